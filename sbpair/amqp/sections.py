@@ -1,0 +1,318 @@
+"""The sections of an encoded message (AMQP 1.0 §3.2): found by skipping, changed by cutting.
+
+`scan` says where each section lies without decoding its value. `edit` puts a message together again from the
+untouched stretches and the changed sections, so whatever nobody asked to change leaves as the bytes it came
+in. That matters because a message can hold what no decoder gives back exactly: long forms of descriptors and
+lengths, decimals in a private layout, types that a client library does not know.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum, IntEnum
+from typing import Any, Final, NamedTuple
+
+from sbpair.amqp.decoding import Buffer, decode, skip
+from sbpair.amqp.edits import edit_fields, edit_map
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.types import AmqpDecodeError, AmqpEncodeError, MapPairs, Symbol, Ulong
+
+__all__ = [
+    "ABSENT",
+    "HeaderField",
+    "PropertyField",
+    "Section",
+    "Span",
+    "body_sections",
+    "build",
+    "edit",
+    "edit_fields",
+    "edit_map",
+    "field",
+    "read",
+    "read_span",
+    "scan",
+    "section_bytes",
+]
+
+
+class Section(IntEnum):
+    """The sections by descriptor code, which is also their order in a message (AMQP 1.0 §3.2)."""
+
+    HEADER = 0x70
+    DELIVERY_ANNOTATIONS = 0x71
+    MESSAGE_ANNOTATIONS = 0x72
+    PROPERTIES = 0x73
+    APPLICATION_PROPERTIES = 0x74
+    DATA = 0x75
+    SEQUENCE = 0x76
+    VALUE = 0x77
+    FOOTER = 0x78
+
+
+class HeaderField(IntEnum):
+    """Indexes into the header's list (AMQP 1.0 §3.2.1). TTL is in milliseconds."""
+
+    DURABLE = 0
+    PRIORITY = 1
+    TTL = 2
+    FIRST_ACQUIRER = 3
+    DELIVERY_COUNT = 4
+
+
+class PropertyField(IntEnum):
+    """Indexes into the list of the properties (AMQP 1.0 §3.2.4). Times are timestamps in milliseconds."""
+
+    MESSAGE_ID = 0
+    USER_ID = 1
+    TO = 2
+    SUBJECT = 3
+    REPLY_TO = 4
+    CORRELATION_ID = 5
+    CONTENT_TYPE = 6
+    CONTENT_ENCODING = 7
+    ABSOLUTE_EXPIRY_TIME = 8
+    CREATION_TIME = 9
+    GROUP_ID = 10
+    GROUP_SEQUENCE = 11
+    REPLY_TO_GROUP_ID = 12
+
+
+class Span(NamedTuple):
+    """Where a section lies: [start, end) with its descriptor, [value_start, end) its value alone."""
+
+    section: Section
+    start: int
+    value_start: int
+    end: int
+
+
+class _Absent(Enum):
+    ABSENT = "absent"
+
+
+ABSENT: Final = _Absent.ABSENT
+"""No value section at all, where None means a value section that holds null."""
+
+Fields = Sequence[Any] | Mapping[int, Any]
+AmqpMap = dict[Any, Any] | MapPairs
+
+_BODY = frozenset({Section.DATA, Section.SEQUENCE, Section.VALUE})
+_REPEATABLE = frozenset({Section.DATA, Section.SEQUENCE})
+
+_BY_CODE: dict[int, Section] = {int(section): section for section in Section}
+_BY_SYMBOL = {
+    "amqp:header:list": Section.HEADER,
+    "amqp:delivery-annotations:map": Section.DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": Section.MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": Section.PROPERTIES,
+    "amqp:application-properties:map": Section.APPLICATION_PROPERTIES,
+    "amqp:data:binary": Section.DATA,
+    "amqp:amqp-sequence:list": Section.SEQUENCE,
+    "amqp:amqp-value:*": Section.VALUE,
+    "amqp:footer:map": Section.FOOTER,
+}
+
+# What a section's value may start with. Null stands for an empty list or map.
+_LIST = frozenset({0x40, 0x45, 0xC0, 0xD0})
+_MAP = frozenset({0x40, 0xC1, 0xD1})
+_ALLOWED = {
+    Section.HEADER: _LIST,
+    Section.DELIVERY_ANNOTATIONS: _MAP,
+    Section.MESSAGE_ANNOTATIONS: _MAP,
+    Section.PROPERTIES: _LIST,
+    Section.APPLICATION_PROPERTIES: _MAP,
+    Section.DATA: frozenset({0xA0, 0xB0}),
+    Section.SEQUENCE: frozenset({0x45, 0xC0, 0xD0}),
+    Section.VALUE: frozenset(range(256)),
+    Section.FOOTER: _MAP,
+}
+
+
+def scan(payload: Buffer) -> tuple[Span, ...]:
+    """The sections of a message in their order, nothing decoded. Raises AmqpDecodeError.
+
+    Checked are descriptors, bounds, the kind of each value and the order: each section once, but data or
+    sequence as often as it likes, and one kind of body. Two things are let through because official clients
+    send them: a message without a body, and delivery annotations as the very last section.
+    """
+    spans: list[Span] = []
+    position, size = 0, len(payload)
+    while position < size:
+        span = _section_at(payload, position)
+        spans.append(span)
+        position = span.end
+    _check_order(spans)
+    return tuple(spans)
+
+
+def _section_at(payload: Buffer, start: int) -> Span:
+    try:
+        if payload[start] == 0x00 and payload[start + 1] == 0x53:
+            section, value_start = _BY_CODE.get(payload[start + 2]), start + 3
+        else:
+            section, value_start = _long_descriptor(payload, start)
+        if section is None:
+            raise AmqpDecodeError(f"the bytes at {start} are no message section")
+        if payload[value_start] not in _ALLOWED[section]:
+            raise AmqpDecodeError(f"a {section.name} section cannot hold 0x{payload[value_start]:02x}")
+    except IndexError as error:
+        raise AmqpDecodeError(f"the section at byte {start} is cut short") from error
+    return Span(section, start, value_start, skip(payload, value_start))
+
+
+def _long_descriptor(payload: Buffer, start: int) -> tuple[Section | None, int]:
+    """A descriptor that is not a smallulong: the full ulong or the symbolic name."""
+    if payload[start] != 0x00:
+        return None, start
+    descriptor, value_start = decode(payload, start + 1)
+    if isinstance(descriptor, Ulong):
+        return _BY_CODE.get(descriptor), value_start
+    if isinstance(descriptor, Symbol):
+        return _BY_SYMBOL.get(descriptor), value_start
+    return None, value_start
+
+
+def _check_order(spans: Sequence[Span]) -> None:
+    before: Section | None = None
+    for section in _without_late_annotations([span.section for span in spans]):
+        if before is not None:
+            if section < before:
+                raise AmqpDecodeError(f"a {section.name} section comes after {before.name}")
+            if section is before and section not in _REPEATABLE:
+                raise AmqpDecodeError(f"two {section.name} sections")
+            if section is not before and section in _BODY and before in _BODY:
+                raise AmqpDecodeError(f"a body of both {before.name} and {section.name}")
+        before = section
+
+
+def _without_late_annotations(sections: list[Section]) -> list[Section]:
+    if len(sections) > 1 and sections[-1] is Section.DELIVERY_ANNOTATIONS:
+        if sections.count(Section.DELIVERY_ANNOTATIONS) > 1:
+            raise AmqpDecodeError("two DELIVERY_ANNOTATIONS sections")
+        return sections[:-1]
+    return sections
+
+
+def read(payload: Buffer, spans: Sequence[Span], section: Section) -> Any:
+    """The decoded value of a section, None when there is no such section.
+
+    A list for header, properties and sequence, bytes for data, dict or MapPairs for the maps. Of several data
+    or sequence sections it is the first; `body_sections` with `read_span` gives them all, and tells a null
+    value from no value.
+    """
+    for span in spans:
+        if span.section == section:
+            return read_span(payload, span)
+    return None
+
+
+def read_span(payload: Buffer, span: Span) -> Any:
+    """The decoded value of the section that lies at span."""
+    return decode(payload, span.value_start)[0]
+
+
+def body_sections(payload: Buffer, spans: Sequence[Span]) -> tuple[Span, ...]:
+    """The sections of the body: any number of data, any number of sequence, or one value."""
+    return tuple(span for span in spans if span.section in _BODY)
+
+
+def edit(payload: bytes, changes: Mapping[Section, bytes | None], spans: Sequence[Span] | None = None) -> bytes:
+    """The message with whole sections replaced, inserted at their place, or removed (None).
+
+    A change is a whole section, descriptor included (`section_bytes`), for data and sequence also several
+    in a row, which take the place of all there were. Every byte of the other sections stays what it is.
+    Raises AmqpEncodeError when a change is not such a section or leaves two kinds of body.
+    """
+    if not changes:
+        return payload
+    found = scan(payload) if spans is None else spans
+    pieces = [(span.section, payload[span.start : span.end]) for span in found if span.section not in changes]
+    for section, raw in changes.items():
+        if raw is not None:
+            pieces.insert(_place(section, pieces), (section, _checked(section, raw)))
+    if len({section for section, _ in pieces if section in _BODY}) > 1:
+        raise AmqpEncodeError("a message has one kind of body")
+    return b"".join(raw for _, raw in pieces)
+
+
+def _place(section: Section, pieces: Sequence[tuple[Section, bytes]]) -> int:
+    """Where the section belongs: before the first later one and before annotations that come late."""
+    before: Section = Section.HEADER
+    for index, (other, _) in enumerate(pieces):
+        if other > section or other < before:
+            return index
+        before = other
+    return len(pieces)
+
+
+def _checked(section: Section, raw: bytes) -> bytes:
+    try:
+        spans = scan(raw)
+    except AmqpDecodeError as error:
+        raise AmqpEncodeError(f"the change is no {Section(section).name} section: {error}") from error
+    if not spans or any(span.section != section for span in spans):
+        raise AmqpEncodeError(f"the change is no {Section(section).name} section")
+    return raw
+
+
+def section_bytes(section: Section, value: bytes) -> bytes:
+    """A whole section: the short descriptor, then the value, which is already encoded."""
+    return bytes((0x00, 0x53, section)) + value
+
+
+def field(fields: Sequence[Any] | None, index: int) -> Any:
+    """The field at index, None when the list is shorter or absent: trailing nulls need not be sent."""
+    return fields[index] if fields is not None and index < len(fields) else None
+
+
+def build(
+    *,
+    header: Fields | None = None,
+    delivery_annotations: AmqpMap | None = None,
+    message_annotations: AmqpMap | None = None,
+    properties: Fields | None = None,
+    application_properties: AmqpMap | None = None,
+    data: Sequence[bytes] | bytes | None = None,
+    value: Any = ABSENT,
+    sequences: Sequence[list[Any]] | None = None,
+    footer: AmqpMap | None = None,
+) -> bytes:
+    """A message from typed values; sections that are None are left out.
+
+    Header and properties are lists in the order of HeaderField and PropertyField, or maps from those indexes.
+    The body is data (one or several sections), a value (None is null) or sequences; AmqpEncodeError when more
+    than one kind is given.
+    """
+    bodies = [
+        *((Section.DATA, encode(part)) for part in _several(data)),
+        *((Section.SEQUENCE, encode(part)) for part in sequences or ()),
+        *(() if value is ABSENT else ((Section.VALUE, encode(value)),)),
+    ]
+    if len({section for section, _ in bodies}) > 1:
+        raise AmqpEncodeError("a message has one kind of body")
+    parts = [
+        (Section.HEADER, _fields_value(header)),
+        (Section.DELIVERY_ANNOTATIONS, _map_value(delivery_annotations)),
+        (Section.MESSAGE_ANNOTATIONS, _map_value(message_annotations)),
+        (Section.PROPERTIES, _fields_value(properties)),
+        (Section.APPLICATION_PROPERTIES, _map_value(application_properties)),
+        *bodies,
+        (Section.FOOTER, _map_value(footer)),
+    ]
+    return b"".join(section_bytes(section, raw) for section, raw in parts if raw is not None)
+
+
+def _several(data: Sequence[bytes] | bytes | None) -> Collection[bytes]:
+    if data is None:
+        return ()
+    return (data,) if isinstance(data, bytes) else data
+
+
+def _fields_value(fields: Fields | None) -> bytes | None:
+    if fields is None:
+        return None
+    by_index = fields if isinstance(fields, Mapping) else dict(enumerate(fields))
+    return edit_fields(b"\x45", by_index)
+
+
+def _map_value(value: AmqpMap | None) -> bytes | None:
+    return None if value is None else encode(value)
