@@ -1,0 +1,116 @@
+"""How a namespace is reached: host, credential by name, transport. Secrets never show in a repr, log or traceback."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sbpair.core.errors import ConfigurationError
+from sbpair.core.names import namespace_label
+
+
+class Secret:
+    """A string that prints as `***`; the value comes out by `reveal()` only."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Secret is not pickled: pass the name of the credential instead")
+
+
+class AuthMethod(StrEnum):
+    """One credential, tried alone; `default` is the chain of azure-identity."""
+
+    CONNECTION_STRING = "connection-string"
+    AZURE_CLI = "azure-cli"
+    MANAGED_IDENTITY = "managed-identity"
+    WORKLOAD_IDENTITY = "workload-identity"
+    ENVIRONMENT = "environment"
+    BROWSER = "browser"
+    DEFAULT = "default"
+
+
+class ControlPlane(StrEnum):
+    """Which management API is used. `auto`: data plane with a connection string, ARM where subscription and resource
+    group are known, otherwise the data plane."""
+
+    AUTO = "auto"
+    DATA_PLANE = "data-plane"
+    ARM = "arm"
+
+
+class Transport(StrEnum):
+    AMQP = "amqp"
+    """AMQP over TLS, port 5671."""
+    WEBSOCKET = "websocket"
+    """AMQP over WebSocket, port 443, for networks that block 5671."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceAccess:
+    """Everything needed to talk to one namespace. `label` is the name used in backlog queue paths (seed 000)."""
+
+    label: str
+    host: str
+    """Fully qualified host, without scheme; with a port only for the embedded namespace."""
+    auth: AuthMethod = AuthMethod.DEFAULT
+    connection_string: Secret | None = None
+    control_plane: ControlPlane = ControlPlane.AUTO
+    transport: Transport = Transport.AMQP
+    resource_group: str | None = None
+    subscription: str | None = None
+    ca_file: str | None = None
+    """PEM file of the authority to trust instead of the system's: for proxies and the embedded namespace."""
+    management_url: str | None = None
+    """Base URL of ARM where it is not the public cloud's."""
+
+
+def parse_connection_string(text: str) -> dict[str, str]:
+    """Split `Endpoint=sb://host/;SharedAccessKeyName=...;SharedAccessKey=...` into a dict with lower-case keys.
+
+    Raises:
+        ConfigurationError: no Endpoint, or a part without `=`. The text itself is never repeated in the message.
+    """
+    parts: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise ConfigurationError("A connection string is `Name=value` parts separated by `;`; one part has no `=`.")
+        parts[key.strip().lower()] = value.strip()
+    if not parts.get("endpoint", "").lower().startswith("sb://"):
+        raise ConfigurationError("The connection string has no `Endpoint=sb://...` part.")
+    return parts
+
+
+def credential_name(access: NamespaceAccess) -> str:
+    """The credential by name, for people and logs: `azure-cli`, or `connection-string (RootManageSharedAccessKey)`."""
+    if access.connection_string is None:
+        return access.auth.value
+    key_name = parse_connection_string(access.connection_string.reveal()).get("sharedaccesskeyname", "signature")
+    return f"{access.auth.value} ({key_name})"
+
+
+def host_of(connection_string: str) -> str:
+    """Host (and port, if any) of a connection string's endpoint."""
+    endpoint = parse_connection_string(connection_string)["endpoint"]
+    return endpoint.split("://", 1)[1].split("/", 1)[0]
+
+
+def label_of(namespace: str) -> str:
+    """Label of a namespace given as a bare name or a host."""
+    return namespace_label(namespace)

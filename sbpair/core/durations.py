@@ -1,0 +1,68 @@
+"""Durations as people and the service write them: `1h30m`, `250ms`, `PT1M`, `P10675199DT2H48M5.4775807S` (never)."""
+
+import re
+
+from sbpair.core.errors import UsageError
+
+NEVER_DAYS = 10_675_199
+"""Whole days of TimeSpan.MaxValue, which the service writes for "never"."""
+
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
+_ISO = re.compile(
+    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
+)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90s`, `1h30m`, `250ms`, `2d`, or an ISO 8601 duration. `0` needs no unit.
+
+    Raises:
+        UsageError: anything else, in particular a number without a unit.
+    """
+    seconds = _parse(text.strip())
+    if seconds is None:
+        raise UsageError(f"{text!r} is not a duration. Write 30s, 5m, 1h30m, 250ms, 2d or PT1M.")
+    return seconds
+
+
+def _parse(text: str) -> float | None:
+    if text == "0":
+        return 0.0
+    if text[:1] in "Pp" and len(text) > 2:
+        return _parse_iso(text)
+    position, total = 0, 0.0
+    for match in _PART.finditer(text):
+        if match.start() != position:
+            return None
+        total += float(match[1]) * _UNIT_SECONDS[match[2].lower()]
+        position = match.end()
+        while position < len(text) and text[position] == " ":
+            position += 1
+    return total if text and position == len(text) else None
+
+
+def _parse_iso(text: str) -> float | None:
+    match = _ISO.fullmatch(text)
+    if match is None or text.upper().endswith("T"):
+        return None
+    return sum(float(value) * _UNIT_SECONDS[unit] for unit, value in match.groupdict().items() if value is not None)
+
+
+def format_duration(seconds: float | None) -> str:
+    """Short text for people: `never`, `250ms`, `1m`, `1h30m`, `2d`."""
+    if seconds is None or seconds >= NEVER_DAYS * _UNIT_SECONDS["d"]:
+        return "never"
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
+    if 0 < seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    whole = round(seconds)
+    if whole < 60 and abs(seconds - whole) > 0.05:
+        return f"{seconds:.1f}s"
+    parts = []
+    for unit in ("d", "h", "m", "s"):
+        amount, whole = divmod(whole, int(_UNIT_SECONDS[unit]))
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts[:2]) or "0s"

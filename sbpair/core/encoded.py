@@ -1,0 +1,138 @@
+"""One encoded message, looked into and edited section by section without decoding the rest."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sbpair.amqp import codec, sections
+from sbpair.amqp.sections import PropertyField, Section
+from sbpair.amqp.types import AmqpError, MapPairs
+from sbpair.core.errors import MalformedMessageError
+
+_EMPTY_LIST = codec.encode([])
+_EMPTY_MAP = codec.encode({})
+
+
+class EncodedMessage:
+    """The bytes of a message and the edits wanted on it; `result()` puts them together.
+
+    Raises:
+        MalformedMessageError: the bytes are not an AMQP message (on creation), or a section that is read or edited
+            cannot be parsed.
+    """
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        try:
+            self.spans = sections.scan(payload)
+        except AmqpError as error:
+            raise MalformedMessageError(f"The bytes are not an AMQP message: {error}.") from error
+        self._at = {span.section: span for span in self.spans}
+        self._values: dict[Section, Any] = {}
+        self._edited: dict[Section, bytes] = {}
+        self._removed: set[Section] = set()
+
+    def read(self, section: Section) -> Any:
+        """The section's decoded value as it came, edits not included; None if there is no such section."""
+        if section not in self._values:
+            span = self._at.get(section)
+            try:
+                self._values[section] = None if span is None else sections.read_span(self.payload, span)
+            except AmqpError as error:
+                raise _unreadable(section, error) from error
+        return self._values[section]
+
+    def field(self, section: Section, index: int) -> Any:
+        """One field of the header or the properties, None if it is not set."""
+        return sections.field(self.read(section), index)
+
+    def entry(self, section: Section, key: str) -> Any:
+        """The value under a key, string or symbol, of a map section; None if it is not there."""
+        value = self.read(section)
+        if isinstance(value, MapPairs):
+            return next((found for name, found in value if name == key), None)
+        return None if value is None else value.get(key)
+
+    def entries(self, section: Section) -> tuple[tuple[Any, Any], ...]:
+        """All entries of a map section in their order."""
+        value = self.read(section)
+        return () if value is None else tuple(value.items())
+
+    def edit_fields(self, section: Section, fields: Mapping[int, Any], *, drop_empty: bool = False) -> None:
+        """Set fields of the header or the properties; `drop_empty` removes a section that has none left."""
+        if not fields:
+            return
+        if drop_empty and section not in self._edited and self._leaves_nothing(section, fields):
+            self._removed.add(section)
+            return
+        try:
+            edited = sections.edit_fields(self._value(section, _EMPTY_LIST), fields)
+        except AmqpError as error:
+            raise _unreadable(section, error) from error
+        self._keep(section, edited, drop_empty)
+
+    def _leaves_nothing(self, section: Section, fields: Mapping[int, Any]) -> bool:
+        """Whether a list as it came would be all nulls after these fields were set."""
+        now = self.read(section)
+        rest = () if now is None else (value for index, value in enumerate(now) if index not in fields)
+        return all(value is None for value in rest) and all(value is None for value in fields.values())
+
+    def edit_map(self, section: Section, remove: Collection[str], put: Mapping[Any, Any]) -> None:
+        """Remove and set entries of a map section; the section goes when its last entry was removed."""
+        if not put:
+            keys = self._keys(section)
+            gone = sum(isinstance(key, str) and key in remove for key in keys)
+            if not gone:
+                return
+            if gone == len(keys) and section not in self._edited:
+                self._removed.add(section)
+                return
+        try:
+            edited = sections.edit_map(self._value(section, _EMPTY_MAP), remove, put)
+        except AmqpError as error:
+            raise _unreadable(section, error) from error
+        self._keep(section, edited, True)
+
+    def _keys(self, section: Section) -> Sequence[Any]:
+        """The keys of a map section as it came."""
+        value = self.read(section)
+        if value is None:
+            return ()
+        return list(value) if isinstance(value, dict) else [key for key, _ in value.items()]
+
+    def result(self) -> bytes:
+        """The message with its edits; every byte of the other sections is the same byte."""
+        changes: dict[Section, bytes | None] = dict.fromkeys(self._removed)
+        for section, value in self._edited.items():
+            changes[section] = sections.section_bytes(section, value)
+        return sections.edit(self.payload, changes, self.spans)
+
+    @property
+    def content_type(self) -> str | None:
+        value = self.field(Section.PROPERTIES, PropertyField.CONTENT_TYPE)
+        return str(value) if isinstance(value, str) else None
+
+    def _value(self, section: Section, absent: bytes) -> bytes:
+        if section in self._edited:
+            return self._edited[section]
+        span = None if section in self._removed else self._at.get(section)
+        return absent if span is None else self.payload[span.value_start : span.end]
+
+    def _keep(self, section: Section, value: bytes, drop_empty: bool) -> None:
+        if drop_empty and _is_empty(value):
+            self._edited.pop(section, None)
+            self._removed.add(section)
+        else:
+            self._removed.discard(section)
+            self._edited[section] = value
+
+
+def _is_empty(value: bytes) -> bool:
+    """Whether an encoded list or map has no items, in any of its forms (AMQP 1.0 §1.6.22, §1.6.23)."""
+    if value[0] in (0xD0, 0xD1):
+        return value[5:9] == bytes(4)
+    return len(value) == 1 or value[2] == 0
+
+
+def _unreadable(section: Section, error: AmqpError) -> MalformedMessageError:
+    name = section.name.lower().replace("_", " ")
+    return MalformedMessageError(f"The {name} of the message cannot be parsed: {error}.")

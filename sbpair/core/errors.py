@@ -1,0 +1,334 @@
+"""Every error sbpair raises, and what an operator can do about it.
+
+    SbpairError
+    ├── UsageError                     wrong options or arguments
+    │   ├── ConfigurationError         the configuration file or environment
+    │   ├── InvalidNameError           a namespace or entity name the service would refuse
+    │   └── StalePlanError             the world changed since the plan was written
+    ├── ServiceError                   something a namespace said, or failed to say
+    │   ├── OperationTimeoutError      no answer in time                       retry, starts failover
+    │   ├── ConnectionLostError        DNS, TCP, TLS, AMQP connection          retry, starts failover
+    │   ├── LinkDetachedError          the service detached the link           retry, starts failover
+    │   ├── ServiceInternalError       amqp:internal-error and its kin         retry, starts failover
+    │   ├── ServerBusyError            throttled: wait 10 seconds              retry
+    │   ├── EntityDisabledError        disabled (for sending)                  starts failover
+    │   ├── QuotaExceededError         the entity or namespace is full         starts failover
+    │   ├── AccessDeniedError
+    │   │   ├── AuthenticationFailedError   the credential is not accepted
+    │   │   ├── UnauthorizedError           accepted, but lacks the right
+    │   │   └── CredentialError             no credential could be had
+    │   ├── EntityNotFoundError
+    │   ├── EntityExistsError
+    │   ├── ConflictError              another operation is in progress        retry
+    │   ├── MessageTooLargeError
+    │   ├── ArgumentRefusedError       the service refuses the request as such
+    │   ├── LockLostError              message or session lock                 (the message comes again)
+    │   ├── SessionUnavailableError    held by another receiver, or none waiting
+    │   ├── SendIncompleteError        part of a batch was accepted, the rest was not
+    │   └── UnknownServiceError        anything not in the table; the original text is kept
+    ├── JournalError                   the journal of active/active
+    │   ├── JournalUnavailableError    no answer, or no room               retry; processing stops
+    │   └── JournalConflictError       somebody else wrote in between      (read again and decide again)
+    ├── MessageError
+    │   ├── MalformedMessageError      bytes that are not an AMQP message
+    │   ├── NotABacklogMessageError    no usable x-ms-path
+    │   └── ReservedPropertyError      the application already uses an x-ms-* name
+    ├── PairingError                   paired twice, no usable backlog queue
+    │   └── SameNamespaceError         primary equals secondary
+    ├── IncompatibleSdkError           the installed SDK moved what the lossless passage stands on
+    └── InterruptedWorkError           stopped by a signal or by close
+
+`category` is what the failover policy table is keyed by; `retryable` says whether the same call can succeed later with
+nothing changed. Sources: seed 001 (which errors start the failover timer), the Service Bus exception documentation.
+"""
+
+from enum import StrEnum
+from typing import Self
+
+
+class Category(StrEnum):
+    """What an error means for failover: the key of the policy table in `core.failover`."""
+
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    DETACHED = "detached"
+    INTERNAL = "internal"
+    BUSY = "busy"
+    DISABLED = "disabled"
+    QUOTA = "quota"
+    UNAUTHORIZED = "unauthorized"
+    NOT_FOUND = "not-found"
+    TOO_LARGE = "too-large"
+    ARGUMENT = "argument"
+    UNKNOWN = "unknown"
+
+
+class SbpairError(Exception):
+    """Base of all errors. `message` says what was tried and what happened, `hint` the next step.
+
+    `code` is stable and appears in JSON output; `exit_name` is the name in the exit code table.
+    """
+
+    code = "error"
+    exit_name = "failed"
+    hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+
+    def with_state(self, state: str) -> Self:
+        """This error, saying too what became of the work: `Nothing was changed.`"""
+        if state not in self.message:
+            self.message = f"{self.message.rstrip('.')}. {state}"
+            self.args = (self.message,)
+        return self
+
+
+class UsageError(SbpairError):
+    code = "usage"
+    exit_name = "usage"
+
+
+class ConfigurationError(UsageError):
+    code = "configuration"
+    hint = "Check it with: sbpair config check"
+
+
+class InvalidNameError(UsageError):
+    code = "invalid-name"
+
+
+class StalePlanError(UsageError):
+    code = "stale-plan"
+    hint = "Write a new plan with --out, look at it, and apply that one."
+
+
+class ServiceError(SbpairError):
+    """An answer, or the lack of one, from a namespace. `retryable`: the same call may succeed later.
+
+    `uncertain`: the request may have been carried out although it is reported as failed (the answer was lost).
+    """
+
+    code = "service"
+    category = Category.UNKNOWN
+    retryable = False
+    uncertain = False
+
+    def __init__(self, message: str, *, hint: str | None = None, entity: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.entity = entity
+
+
+class OperationTimeoutError(ServiceError):
+    code = "timeout"
+    category = Category.TIMEOUT
+    exit_name = "unreachable"
+    retryable = True
+    uncertain = True
+    hint = "See which side answers with: sbpair ping"
+
+
+class ConnectionLostError(ServiceError):
+    code = "connection-lost"
+    category = Category.CONNECTION
+    exit_name = "unreachable"
+    retryable = True
+    uncertain = True
+    hint = "Check the host name, DNS, firewall and ports 5671/443, or see which side answers with: sbpair ping"
+
+
+class LinkDetachedError(ServiceError):
+    code = "link-detached"
+    category = Category.DETACHED
+    exit_name = "unreachable"
+    retryable = True
+
+
+class ServiceInternalError(ServiceError):
+    code = "service-internal"
+    category = Category.INTERNAL
+    retryable = True
+
+
+class ServerBusyError(ServiceError):
+    """Throttled. The documents ask for at least 10 seconds before the next try (seed 001)."""
+
+    code = "server-busy"
+    category = Category.BUSY
+    retryable = True
+    hint = "The namespace is throttling; lower --rate or --concurrency, or try again later."
+
+
+class EntityDisabledError(ServiceError):
+    code = "entity-disabled"
+    category = Category.DISABLED
+    hint = "Somebody disabled the entity; set its status to Active in the portal or with az servicebus, then try again."
+
+
+class QuotaExceededError(ServiceError):
+    code = "quota-exceeded"
+    category = Category.QUOTA
+    hint = "Receive or delete messages there, or raise the entity's maximum size."
+
+
+class AccessDeniedError(ServiceError):
+    code = "access-denied"
+    category = Category.UNAUTHORIZED
+    exit_name = "denied"
+
+
+class AuthenticationFailedError(AccessDeniedError):
+    code = "authentication-failed"
+    hint = (
+        "Check that the key is one of this namespace's and not of one entity's (EntityPath=...), or the identity; "
+        "see which credential is used with: sbpair doctor"
+    )
+
+
+class UnauthorizedError(AccessDeniedError):
+    code = "unauthorized"
+    hint = (
+        "The credential is known but lacks the right (Manage, Send or Listen) on this entity; "
+        "what each command needs: sbpair help permissions"
+    )
+
+
+class CredentialError(AccessDeniedError):
+    code = "credential"
+    hint = "Choose a credential with `auth:` in the configuration or SBPAIR_AUTH; try it with: sbpair doctor"
+
+
+class EntityNotFoundError(ServiceError):
+    code = "entity-not-found"
+    category = Category.NOT_FOUND
+    hint = "Check its name and namespace; missing backlog queues are created with: sbpair provision"
+
+
+class EntityExistsError(ServiceError):
+    code = "entity-exists"
+    category = Category.ARGUMENT
+
+
+class ConflictError(ServiceError):
+    """Another management operation is in progress on the entity (409, sub-code 40901)."""
+
+    code = "conflict"
+    category = Category.INTERNAL
+    retryable = True
+
+
+class MessageTooLargeError(ServiceError):
+    code = "message-too-large"
+    category = Category.TOO_LARGE
+    hint = "Standard takes 256 KB a message, Premium up to 100 MB as set on the entity; send less, or a reference."
+
+
+class ArgumentRefusedError(ServiceError):
+    code = "argument-refused"
+    category = Category.ARGUMENT
+
+
+class LockLostError(ServiceError):
+    """The lock ran out or its connection is gone; the message will be delivered again."""
+
+    code = "lock-lost"
+    category = Category.ARGUMENT
+
+
+class SessionUnavailableError(ServiceError):
+    code = "session-unavailable"
+    category = Category.ARGUMENT
+    retryable = True
+
+
+class SendIncompleteError(ServiceError):
+    """Some messages of one send were accepted, the rest was not; the cause says why.
+
+    `accepted`: positions (from 0) of the accepted messages; sending the others again does not repeat these.
+    """
+
+    code = "send-incomplete"
+    exit_name = "partial"
+
+    def __init__(self, message: str, *, accepted: tuple[int, ...], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.accepted = accepted
+
+
+class UnknownServiceError(ServiceError):
+    code = "unknown-service-error"
+
+
+class JournalError(SbpairError):
+    """The journal refused, for good: wrong address, credential, settings, or an entry that cannot be read."""
+
+    code = "journal"
+    hint = "Look at it with: sbpair replicate status --journal ..."
+
+
+class JournalUnavailableError(JournalError):
+    """No answer from the journal, or it is throttling. A write may have been carried out all the same."""
+
+    code = "journal-unavailable"
+    exit_name = "unreachable"
+    hint = "Nothing is processed without the journal, and nothing is lost; it goes on when the journal is back."
+
+
+class JournalConflictError(JournalError):
+    """A compare-and-swap lost: the entry is not at the version it was read at, or exists already."""
+
+    code = "journal-conflict"
+
+
+class MessageError(SbpairError):
+    """Something about a message itself. `reason` and `description` are its dead-letter texts."""
+
+    code = "message"
+    reason = "InvalidMessage"
+
+    def __init__(self, message: str, *, hint: str | None = None, reason: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        if reason is not None:
+            self.reason = reason
+
+    @property
+    def description(self) -> str:
+        return self.message
+
+
+class MalformedMessageError(MessageError):
+    code = "malformed-message"
+    reason = "MalformedMessage"
+
+
+class NotABacklogMessageError(MessageError):
+    code = "not-a-backlog-message"
+    reason = "NotABacklogMessage"
+
+
+class ReservedPropertyError(MessageError):
+    code = "reserved-property"
+    exit_name = "usage"
+
+
+class PairingError(SbpairError):
+    code = "pairing"
+
+
+class SameNamespaceError(PairingError):
+    code = "same-namespace"
+    exit_name = "usage"
+    hint = "A pair needs two namespaces, best in two regions."
+
+
+class IncompatibleSdkError(SbpairError):
+    code = "incompatible-sdk"
+    hint = "Install the release line this version was made for: pip install 'azure-servicebus>=7.15,<7.16'"
+
+
+class InterruptedWorkError(SbpairError):
+    code = "interrupted"
+    exit_name = "interrupted"

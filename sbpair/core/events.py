@@ -1,0 +1,190 @@
+"""What the runtime announces to an `Observer`: plain frozen values, no text formatting.
+
+`at` is UTC epoch seconds. Entities are paths on the primary unless the field says otherwise.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed(Event):
+    """A send to the primary failed with an error the policy counts; the failover timer may be running."""
+
+    entity: str
+    error_code: str
+    timer_seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOver(Event):
+    """From now on sends for the entity go to backlog queues."""
+
+    entity: str
+    cause: str
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailedBack(Event):
+    """From now on sends for the entity go to the primary again."""
+
+    entity: str
+    seconds_away: float
+    diverted_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntityInvalid(Event):
+    """A ping said that the entity itself is wrong; sends raise until a ping succeeds."""
+
+    entity: str
+    error_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class PingSent(Event):
+    entity: str
+    succeeded: bool
+    seconds: float
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueLeft(Event):
+    """A backlog queue failed and left the rotation of every sender of the pairing."""
+
+    queue: str
+    error_code: str
+    retry_after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueReturned(Event):
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diverted(Event):
+    """Messages for `entity` were accepted by a backlog queue."""
+
+    entity: str
+    queue: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded(Event):
+    """Messages went home: accepted by the primary and completed on the backlog queue."""
+
+    queue: str
+    entity: str
+    messages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered(Event):
+    queue: str
+    sequence_number: int
+    reason: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogCounted(Event):
+    """How many messages a queue (or its dead-letter queue) was said to hold when the pump looked at it."""
+
+    queue: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Polled(Event):
+    """A receive from a backlog queue (or its dead-letter queue) was answered, be it with nothing: a sign of life."""
+
+    queue: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveFailed(Event):
+    """A backlog queue could not be read; the pump waits, then tries again (None: it gives the queue up)."""
+
+    queue: str
+    error_code: str
+    retry_after_seconds: float | None
+    message: str = ""
+    """The error in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused(Event):
+    """The pump holds a destination (or everything, `entity` empty) back for a while."""
+
+    entity: str
+    error_code: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Event):
+    entity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarting(Event):
+    """A service broke down with an error that it does not handle while running; it starts again after the pause."""
+
+    error_code: str
+    message: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone(Event):
+    """A step of a plan was carried out (or failed)."""
+
+    item: str
+    result: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SideEnded(Event):
+    """The pairing's connection to one namespace (`primary` or `secondary`) was closed or faulted."""
+
+    side: str
+    condition: str
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatherProgress(Event):
+    """An inspection moved on. `stage`: listing, confirming, peeking; `total` is None while it is not known."""
+
+    namespace: str
+    stage: str
+    done: int
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHandled(Event):
+    """Active/active: what became of one copy of a message.
+
+    `result`: completed, duplicate (finished before), failed (for good), dead-lettered (its other copy was), again
+    (an attempt failed, or its handler asked for it later), lost (somebody else has taken over).
+    """
+
+    side: str
+    session_id: str
+    message_id: str
+    result: str
+    detail: str = ""

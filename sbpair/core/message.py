@@ -1,0 +1,55 @@
+"""Messages as sbpair moves them: the sender's bytes, plus what the broker said about them.
+
+Bytes are the truth. Nothing that passes through is decoded and encoded again; readable fields are looked up on demand
+by `sbpair.amqp.sections`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+
+NEXT_AVAILABLE_SESSION = "next available session".ljust(129, ".")
+"""Given as a receiver's session id: whichever session waits and nobody holds. Longer than the service lets an id be."""
+
+
+class State(StrEnum):
+    """Message state as a browse reports it (annotation `x-opt-message-state`)."""
+
+    ACTIVE = "active"
+    DEFERRED = "deferred"
+    SCHEDULED = "scheduled"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One message received or browsed, with its exact bytes.
+
+    `payload` is the whole encoded message as it came over the wire, broker annotations included. `receipt` is opaque to
+    everybody but the receiver that made it; None for a browsed message. Times are UTC epoch seconds.
+    """
+
+    payload: bytes
+    sequence_number: int
+    source: str
+    """Entity path the message came from, `contoso/x-servicebus-transfer/3` or the same with `/$deadletterqueue`."""
+    message_id: str | None = None
+    session_id: str | None = None
+    partition_key: str | None = None
+    enqueued_at: float | None = None
+    locked_until: float | None = None
+    delivery_count: int = 0
+    state: State = State.ACTIVE
+    receipt: Any = field(default=None, compare=False, repr=False)
+
+
+class Disposition(StrEnum):
+    """What is to be done with a receipt."""
+
+    COMPLETE = "complete"
+    RELEASE = "release"
+    """Give it back without raising the delivery count (AMQP `released`)."""
+    ABANDON = "abandon"
+    DEAD_LETTER = "dead-letter"
+    DEFER = "defer"

@@ -1,0 +1,105 @@
+"""Names of namespaces, entities and backlog queues, with the service's limits.
+
+Sources: seed 000 (backlog queue path), the Service Bus quota and naming documents, ARM resource name rules.
+"""
+
+import re
+from dataclasses import dataclass
+
+from sbpair.core.errors import InvalidNameError
+
+BACKLOG_INFIX = "x-servicebus-transfer"
+MAX_ENTITY_PATH_CHARACTERS = 260
+MAX_ID_CHARACTERS = 128
+DEAD_LETTER_SUFFIX = "$deadletterqueue"
+
+_NAMESPACE = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{4,48}[a-zA-Z0-9]")
+_SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
+_BACKLOG = re.compile(rf"([^/]+)/{BACKLOG_INFIX}/(0|[1-9][0-9]*)", re.IGNORECASE)
+_FORBIDDEN_ENDINGS = ("-sb", "-mgmt")
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogName:
+    """A backlog queue path taken apart: the primary's label and the queue's index (seed 000)."""
+
+    primary_label: str
+    index: int
+
+    @property
+    def path(self) -> str:
+        return backlog_queue_path(self.primary_label, self.index)
+
+
+def namespace_label(host_or_name: str) -> str:
+    """First DNS label of a namespace host, lower case: `contoso-weu` for `contoso-weu.servicebus.windows.net`.
+
+    A scheme, port or path around the host is ignored.
+    """
+    host = host_or_name.split("://", 1)[-1].split("/", 1)[0].split(":", 1)[0]
+    return host.split(".", 1)[0].lower()
+
+
+def check_namespace_label(label: str) -> str:
+    """Return `label` if the service would accept it as a namespace name.
+
+    Raises:
+        InvalidNameError: wrong length, characters or ending (naming rules: 6 to 50 characters, letters, digits and
+            hyphens, begins with a letter, ends with a letter or digit, not with -sb or -mgmt).
+    """
+    if not _NAMESPACE.fullmatch(label) or label.lower().endswith(_FORBIDDEN_ENDINGS):
+        raise InvalidNameError(
+            f"{label!r} is not a namespace name: 6 to 50 letters, digits and hyphens, beginning with a letter, ending "
+            "with a letter or digit, and not with -sb or -mgmt."
+        )
+    return label
+
+
+def check_entity_path(path: str) -> str:
+    """Return `path` in the service's form (backslashes become slashes) if it is a legal queue or topic path.
+
+    Raises:
+        InvalidNameError: empty, longer than 260 characters, a leading or trailing slash, an empty segment, or a
+            character other than letters, digits, period, hyphen and underscore.
+    """
+    normal = path.replace("\\", "/")
+    if not normal or len(normal) > MAX_ENTITY_PATH_CHARACTERS:
+        raise InvalidNameError(
+            f"An entity path has 1 to {MAX_ENTITY_PATH_CHARACTERS} characters; {path[:40]!r} has {len(path)}."
+        )
+    for segment in normal.split("/"):
+        if not _SEGMENT.fullmatch(segment):
+            hint = "In ARM ids `~` stands for `/`; write the path with `/` here." if "~" in path else None
+            raise InvalidNameError(
+                f"{path!r} is not an entity path: between slashes only letters, digits, '.', '-' and '_' are allowed.",
+                hint=hint,
+            )
+    return normal
+
+
+def backlog_queue_path(primary: str, index: int) -> str:
+    """Path of one backlog queue on the secondary: `{primary}/x-servicebus-transfer/{index}` (seed 000)."""
+    if index < 0:
+        raise InvalidNameError(f"A backlog queue index is 0 or more, not {index}.")
+    return f"{namespace_label(primary)}/{BACKLOG_INFIX}/{index}"
+
+
+def parse_backlog_queue_path(path: str) -> BacklogName | None:
+    """Take a backlog queue path apart; None for any other path. Case does not matter (entity names have none)."""
+    match = _BACKLOG.fullmatch(path)
+    return BacklogName(match[1].lower(), int(match[2])) if match else None
+
+
+def to_arm_name(path: str) -> str:
+    """Entity path as an ARM resource name: `/` is reserved there and written `~`."""
+    return path.replace("/", "~")
+
+
+def from_arm_name(name: str) -> str:
+    """Entity path of an ARM resource name; lists have been seen with either character."""
+    return name.replace("~", "/")
+
+
+def dead_letter_path(path: str) -> str:
+    """Address of the dead-letter sub-queue of a queue or subscription."""
+    return f"{path}/{DEAD_LETTER_SUFFIX}"

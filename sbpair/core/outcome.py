@@ -1,0 +1,73 @@
+"""Per-item outcomes, the report they add up to, and the exit code table (the command line's contract)."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Exit(IntEnum):
+    """Process exit codes, in the order of the contract's table."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    PARTIAL = 3
+    DENIED = 4
+    FINDINGS = 5
+    UNREACHABLE = 6
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+    @property
+    def label(self) -> str:
+        return "interrupted" if self in (Exit.INTERRUPTED, Exit.TERMINATED) else self.name.lower()
+
+    @classmethod
+    def from_label(cls, label: str) -> "Exit":
+        """The code of an error's `exit_name`."""
+        return cls[label.upper()]
+
+
+class Result(StrEnum):
+    DONE = "done"
+    UNCHANGED = "unchanged"
+    """Nothing to do; never makes a run partial."""
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one item. `detail` is a sentence for a person; `error_code` the error's stable code."""
+
+    item: str
+    result: Result
+    detail: str = ""
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All outcomes of one run, in the order they were planned."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def counts(self) -> dict[Result, int]:
+        counted = Counter(outcome.result for outcome in self.outcomes)
+        return {result: counted[result] for result in Result}
+
+    @property
+    def exit(self) -> Exit:
+        """0 if nothing failed or was skipped, 1 if everything that was tried failed, otherwise 3."""
+        return exit_for(self.outcomes)
+
+
+def exit_for(outcomes: Iterable[Outcome]) -> Exit:
+    """Exit code of a run: see `Report.exit`."""
+    results = [outcome.result for outcome in outcomes]
+    if not any(result in (Result.FAILED, Result.SKIPPED) for result in results):
+        return Exit.OK
+    if all(result is Result.FAILED for result in results):
+        return Exit.FAILED
+    return Exit.PARTIAL

@@ -1,0 +1,97 @@
+"""What a pair is and what should exist for it: options with their limits, the documented backlog queues.
+
+Sources: seed 000 (paths, QueueDescription values), seed 001 (options, defaults), the retired library's limits.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.entities import QueueSettings, Tier
+from sbpair.core.errors import SameNamespaceError, UsageError
+from sbpair.core.names import backlog_queue_path
+
+MINUTE_SECONDS = 60.0
+DEFAULT_BACKLOG_QUEUE_COUNT = 10
+MAX_FAILOVER_INTERVAL_SECONDS = 60 * MINUTE_SECONDS
+MIN_PING_INTERVAL_SECONDS = 1.0
+MAX_PING_INTERVAL_SECONDS = 30 * MINUTE_SECONDS
+MAX_DELIVERY_COUNT = 2_147_483_647
+BASIC_TIME_TO_LIVE_SECONDS = 14 * 86_400.0
+
+DOCUMENTED_SETTINGS = QueueSettings(
+    lock_duration_seconds=MINUTE_SECONDS,
+    max_size_in_megabytes=5120,
+    default_message_time_to_live_seconds=None,
+    auto_delete_on_idle_seconds=None,
+    dead_lettering_on_message_expiration=True,
+    max_delivery_count=MAX_DELIVERY_COUNT,
+    enable_batched_operations=True,
+)
+"""The QueueDescription values of seed 000; everything else is the service's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendAvailabilityOptions:
+    """Options of a pairing (seed 001, SendAvailabilityPairedNamespaceOptions). Durations in seconds.
+
+    Raises:
+        UsageError: a value outside its documented limits.
+    """
+
+    backlog_queue_count: int = DEFAULT_BACKLOG_QUEUE_COUNT
+    failover_interval_seconds: float = MINUTE_SECONDS
+    """0 to 60 minutes; 0 = at the first failure, and the failing message itself is rerouted."""
+    enable_syphon: bool = False
+    ping_interval_seconds: float = MINUTE_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.backlog_queue_count < 1:
+            raise UsageError(f"The number of backlog queues is 1 or more, not {self.backlog_queue_count}.")
+        if not 0 <= self.failover_interval_seconds <= MAX_FAILOVER_INTERVAL_SECONDS:
+            raise UsageError(f"The failover interval is 0 to 60 minutes, not {self.failover_interval_seconds:g} s.")
+        if not MIN_PING_INTERVAL_SECONDS <= self.ping_interval_seconds <= MAX_PING_INTERVAL_SECONDS:
+            raise UsageError(f"The ping interval is 1 second to 30 minutes, not {self.ping_interval_seconds:g} s.")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A primary and its secondary namespace with the pairing's options, as configured.
+
+    Raises:
+        SameNamespaceError: primary and secondary are the same namespace.
+    """
+
+    name: str
+    primary: NamespaceAccess
+    secondary: NamespaceAccess
+    options: SendAvailabilityOptions = field(default_factory=SendAvailabilityOptions)
+    entities: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
+    """Shell patterns of queue paths that are never deleted."""
+    environment: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.primary.host.lower() == self.secondary.host.lower():
+            raise SameNamespaceError(
+                f"Primary and secondary of pair {self.name!r} are the same namespace ({self.primary.host})."
+            )
+
+    def backlog_paths(self) -> tuple[str, ...]:
+        """The backlog queues that should exist on the secondary, index 0 first."""
+        return expected_backlog_paths(self.primary.label, self.options.backlog_queue_count)
+
+
+def expected_backlog_paths(primary_label: str, count: int) -> tuple[str, ...]:
+    """Paths `{primary}/x-servicebus-transfer/0` to `count - 1` (seed 000)."""
+    return tuple(backlog_queue_path(primary_label, index) for index in range(count))
+
+
+def backlog_settings(tier: Tier | None, *, partitioned: bool = False) -> QueueSettings:
+    """The documented settings as the tier allows them.
+
+    Basic does not let time to live and auto-delete be set: its time to live is 14 days.
+    """
+    settings = replace(DOCUMENTED_SETTINGS, enable_partitioning=partitioned)
+    if tier is Tier.BASIC:
+        return replace(settings, default_message_time_to_live_seconds=BASIC_TIME_TO_LIVE_SECONDS)
+    return settings

@@ -1,0 +1,143 @@
+"""What a person wants to see of a message: decoded for display, never to be encoded again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.types import Described, Timestamp
+from sbpair.core import aliases
+from sbpair.core.encoded import EncodedMessage
+from sbpair.core.errors import MalformedMessageError
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSummary:
+    """Readable facts of one message. Where the backlog keeps a property under an alias (`x-ms-*`), the alias counts.
+
+    Times are UTC epoch seconds. `application_properties` holds the decoded typed values, aliases included; it is empty
+    with `unreadable` telling why when a section could not be parsed.
+    """
+
+    message_id: str | None
+    session_id: str | None
+    partition_key: str | None
+    correlation_id: str | None
+    content_type: str | None
+    subject: str | None
+    to: str | None
+    reply_to: str | None
+    ttl_seconds: float | None
+    scheduled_at: float | None
+    destination: str | None
+    application_properties: dict[str, Any]
+    body_kind: str
+    """`data`, `value`, `sequence` or `none`."""
+    body_size_bytes: int
+    size_bytes: int
+    dead_letter_reason: str | None = None
+    dead_letter_description: str | None = None
+    unreadable: str | None = None
+
+
+def describe(payload: bytes) -> MessageSummary:
+    """Look a message over for display; never raises for a bad one but says so in `unreadable`."""
+    try:
+        return _described(EncodedMessage(payload))
+    except MalformedMessageError as error:
+        return _unreadable(payload, error.message)
+
+
+def _described(message: EncodedMessage) -> MessageSummary:
+    properties = {str(key): value for key, value in message.entries(Section.APPLICATION_PROPERTIES)}
+    spans = [span for span in message.spans if span.section in (Section.DATA, Section.SEQUENCE, Section.VALUE)]
+    return MessageSummary(
+        message_id=_property(message, PropertyField.MESSAGE_ID),
+        session_id=_string(properties.get(aliases.SESSION)) or _property(message, PropertyField.GROUP_ID),
+        partition_key=_string(message.entry(Section.MESSAGE_ANNOTATIONS, "x-opt-partition-key")),
+        correlation_id=_property(message, PropertyField.CORRELATION_ID),
+        content_type=_property(message, PropertyField.CONTENT_TYPE),
+        subject=_property(message, PropertyField.SUBJECT),
+        to=_property(message, PropertyField.TO),
+        reply_to=_property(message, PropertyField.REPLY_TO),
+        ttl_seconds=_ttl_seconds(message, properties.get(aliases.TIME_TO_LIVE)),
+        scheduled_at=_scheduled_at(message, properties.get(aliases.SCHEDULED)),
+        destination=_string(properties.get(aliases.PATH)),
+        application_properties=properties,
+        body_kind=spans[0].section.name.lower() if spans else "none",
+        body_size_bytes=sum(span.end - span.value_start for span in spans),
+        size_bytes=len(message.payload),
+        dead_letter_reason=_string(properties.get("DeadLetterReason")),
+        dead_letter_description=_string(properties.get("DeadLetterErrorDescription")),
+    )
+
+
+def _property(message: EncodedMessage, index: PropertyField) -> str | None:
+    return _string(message.field(Section.PROPERTIES, index))
+
+
+def _string(value: Any) -> str | None:
+    if value is None:
+        return None
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _ttl_seconds(message: EncodedMessage, alias: Any) -> float | None:
+    try:
+        aliased = aliases.time_to_live_ms(alias)
+    except MalformedMessageError:
+        aliased = None  # shown among the application properties as it is
+    header = message.field(Section.HEADER, HeaderField.TTL)
+    milliseconds = aliased if aliased is not None else header
+    return None if milliseconds is None else int(milliseconds) / 1000
+
+
+def _scheduled_at(message: EncodedMessage, alias: Any) -> float | None:
+    try:
+        aliased = aliases.scheduled_ms(alias)
+    except MalformedMessageError:
+        aliased = None  # as above
+    annotation = message.entry(Section.MESSAGE_ANNOTATIONS, "x-opt-scheduled-enqueue-time")
+    milliseconds = aliased if aliased is not None else annotation
+    return int(milliseconds) / 1000 if isinstance(milliseconds, Timestamp | int) else None
+
+
+def _unreadable(payload: bytes, why: str) -> MessageSummary:
+    return MessageSummary(
+        message_id=None,
+        session_id=None,
+        partition_key=None,
+        correlation_id=None,
+        content_type=None,
+        subject=None,
+        to=None,
+        reply_to=None,
+        ttl_seconds=None,
+        scheduled_at=None,
+        destination=None,
+        application_properties={},
+        body_kind="none",
+        body_size_bytes=0,
+        size_bytes=len(payload),
+        unreadable=why,
+    )
+
+
+def plain(value: Any) -> Any:
+    """A decoded AMQP value as JSON can show it: bytes as hex, a time span in seconds, times as epoch milliseconds."""
+    if isinstance(value, Described):
+        if value.descriptor == aliases.TIMESPAN:
+            return {"timespan_seconds": int(value.value) / aliases.TICKS_PER_MS / 1000}
+        return {"descriptor": plain(value.descriptor), "value": plain(value.value)}
+    if isinstance(value, bytes):
+        return value.hex()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return str(value)

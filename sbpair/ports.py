@@ -1,0 +1,177 @@
+"""What the runtime needs from the outside world, as Protocols. Adapters live in `azure/`, fakes in `tests/fakes.py`.
+
+All methods raise `sbpair.core.errors.ServiceError` subclasses only, those of a journal JournalError; every call is
+bounded by the time it is given.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from sbpair.core.entities import NamespaceFacts, QueueFacts, QueueSettings, TopicFacts
+from sbpair.core.events import Event
+from sbpair.core.message import Disposition, Received
+
+
+class Clock(Protocol):
+    """Time for the runtime; the machines get numbers only."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for deadlines."""
+
+    def now(self) -> datetime:
+        """The present moment, aware, UTC."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class MessageSender(Protocol):
+    """Sends encoded messages to one queue or topic, as they are."""
+
+    @property
+    def entity(self) -> str: ...
+
+    async def max_message_bytes(self) -> int:
+        """Limit of one transfer (message or batch) as told by the link; opens it if need be."""
+
+    async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
+        """Send one message, or several as one batch. Returns when the namespace accepted all of it; on an error
+        nothing of the batch was stored, except after OperationTimeoutError and ConnectionLostError, when it may
+        have been (`uncertain`)."""
+
+    async def schedule(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> list[int]:
+        """Hand in messages that carry x-opt-scheduled-enqueue-time; returns their sequence numbers."""
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_seconds: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class MessageReceiver(Protocol):
+    """Receives from one queue, subscription or dead-letter sub-queue under peek-lock; or only browses it."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    async def receive(self, max_messages: int, *, wait_seconds: float) -> list[Received]:
+        """At least one message, as soon as there is one, up to `max_messages`; empty after `wait_seconds`."""
+
+    async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[Received]: ...
+
+    async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
+        """Browse without locks; an empty list is the end (partitioned entities: of every partition)."""
+
+    async def settle(
+        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
+    ) -> None:
+        """Settle one receipt and wait for the broker's confirmation. Raises LockLostError when the lock is gone.
+        Reason and description go with DEAD_LETTER."""
+
+    async def renew_lock(self, received: Received) -> float:
+        """Renew the message's lock (or the session's); returns the new expiry as UTC epoch seconds."""
+
+    async def close(self) -> None:
+        """Give back what was prefetched without raising delivery counts, then close."""
+
+
+class Messaging(Protocol):
+    """The messaging side of one namespace."""
+
+    @property
+    def host(self) -> str: ...
+
+    def sender(self, entity: str) -> MessageSender: ...
+
+    def receiver(
+        self, path: str, *, dead_letter: bool = False, session_id: str | None = None, prefetch: int = 0
+    ) -> MessageReceiver:
+        """`path`: queue or `topic/Subscriptions/name`. Opened on first use; `session_id` asks for that session."""
+
+    async def close(self) -> None: ...
+
+
+class NamespaceAdmin(Protocol):
+    """The control plane of one namespace: data-plane administration or ARM, same results."""
+
+    @property
+    def control_plane(self) -> str:
+        """`data-plane` or `arm`."""
+
+    async def namespace(self) -> NamespaceFacts: ...
+
+    def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
+        """All queues whose path starts with `prefix` (case-insensitive), with settings, counts and times."""
+
+    async def get_queue(self, path: str) -> QueueFacts | None:
+        """The queue, with counts, or None if the namespace says it does not exist."""
+
+    async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
+        """Raises EntityExistsError, ConflictError (another operation in progress), ArgumentRefusedError, ..."""
+
+    async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts: ...
+
+    async def delete_queue(self, path: str) -> None:
+        """Raises EntityNotFoundError if it is already gone."""
+
+    def list_topics(self) -> AsyncIterator[TopicFacts]: ...
+
+    async def get_topic(self, path: str) -> TopicFacts | None: ...
+
+    async def close(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Is told what the runtime does: progress bars, logs, metrics, tests."""
+
+    def notify(self, event: Event) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document of a journal as it was read. `version` is opaque; it changes with every write."""
+
+    kind: str
+    key: str
+    document: Mapping[str, Any]
+    version: str
+
+
+class Journal(Protocol):
+    """Documents that are only changed by compare-and-swap: all that active/active asks of a store.
+
+    A third one (a table with a version column, a blob with an ETag) needs no more than this. Documents are JSON
+    objects; `kind` and `key` name one, `key` being a session id or beginning with one. `ttl_seconds`: the journal may
+    forget the document so long after its last write, and must not before.
+
+    All methods raise JournalUnavailableError when there is no answer in time, after which a write may have happened
+    or not.
+    """
+
+    @property
+    def name(self) -> str:
+        """Where it is, for people; no secrets."""
+
+    async def read(self, kind: str, key: str) -> Entry | None:
+        """The document; at least as new as the last write this client knows of."""
+
+    async def create(self, kind: str, key: str, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        """Raises JournalConflictError if it exists."""
+
+    async def replace(self, entry: Entry, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        """Raises JournalConflictError if it is no longer at the version of `entry`, or gone."""
+
+    def scan(self, kind: str) -> AsyncIterator[Entry]:
+        """All documents of a kind, in any order."""
+
+    async def check(self) -> str:
+        """Make sure that swaps are safe there; a sentence about it.
+
+        Raises:
+            JournalError: they are not (say, several regions that accept writes), or it is not set up.
+        """
+
+    async def close(self) -> None: ...

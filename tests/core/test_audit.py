@@ -1,0 +1,368 @@
+"""Every check: silent on a healthy pair, loud on exactly what it is for, and skipped where it cannot tell."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.audit import CHECKS, AuditReport, Severity, Thresholds, explain, run
+from sbpair.core.entities import Counts, EntityStatus, QueueFacts, QueueSettings, Tier, TopicFacts
+from sbpair.core.errors import UsageError
+from sbpair.core.pairing import Pair
+from sbpair.core.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
+from tests.core.snapshots import NOW, a_namespace, a_pair, a_queue, a_snapshot, healthy, host, path
+
+HOUR = 3600.0
+MEGABYTE = 1024 * 1024
+
+
+def found(report: AuditReport, code: str) -> list[tuple[str, Severity]]:
+    return [(one.subject, one.severity) for one in report.findings if one.code == code]
+
+
+def only(snapshot: Snapshot, code: str, **options: Any) -> list[tuple[str, Severity]]:
+    """Findings of a full audit, which must all be of this code."""
+    report = run(snapshot, options.pop("pair", snapshot.pair.to_pair()), **options)
+    assert {one.code for one in report.findings} <= {code}
+    assert report.skipped == ()
+    return found(report, code)
+
+
+def with_primary(snapshot: Snapshot, **changes: Any) -> Snapshot:
+    return replace(snapshot, primary=replace(snapshot.primary, **changes))
+
+
+def with_secondary(snapshot: Snapshot, **changes: Any) -> Snapshot:
+    return replace(snapshot, secondary=replace(snapshot.secondary, **changes))
+
+
+def with_facts(side: NamespaceSnapshot, **changes: Any) -> NamespaceSnapshot:
+    assert side.facts is not None
+    return replace(side, facts=replace(side.facts, **changes))
+
+
+def of_secondary(**changes: Any) -> Snapshot:
+    return replace(healthy(), secondary=with_facts(healthy().secondary, **changes))
+
+
+def of_primary(**changes: Any) -> Snapshot:
+    return replace(healthy(), primary=with_facts(healthy().primary, **changes))
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_a_freshly_provisioned_pair_has_no_findings(tier: Tier) -> None:
+    queues = [a_queue(one, tier=tier, peeked=Peeked(False, False)) for one in a_pair().backlog_paths()]
+    snapshot = replace(healthy(), secondary=a_namespace("fabrikam", *queues, tier=tier))
+    report = run(snapshot, a_pair())
+    expected = {"SBP022"} if tier is Tier.BASIC else set()
+    assert ({one.code for one in report.findings}, report.skipped) == (expected, ())
+
+
+def test_codes_are_unique_ordered_and_complete() -> None:
+    codes = [check.code for check in CHECKS]
+    assert codes == [f"SBP{number:03}" for number in range(1, len(codes) + 1)]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_every_check_explains_itself_and_names_a_remedy(check: Any) -> None:
+    assert check.title and check.explanation.endswith(".") and check.remedy
+    assert check.remedy.format(pair="orders", subject="x")
+    assert explain(check.code.lower()) is check
+
+
+BACKLOG_CASES: list[tuple[str, dict[str, Any], str, Severity]] = [
+    ("SBP004", {"max_delivery_count": 10}, "Maximum delivery count is 10, documented 2147483647.", Severity.WARNING),
+    ("SBP004", {"auto_delete_on_idle_seconds": 300.0}, "documented never", Severity.ERROR),
+    ("SBP004", {"default_message_time_to_live_seconds": 60.0}, "documented never", Severity.ERROR),
+    ("SBP007", {"status": EntityStatus.SEND_DISABLED}, "failover cannot use it", Severity.ERROR),
+    ("SBP007", {"status": EntityStatus.RECEIVE_DISABLED}, "syphon cannot empty it", Severity.ERROR),
+    ("SBP010", {"size_in_bytes": 4200 * MEGABYTE}, "82% of its size", Severity.WARNING),
+    ("SBP010", {"size_in_bytes": 5000 * MEGABYTE}, "98% of its size", Severity.CRITICAL),
+    ("SBP011", {"forward_to": "elsewhere"}, "never wait here", Severity.CRITICAL),
+    ("SBP011", {"forward_dead_lettered_messages_to": "errors"}, "does not find them", Severity.WARNING),
+    ("SBP012", {"requires_session": True}, "refused", Severity.CRITICAL),
+    ("SBP013", {"requires_duplicate_detection": True}, "silently dropped", Severity.ERROR),
+    ("SBP009", {"counts": Counts(dead_letter=2)}, "2 dead letter(s)", Severity.WARNING),
+    ("SBP009", {"counts": Counts(transfer_dead_letter=1)}, "1 dead letter(s)", Severity.WARNING),
+    ("SBP009", {"peeked": Peeked(False, True)}, "counts do not show", Severity.WARNING),
+    ("SBP008", {"counts": Counts(active=3), "peeked": Peeked(True, False, NOW - 60)}, "waited 1m", Severity.INFO),
+    ("SBP008", {"counts": Counts(active=3), "peeked": Peeked(True, False, NOW - HOUR)}, "waited 1h", Severity.WARNING),
+    ("SBP008", {"counts": Counts(3), "peeked": Peeked(True, False, NOW - 25 * HOUR)}, "nobody syphons", Severity.ERROR),
+    ("SBP008", {"counts": Counts(scheduled=1)}, "nobody has touched the queue for 1h23m", Severity.WARNING),
+    ("SBP008", {"peeked": Peeked(True, False, NOW)}, "messages that the counts do not show", Severity.INFO),
+]
+
+
+@pytest.mark.parametrize(("code", "changes", "said", "severity"), BACKLOG_CASES)
+def test_checks_of_a_backlog_queue(code: str, changes: dict[str, Any], said: str, severity: Severity) -> None:
+    snapshot = healthy(more=(a_queue(path(1), **changes),))
+    assert only(snapshot, code) == [(path(1), severity)]
+    assert said in run(snapshot, a_pair()).findings[0].message
+
+
+def test_a_partitioned_queue_has_room_sixteen_times() -> None:
+    full = a_queue(path(1), enable_partitioning=True, size_in_bytes=5000 * MEGABYTE)
+    assert only(healthy(more=(full,)), "SBP010") == []
+
+
+def test_an_age_nobody_knows_is_no_reassurance() -> None:
+    queue = a_queue(path(0), counts=Counts(active=1))
+    queue = replace(queue, facts=replace(queue.facts, accessed_at=None))
+    assert only(healthy(more=(queue,)), "SBP008") == [(path(0), Severity.WARNING)]
+
+
+def test_missing_queues_and_the_gap_they_leave() -> None:
+    report = run(healthy(without=(path(1),)), a_pair())
+    assert found(report, "SBP001") == [(path(1), Severity.ERROR)]
+    assert found(report, "SBP003") == [("contoso/x-servicebus-transfer", Severity.INFO)]
+    assert "no get confirmed that" in report.findings[0].message
+
+
+def test_a_confirmed_absence_is_said_without_doubt() -> None:
+    snapshot = with_secondary(healthy(without=(path(2),)), absent=(path(2),))
+    report = run(snapshot, a_pair())
+    assert [one.code for one in report.findings] == ["SBP001"]
+    assert report.findings[0].message == f"Backlog queue {path(2)} does not exist on {host('fabrikam')}."
+    assert report.findings[0].remedy == "sbpair provision orders"
+
+
+def test_extra_queues_are_worse_with_messages() -> None:
+    more = (a_queue(path(3)), a_queue(path(4), counts=Counts(active=1)))
+    report = run(healthy(more=more), a_pair())
+    assert found(report, "SBP002") == [(path(4), Severity.ERROR), (path(3), Severity.WARNING)]
+    assert report.findings[0].remedy.startswith(f"sbpair drain orders --queue {path(4)}")
+
+
+def test_gaps_are_told_as_ranges() -> None:
+    report = run(healthy(more=(a_queue(path(9)), a_queue(path(5)))), a_pair())
+    (gap,) = [one for one in report.findings if one.code == "SBP003"]
+    assert "3-4, 6-8 missing below index 9" in gap.message
+
+
+def test_a_backlog_queue_on_the_primary() -> None:
+    orders = QueueSeen(QueueFacts("orders", QueueSettings()))
+    empty, full = a_queue(path(0)), a_queue(path(1), counts=Counts(active=4))
+    snapshot = with_primary(healthy(), queues=(orders, empty, full))
+    assert only(snapshot, "SBP005") == [(path(1), Severity.ERROR), (path(0), Severity.WARNING)]
+
+
+def test_left_overs_of_an_unknown_primary_are_told_once_per_primary() -> None:
+    more = (a_queue(path(0, "adatum")), a_queue(path(1, "adatum"), counts=Counts(2)), a_queue(path(0, "zzz-old")))
+    assert only(healthy(more=more), "SBP006") == [
+        ("adatum/x-servicebus-transfer", Severity.ERROR),
+        ("zzz-old/x-servicebus-transfer", Severity.WARNING),
+    ]
+
+
+def another(name: str, primary: NamespaceAccess, secondary: NamespaceAccess) -> Pair:
+    return Pair(name, primary, secondary)
+
+
+def test_queues_of_another_configured_pair_are_no_left_overs() -> None:
+    other = another("b", NamespaceAccess("adatum", host("adatum")), a_pair().secondary)
+    elsewhere = another("b", NamespaceAccess("adatum", host("adatum")), NamespaceAccess("far", host("far")))
+    snapshot = healthy(more=(a_queue(path(0, "adatum")),))
+    assert only(snapshot, "SBP006", others=[other]) == []
+    assert len(only(snapshot, "SBP006", others=[elsewhere])) == 1
+
+
+def test_a_secondary_that_is_a_primary_in_the_configuration() -> None:
+    chained = another("next", a_pair().secondary, NamespaceAccess("third", host("third")))
+    assert only(healthy(), "SBP015", others=[chained, a_pair()]) == [(host("fabrikam"), Severity.ERROR)]
+
+
+def test_a_secondary_whose_backlog_is_on_the_primary() -> None:
+    orders = QueueSeen(QueueFacts("orders", QueueSettings()))
+    snapshot = with_primary(healthy(), queues=(orders, a_queue(path(0, "fabrikam"))))
+    assert only(snapshot, "SBP015") == [(host("fabrikam"), Severity.ERROR)]
+
+
+def test_the_same_label_in_two_clouds() -> None:
+    china = NamespaceAccess("contoso", "contoso.servicebus.chinacloudapi.cn")
+    clash = another("china", china, a_pair().secondary)
+    apart = another("china", china, NamespaceAccess("far", host("far")))
+    assert only(healthy(), "SBP023", others=[clash]) == [("contoso/x-servicebus-transfer", Severity.ERROR)]
+    assert only(healthy(), "SBP023", others=[apart, a_pair()]) == []
+
+
+NAMESPACE_CASES: list[tuple[str, Snapshot, Severity]] = [
+    ("SBP016", of_secondary(alias="contoso-dr"), Severity.WARNING),
+    ("SBP016", of_secondary(geo_dr_role="Secondary", geo_dr_partner="x"), Severity.ERROR),
+    ("SBP017", of_secondary(geo_replication_locations=("westeurope", "northeurope")), Severity.WARNING),
+    ("SBP021", of_secondary(service_time=NOW - 30), Severity.WARNING),
+    ("SBP021", of_secondary(service_time=NOW + 90), Severity.ERROR),
+    ("SBP026", of_secondary(status="Removing"), Severity.ERROR),
+]
+
+
+@pytest.mark.parametrize(("code", "snapshot", "severity"), NAMESPACE_CASES)
+def test_checks_of_a_namespace(code: str, snapshot: Snapshot, severity: Severity) -> None:
+    assert only(snapshot, code) == [(host("fabrikam"), severity)]
+
+
+def test_the_primary_is_looked_at_as_well() -> None:
+    assert only(of_primary(alias="a"), "SBP016") == [(host("contoso"), Severity.WARNING)]
+    assert only(of_primary(service_time=NOW + 6), "SBP021") == [(host("contoso"), Severity.WARNING)]
+    assert only(of_primary(tier=Tier.BASIC), "SBP022") == [(host("contoso"), Severity.INFO)]
+
+
+def test_skew_says_which_clock_is_ahead() -> None:
+    assert "1m30s behind" in run(of_secondary(service_time=NOW + 90), a_pair()).findings[0].message
+    assert "30s ahead of" in run(of_secondary(service_time=NOW - 30), a_pair()).findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("queues", "topics", "severity"),
+    [(60, 29, None), (60, 30, Severity.WARNING), (70, 30, Severity.ERROR)],
+)
+def test_partitioned_entities_near_the_limit(queues: int, topics: int, severity: Severity | None) -> None:
+    many = tuple(a_queue(f"p{number}", enable_partitioning=True) for number in range(queues))
+    topic = tuple(TopicFacts(f"t{number}", enable_partitioning=True) for number in range(topics))
+    snapshot = with_secondary(healthy(more=many), topics=topic)
+    assert [worst for _, worst in only(snapshot, "SBP014")] == ([severity] if severity else [])
+
+
+class TestEntities:
+    def entity(self, **settings: Any) -> Snapshot:
+        size = settings.pop("size_in_bytes", 0)
+        queue = QueueSeen(QueueFacts("orders", replace(QueueSettings(), **settings), size_in_bytes=size))
+        return with_primary(healthy(), queues=(queue,))
+
+    def topic(self, **fields: Any) -> Snapshot:
+        return with_primary(healthy(), queues=(), topics=(TopicFacts("Orders", **fields),))
+
+    def test_missing(self) -> None:
+        assert only(with_primary(healthy(), queues=()), "SBP018") == [("orders", Severity.ERROR)]
+
+    def test_a_topic_will_do(self) -> None:
+        assert only(self.topic(), "SBP018") == []
+
+    def test_disabled(self) -> None:
+        assert only(self.entity(status=EntityStatus.SEND_DISABLED), "SBP020") == [("orders", Severity.ERROR)]
+        assert only(self.topic(status=EntityStatus.DISABLED), "SBP020") == [("orders", Severity.ERROR)]
+        assert only(self.entity(status=EntityStatus.RECEIVE_DISABLED), "SBP020") == []
+
+    def test_message_limits_on_both_sides(self) -> None:
+        assert only(self.entity(max_message_size_in_kilobytes=128), "SBP019") == [("orders", Severity.ERROR)]
+        assert only(self.topic(max_message_size_in_kilobytes=1024), "SBP019") == [("orders", Severity.WARNING)]
+
+    def test_a_premium_secondary_takes_large_messages(self) -> None:
+        snapshot = self.entity(max_message_size_in_kilobytes=1024)
+        snapshot = replace(snapshot, secondary=with_facts(snapshot.secondary, tier=Tier.PREMIUM))
+        assert only(snapshot, "SBP019") == []
+
+    def test_no_room(self) -> None:
+        assert only(self.entity(size_in_bytes=1024 * MEGABYTE - 1), "SBP019") == [("orders", Severity.ERROR)]
+        assert only(self.topic(size_in_bytes=1023 * MEGABYTE), "SBP019") == []
+
+
+class TestCredentials:
+    def test_a_right_that_is_lacking(self) -> None:
+        denied = tuple(Unread(one, "unauthorized", "lacks Manage", "denied") for one in ("queues", "topics"))
+        report = run(with_secondary(healthy(), queues=None, topics=None, unread=denied), a_pair())
+        assert [(one.code, one.subject) for one in report.findings] == [("SBP024", host("fabrikam"))]
+        assert "'azure-cli' may not read queues, topics of the secondary: lacks Manage" in report.findings[0].message
+
+    def test_the_root_key(self) -> None:
+        auth = AuthMethod.CONNECTION_STRING.value
+        snapshot = with_secondary(healthy(), auth=auth, key_name="RootManageSharedAccessKey")
+        assert only(snapshot, "SBP025") == [(host("fabrikam"), Severity.INFO)]
+        assert only(with_secondary(healthy(), auth=auth, key_name="syphon"), "SBP025") == []
+
+
+class TestSkipped:
+    def codes(self, snapshot: Snapshot) -> set[str]:
+        return {one.code for one in run(snapshot, a_pair()).skipped}
+
+    def test_without_the_secondarys_queues_its_checks_are_skipped_not_passed(self) -> None:
+        unread = (Unread("queues", "timeout", "no answer", "unreachable"),)
+        snapshot = with_secondary(healthy(), queues=None, unread=unread)
+        report = run(snapshot, a_pair())
+        assert report.findings == ()
+        expected = {"SBP001", "SBP002", "SBP003", "SBP004", "SBP006", "SBP007", "SBP008", "SBP009", "SBP010"}
+        assert {one.code for one in report.skipped} == expected | {"SBP011", "SBP012", "SBP013", "SBP014"}
+        assert all("no answer" in one.reason for one in report.skipped)
+
+    def test_without_the_primary_its_checks_are_skipped(self) -> None:
+        snapshot = with_primary(healthy(), facts=None, queues=None, topics=None, observed_at=None)
+        expected = {"SBP005", "SBP014", "SBP015", "SBP016", "SBP017", "SBP018", "SBP019", "SBP020", "SBP021"}
+        assert self.codes(snapshot) == expected | {"SBP022", "SBP026", "SBP027"}
+
+    def test_one_side_untold_does_not_hide_the_other(self) -> None:
+        snapshot = with_primary(of_secondary(alias="dr"), facts=None)
+        report = run(snapshot, a_pair(), checks=["SBP016"])
+        assert len(report.findings) == 1 and len(report.skipped) == 1
+
+    def test_the_data_plane_cannot_tell_everything(self) -> None:
+        snapshot = of_secondary(control_plane="data-plane", tier=Tier.PREMIUM, status=None, service_time=None)
+        assert self.codes(snapshot) == {"SBP017", "SBP021", "SBP026"}
+
+    def test_a_queue_that_could_not_be_browsed(self) -> None:
+        unread = (Unread(f"messages of {path(1)}", "timeout", "late", "unreachable"),)
+        report = run(with_secondary(healthy(), unread=unread), a_pair())
+        assert [(one.code, path(1) in one.reason) for one in report.skipped] == [("SBP008", True), ("SBP009", True)]
+
+    def test_an_unknown_tier(self) -> None:
+        assert self.codes(of_secondary(tier=None)) == {"SBP014", "SBP022"}
+
+
+class TestChoosing:
+    spoilt = healthy(without=(path(0),), more=(a_queue(path(1), max_delivery_count=1), a_queue(path(3))))
+
+    def test_only_the_checks_asked_for_run(self) -> None:
+        report = run(self.spoilt, a_pair(), checks=["sbp004"])
+        assert (report.checks, [one.code for one in report.findings]) == (("SBP004",), ["SBP004"])
+
+    @pytest.mark.parametrize(
+        ("ignore", "left"),
+        [
+            (["SBP001"], {"SBP002", "SBP003", "SBP004"}),
+            (["sbp002:CONTOSO/*/3"], {"SBP001", "SBP003", "SBP004"}),
+            (["SBP002:*/9"], {"SBP001", "SBP002", "SBP003", "SBP004"}),
+        ],
+    )
+    def test_known_findings_are_left_out_and_counted(self, ignore: list[str], left: set[str]) -> None:
+        report = run(self.spoilt, a_pair(), ignore=ignore)
+        assert {one.code for one in report.findings} == left
+        assert report.ignored == 4 - len(left)
+
+    @pytest.mark.parametrize(
+        "attempt",
+        [
+            lambda: explain("SBP999"),
+            lambda: run(healthy(), a_pair(), checks=["nope"]),
+            lambda: run(healthy(), a_pair(), ignore=["SBP0:*"]),
+        ],
+    )
+    def test_an_unknown_code_is_refused(self, attempt: Callable[[], object]) -> None:
+        with pytest.raises(UsageError, match="no check"):
+            attempt()
+
+    def test_worst_first(self) -> None:
+        report = run(self.spoilt, a_pair())
+        assert [one.severity.rank for one in report.findings] == sorted(
+            (one.severity.rank for one in report.findings), reverse=True
+        )
+        assert report.worst is Severity.ERROR
+        assert [one.code for one in report.at_least(Severity.ERROR)] == ["SBP001"]
+
+    def test_thresholds_can_be_moved(self) -> None:
+        full = a_queue(path(1), size_in_bytes=2560 * MEGABYTE)
+        assert only(healthy(more=(full,)), "SBP010", thresholds=Thresholds(near_full_share=0.5)) != []
+
+    def test_a_report_is_plain_data(self) -> None:
+        data = run(self.spoilt, a_pair()).to_dict()
+        assert data["findings"][0] == {
+            "code": "SBP001",
+            "severity": "error",
+            "subject": path(0),
+            "message": data["findings"][0]["message"],
+            "remedy": "sbpair provision orders",
+        }
+
+
+def test_a_pair_without_entities_has_nothing_to_miss() -> None:
+    snapshot = a_snapshot(a_pair(entities=()), a_namespace("contoso"), healthy().secondary)
+    assert run(snapshot, a_pair(entities=())).findings == ()

@@ -1,0 +1,446 @@
+"""The pump's machine by hand: what it wants done after what it was told. No clock, no I/O."""
+
+import pytest
+
+from sbpair.core.errors import (
+    ArgumentRefusedError,
+    ConnectionLostError,
+    EntityNotFoundError,
+    LockLostError,
+    MessageTooLargeError,
+    QuotaExceededError,
+    SendIncompleteError,
+    ServerBusyError,
+)
+from sbpair.core.lanes import BATCH_ENVELOPE_BYTES
+from sbpair.core.message import Disposition, Received
+from sbpair.core.moves import (
+    Finish,
+    Forward,
+    Leave,
+    Limits,
+    LookAgain,
+    Measure,
+    PauseBegan,
+    PauseEnded,
+    Renew,
+    Send,
+    Settle,
+)
+from sbpair.core.settlement import HOLD_SECONDS, Settlement
+
+QUEUE = "contoso/x-servicebus-transfer/0"
+
+
+def received(number, *, receipt=1):
+    return Received(
+        payload=b"", sequence_number=number, source=QUEUE, message_id=f"m{number}", enqueued_at=1.0, receipt=receipt
+    )
+
+
+class Pump:
+    """A machine whose link limits are known, and short words for telling it things."""
+
+    def __init__(self, *, limit_bytes=100_000, can_dead_letter=True, forwarded=(), **limits):
+        self.machine = Settlement(Limits(**limits), can_dead_letter=can_dead_letter, forwarded=forwarded)
+        self.limit_bytes = limit_bytes
+        self.now = 0.0
+
+    def arrive(self, number, *, to="orders", session=None, size=100, lock=60.0, verdict=None, receipt=1, key=None):
+        verdict = verdict or Forward(bytes(size), to, session, key)
+        one = received(number, receipt=receipt)
+        self.machine.arrived(one, verdict, lock_until=self.now + lock, lock_seconds=lock, now=self.now)
+
+    def poll(self):
+        """The machine's wishes; limits are answered at once."""
+        actions = self.machine.poll(self.now)
+        for action in [action for action in actions if isinstance(action, Measure)]:
+            self.machine.limit_known(action.destination, self.limit_bytes, self.now)
+            actions += self.machine.poll(self.now)
+        return [action for action in actions if not isinstance(action, Measure)]
+
+    def sends(self):
+        return [action.batch for action in self.poll() if isinstance(action, Send)]
+
+    def settles(self):
+        return [action for action in self.poll() if isinstance(action, Settle)]
+
+    def fail(self, batch, error):
+        self.machine.send_failed(batch, error, self.now)
+
+    def confirm(self, settles):
+        for settle in settles:
+            self.machine.settled(settle, self.now)
+
+
+def numbers(batch):
+    return [item.received.sequence_number for item in batch.items]
+
+
+def test_messages_of_one_destination_go_out_as_one_batch_and_are_completed():
+    pump = Pump()
+    for number in range(3):
+        pump.arrive(number)
+    [batch] = pump.sends()
+    assert numbers(batch) == [0, 1, 2]
+    pump.machine.sent(batch, 0.0)
+    settles = pump.settles()
+    assert [settle.disposition for settle in settles] == [Disposition.COMPLETE] * 3
+    pump.confirm(settles)
+    assert (pump.machine.live, pump.machine.tally.completed, pump.machine.uncompleted) == (0, 3, frozenset())
+
+
+def test_a_batch_leaves_room_for_its_envelope():
+    pump = Pump(limit_bytes=BATCH_ENVELOPE_BYTES + 2 * 508)
+    for number in range(3):
+        pump.arrive(number, size=500)
+    assert [numbers(batch) for batch in pump.sends()] == [[0, 1], [2]]
+
+
+def test_a_message_alone_may_use_the_whole_limit():
+    pump = Pump(limit_bytes=1000)
+    pump.arrive(1, size=1000)
+    pump.arrive(2, size=1001)
+    actions = pump.poll()
+    assert [numbers(action.batch) for action in actions if isinstance(action, Send)] == [[1]]
+    [settle] = [action for action in actions if isinstance(action, Settle)]
+    assert (settle.disposition, settle.reason) == (Disposition.DEAD_LETTER, "MessageTooLarge")
+
+
+def test_one_session_never_has_two_batches_on_their_way():
+    pump = Pump(limit_bytes=BATCH_ENVELOPE_BYTES + 2 * 508)
+    for number in range(4):
+        pump.arrive(number, session="s", size=500)
+    [first] = pump.sends()
+    assert numbers(first) == [0, 1]
+    assert pump.sends() == []
+    pump.machine.sent(first, 0.0)
+    assert [numbers(batch) for batch in pump.sends()] == [[2, 3]]
+
+
+def test_a_failed_session_batch_goes_again_before_what_came_later():
+    pump = Pump()
+    pump.arrive(1, session="s")
+    [batch] = pump.sends()
+    pump.arrive(2, session="s")
+    pump.fail(batch, ConnectionLostError("down"))
+    pump.now = 1.5
+    assert [numbers(batch) for batch in pump.sends()] == [[1, 2]]
+
+
+def test_a_session_waits_for_a_message_that_was_lost():
+    pump = Pump()
+    pump.arrive(1, session="s", lock=5.0)
+    [batch] = pump.sends()
+    pump.arrive(2, session="s", lock=60.0)
+    pump.now = 6.0
+    pump.fail(batch, ConnectionLostError("down"))
+    pump.now = 7.5
+    assert LookAgain(QUEUE) in pump.poll()
+    pump.now = 9.0
+    assert pump.sends() == []
+    pump.arrive(1, session="s", receipt=2)
+    assert [numbers(batch) for batch in pump.sends()] == [[1, 2]]
+
+
+def test_a_gap_that_nobody_fills_closes():
+    pump = Pump()
+    pump.machine.expect(received(1), Forward(b"", "orders", "s"), 90.0)
+    pump.arrive(2, session="s", lock=300.0)
+    assert pump.sends() == []
+    pump.now = 91.0
+    assert [numbers(batch) for batch in pump.sends()] == [[2]]
+
+
+def test_what_was_sent_by_an_earlier_run_closes_its_gap():
+    pump = Pump(forwarded=[(QUEUE, 1, "m1", 1000)])
+    pump.arrive(2, session="s")
+    pump.arrive(1, session="s")
+    actions = pump.poll()
+    [settle] = [action for action in actions if isinstance(action, Settle)]
+    assert settle.outcome == "already-forwarded"
+    pump.confirm([settle])
+    assert pump.machine.tally.already_forwarded == 1
+    assert pump.machine.tally.forwarded == 0
+
+
+def test_not_found_buries_the_whole_batch():
+    pump = Pump()
+    pump.arrive(1)
+    pump.arrive(2)
+    [batch] = pump.sends()
+    pump.fail(batch, EntityNotFoundError("no such queue"))
+    settles = pump.settles()
+    assert [(settle.disposition, settle.reason) for settle in settles] == [
+        (Disposition.DEAD_LETTER, "EntityNotFound")
+    ] * 2
+    assert settles[0].description == "no such queue"
+
+
+@pytest.mark.parametrize("error", [MessageTooLargeError("big"), ArgumentRefusedError("no")])
+def test_the_culprit_of_a_batch_is_found_one_by_one(error):
+    pump = Pump()
+    for number in range(3):
+        pump.arrive(number)
+    [batch] = pump.sends()
+    pump.fail(batch, error)
+    batches = pump.sends()
+    assert sorted(numbers(batch) for batch in batches) == [[0], [1], [2]]
+    pump.fail(batches[0], error)
+    assert len(pump.settles()) == 1
+
+
+def test_a_mixture_that_is_refused_is_sent_apart():
+    pump = Pump()
+    for number in range(6):
+        pump.arrive(number, session=f"s{number % 2}")
+    [batch] = pump.sends()
+    pump.fail(batch, ArgumentRefusedError("partition keys differ"))
+    assert sorted(numbers(batch) for batch in pump.sends()) == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_a_batch_accepted_in_part_is_not_sent_twice():
+    pump = Pump()
+    for number in range(3):
+        pump.arrive(number)
+    [batch] = pump.sends()
+    error = SendIncompleteError("half", accepted=(0, 1))
+    error.__cause__ = ConnectionLostError("down")
+    pump.fail(batch, error)
+    assert [settle.item.received.sequence_number for settle in pump.settles()] == [0, 1]
+    pump.now = 2.0
+    assert [numbers(batch) for batch in pump.sends()] == [[2]]
+
+
+def test_server_busy_stops_every_send_and_receive_for_ten_seconds():
+    pump = Pump()
+    pump.arrive(1)
+    [batch] = pump.sends()
+    pump.fail(batch, ServerBusyError("throttled"))
+    pump.arrive(2, to="invoices")
+    assert PauseBegan("", "server-busy", 10.0) in pump.poll()
+    pump.now = 9.9
+    assert pump.sends() == []
+    assert pump.machine.grant(10, pump.now) == 0
+    pump.now = 10.0
+    assert len(pump.sends()) == 2
+
+
+def test_one_probe_at_a_time_until_it_works():
+    pump = Pump(limit_bytes=BATCH_ENVELOPE_BYTES + 108)
+    for number in range(3):
+        pump.arrive(number)
+    batches = pump.sends()
+    assert len(batches) == 3
+    for batch in batches:
+        pump.fail(batch, ConnectionLostError("down"))
+    pump.now = 5.0
+    [probe] = pump.sends()
+    assert pump.sends() == []
+    pump.machine.sent(probe, pump.now)
+    actions = pump.poll()
+    assert PauseEnded("orders") in actions
+    assert len([action for action in actions if isinstance(action, Send)]) == 2
+
+
+def try_and_fail(pump, error, times):
+    """Let the destination fail so often; the pauses, and how often the message was given back meanwhile."""
+    waits, given_back = [], 0
+    for _ in range(times):
+        if not pump.machine.live:
+            pump.arrive(1, lock=10_000.0)
+        [batch] = pump.sends()
+        pump.fail(batch, error)
+        actions = pump.poll()
+        [wait] = [action.seconds for action in actions if isinstance(action, PauseBegan)]
+        waits.append(wait)
+        resumes = pump.now + wait
+        pump.now += min(1.5, wait / 2)
+        released = [action for action in actions + pump.poll() if isinstance(action, Settle)]
+        assert all(settle.disposition is Disposition.RELEASE for settle in released)
+        pump.confirm(released)
+        given_back += len(released)
+        pump.now = resumes
+    return waits, given_back
+
+
+def test_quota_backs_off_slowly_and_never_buries():
+    pump = Pump()
+    waits, _ = try_and_fail(pump, QuotaExceededError("full"), 6)
+    assert waits == [10, 20, 40, 80, 120, 120]
+    assert pump.machine.tally.dead_lettered == 0
+
+
+def test_a_long_outage_gives_everything_back_and_receives_nothing_until_the_next_try():
+    pump = Pump()
+    waits, given_back = try_and_fail(pump, ConnectionLostError("down"), 7)
+    assert waits == [1, 2, 4, 8, 16, 32, 64]
+    assert given_back == 2
+    began = pump.now - waits[-1]
+    assert pump.machine.grant(10, began + HOLD_SECONDS) == 0
+    assert pump.machine.grant(10, pump.now - 0.1) == 0
+    assert pump.machine.grant(10, pump.now) == 10
+
+
+def test_a_lock_about_to_end_is_renewed_and_one_that_ended_is_not_sent():
+    pump = Pump()
+    pump.machine.expect(received(0), Forward(b"", "orders", "s"), 1000.0)
+    pump.arrive(1, session="s", lock=60.0)
+    pump.poll()
+    pump.now = 46.0
+    [renew] = [action for action in pump.poll() if isinstance(action, Renew)]
+    pump.machine.renewed(renew, 106.0)
+    pump.now = 92.0
+    [renew] = [action for action in pump.poll() if isinstance(action, Renew)]
+    pump.machine.renew_failed(renew, LockLostError("gone"), pump.now)
+    pump.poll()
+    assert (pump.machine.live, pump.machine.tally.locks_lost) == (0, 1)
+
+
+def test_the_newest_receipt_is_the_one_that_is_settled():
+    pump = Pump()
+    pump.arrive(1, receipt="old")
+    [batch] = pump.sends()
+    pump.arrive(1, receipt="new")
+    pump.machine.sent(batch, 0.0)
+    [settle] = pump.settles()
+    assert settle.received.receipt == "new"
+
+
+def test_a_completion_refused_for_an_old_receipt_is_tried_with_the_new_one():
+    pump = Pump()
+    pump.arrive(1, receipt="old")
+    [batch] = pump.sends()
+    pump.machine.sent(batch, 0.0)
+    [settle] = pump.settles()
+    pump.arrive(1, receipt="new")
+    pump.machine.settle_failed(settle, LockLostError("gone"), 0.0)
+    [again] = pump.settles()
+    assert again.received.receipt == "new"
+
+
+def test_forwarded_but_not_completed_is_remembered():
+    pump = Pump()
+    pump.arrive(1)
+    [batch] = pump.sends()
+    pump.machine.sent(batch, 0.0)
+    [settle] = pump.settles()
+    pump.machine.settle_failed(settle, ConnectionLostError("gone"), 0.0)
+    assert len(pump.machine.uncompleted) == 1
+    pump.arrive(1, receipt=2)
+    [settle] = pump.settles()
+    assert (settle.disposition, settle.outcome) == (Disposition.COMPLETE, "already-forwarded")
+    pump.confirm([settle])
+    assert pump.machine.uncompleted == frozenset()
+    assert pump.sends() == []
+
+
+def test_a_released_message_may_come_back_before_its_release_is_confirmed():
+    pump = Pump()
+    pump.arrive(1, verdict=Leave("filtered out"))
+    pump.machine.release_parked()
+    [settle] = pump.settles()
+    pump.arrive(1, receipt=2)
+    assert pump.machine.live == 1
+    pump.confirm([settle])
+    [batch] = pump.sends()
+    assert batch.items[0].received.receipt == 2
+
+
+def test_pings_are_completed_and_left_ones_kept():
+    pump = Pump()
+    pump.arrive(1, verdict=Finish(Disposition.COMPLETE, "ping"))
+    pump.arrive(2, verdict=Leave("filtered out"))
+    pump.confirm(pump.settles())
+    assert pump.machine.tally.pings == 1
+    assert list(pump.machine.left().values()) == ["filtered out"]
+    assert pump.machine.live == 0
+
+
+def test_where_nothing_can_be_dead_lettered_it_is_left():
+    pump = Pump(can_dead_letter=False)
+    pump.arrive(1, verdict=Finish(Disposition.DEAD_LETTER, "dead-lettered", "NotABacklogMessage", "x"))
+    assert pump.settles() == []
+    assert list(pump.machine.left().values()) == ["undeliverable: NotABacklogMessage"]
+
+
+def test_the_bounds_hold():
+    pump = Pump(in_flight_messages=10, sends=1)
+    assert pump.machine.grant(100, 0.0) == 10
+    assert pump.machine.grant(100, 0.0) == 0
+    pump.machine.returned(10)
+    for number in range(10):
+        pump.arrive(number)
+    assert pump.machine.grant(100, 0.0) == 0
+    pump.poll()
+    pump.arrive(11, to="invoices")
+    assert pump.sends() == []
+
+
+def test_bytes_are_bounded_by_what_messages_have_turned_out_to_weigh():
+    pump = Pump(in_flight_bytes=1_000_000, limit_bytes=10_000_000)
+    for number in range(4):
+        pump.arrive(number, size=240_000)
+    assert pump.machine.grant(100, 0.0) < 10
+
+
+def test_patience_leaves_what_waits_and_what_comes():
+    pump = Pump(patience_seconds=30.0)
+    pump.arrive(1)
+    [batch] = pump.sends()
+    pump.fail(batch, ConnectionLostError("down"))
+    pump.now = 31.0
+    pump.poll()
+    pump.arrive(2)
+    assert set(pump.machine.left().values()) == {"destination unavailable: orders (connection-lost)"}
+    assert (pump.machine.live, pump.sends()) == (0, [])
+
+
+def test_stop_gives_back_what_waits_and_settles_what_is_on_its_way():
+    pump = Pump(sends=1)
+    pump.arrive(1)
+    [batch] = pump.sends()
+    pump.arrive(2)
+    pump.machine.stop(0.0)
+    [release] = pump.settles()
+    assert (release.disposition, release.item.received.sequence_number) == (Disposition.RELEASE, 2)
+    pump.machine.sent(batch, 0.0)
+    [complete] = pump.settles()
+    assert complete.disposition is Disposition.COMPLETE
+    pump.confirm([release, complete])
+    assert (pump.machine.live, pump.machine.grant(1, 0.0)) == (0, 0)
+
+
+def test_stop_gives_back_what_fails_on_its_way():
+    pump = Pump()
+    pump.arrive(1)
+    [batch] = pump.sends()
+    pump.machine.stop(0.0)
+    pump.fail(batch, ConnectionLostError("down"))
+    assert [settle.disposition for settle in pump.settles()] == [Disposition.RELEASE]
+
+
+def test_a_rate_is_kept_over_time():
+    pump = Pump(rate_per_second=10.0)
+    for number in range(100):
+        pump.arrive(number)
+    sent = 0
+    for tick in range(51):
+        pump.now = tick / 10
+        for batch in pump.sends():
+            sent += len(batch.items)
+            pump.machine.sent(batch, pump.now)
+    assert 50 <= sent <= 52
+
+
+def test_a_busy_backlog_gets_its_settlements_later():
+    pump = Pump()
+    pump.arrive(1)
+    [batch] = pump.sends()
+    pump.machine.sent(batch, 0.0)
+    [settle] = pump.settles()
+    pump.machine.settle_failed(settle, ServerBusyError("throttled"), 0.0)
+    pump.now = 9.0
+    assert pump.settles() == []
+    pump.now = 10.0
+    assert pump.settles() == [settle]
