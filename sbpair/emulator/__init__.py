@@ -1,0 +1,51 @@
+"""A Service Bus namespace in a box: AMQP, administration, faults; one process, one port per namespace.
+
+    async with Emulator(["primary", "secondary"]) as emulator: ...      on a loop
+    with EmulatorThread(["primary", "secondary"]) as emulator: ...      from synchronous code
+
+The public names are imported when they are first used: the command line asks for this package long before it needs it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sbpair.emulator.clock import Clock, ManualClock, SystemClock
+    from sbpair.emulator.faults import FaultError, FaultKind, FaultRule, Faults, Operation
+    from sbpair.emulator.limits import Tier
+    from sbpair.emulator.namespace import Namespace
+    from sbpair.emulator.server import Emulator, EmulatorError, NamespaceConfig
+    from sbpair.emulator.thread import EmulatorThread
+
+__all__ = [
+    "Clock",
+    "Emulator",
+    "EmulatorError",
+    "EmulatorThread",
+    "FaultError",
+    "FaultKind",
+    "FaultRule",
+    "Faults",
+    "ManualClock",
+    "Namespace",
+    "NamespaceConfig",
+    "Operation",
+    "SystemClock",
+    "Tier",
+]
+
+_HOMES = {
+    "clock": ("Clock", "ManualClock", "SystemClock"),
+    "faults": ("FaultError", "FaultKind", "FaultRule", "Faults", "Operation"),
+    "limits": ("Tier",),
+    "namespace": ("Namespace",),
+    "server": ("Emulator", "EmulatorError", "NamespaceConfig"),
+    "thread": ("EmulatorThread",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,212 @@
+"""The settings of entities under their three names: description field, XML element (ATOM) and JSON property (ARM).
+
+One table per kind of entity serves both APIs in both directions, so that they cannot disagree. A setting left out, or
+given as null, means its default: a PUT replaces the whole description.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sbpair.emulator.admin_values import format_duration, parse_duration
+from sbpair.emulator.entities import EntityStatus, QueueDescription, SubscriptionDescription, TopicDescription
+from sbpair.emulator.errors import EntityError, bad_request
+
+Description = QueueDescription | TopicDescription | SubscriptionDescription
+MAX_INT32 = 2**31 - 1
+
+
+class Kind(StrEnum):
+    """How a setting is written."""
+
+    DURATION = "TimeSpan"
+    INTEGER = "Int32"
+    BOOLEAN = "Boolean"
+    TEXT = "String"
+    STATUS = "EntityStatus"
+    ENTITY = "entity"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One setting: its name in the description, the XML element and JSON property, and its kind."""
+
+    attribute: str
+    element: str
+    kind: Kind
+
+    @property
+    def property(self) -> str:
+        """The JSON name: the element's with a small first letter."""
+        return self.element[0].lower() + self.element[1:]
+
+
+_LOCK = Field("lock_duration_seconds", "LockDuration", Kind.DURATION)
+_SIZE = Field("max_size_in_megabytes", "MaxSizeInMegabytes", Kind.INTEGER)
+_DUPLICATES = Field("requires_duplicate_detection", "RequiresDuplicateDetection", Kind.BOOLEAN)
+_WINDOW = Field("duplicate_detection_history_time_window_seconds", "DuplicateDetectionHistoryTimeWindow", Kind.DURATION)
+_SESSION = Field("requires_session", "RequiresSession", Kind.BOOLEAN)
+_TTL = Field("default_message_time_to_live_seconds", "DefaultMessageTimeToLive", Kind.DURATION)
+_EXPIRED = Field("dead_lettering_on_message_expiration", "DeadLetteringOnMessageExpiration", Kind.BOOLEAN)
+_FILTER_ERRORS = Field(
+    "dead_lettering_on_filter_evaluation_exceptions", "DeadLetteringOnFilterEvaluationExceptions", Kind.BOOLEAN
+)
+_DELIVERIES = Field("max_delivery_count", "MaxDeliveryCount", Kind.INTEGER)
+_BATCHED = Field("enable_batched_operations", "EnableBatchedOperations", Kind.BOOLEAN)
+_STATUS = Field("status", "Status", Kind.STATUS)
+_IDLE = Field("auto_delete_on_idle_seconds", "AutoDeleteOnIdle", Kind.DURATION)
+_PARTITIONS = Field("enable_partitioning", "EnablePartitioning", Kind.BOOLEAN)
+_EXPRESS = Field("enable_express", "EnableExpress", Kind.BOOLEAN)
+_ORDERING = Field("support_ordering", "SupportOrdering", Kind.BOOLEAN)
+_PREFILTER = Field("filtering_messages_before_publishing", "FilteringMessagesBeforePublishing", Kind.BOOLEAN)
+_FORWARD = Field("forward_to", "ForwardTo", Kind.ENTITY)
+_FORWARD_DEAD = Field("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", Kind.ENTITY)
+_METADATA = Field("user_metadata", "UserMetadata", Kind.TEXT)
+_MESSAGE_SIZE = Field("max_message_size_in_kilobytes", "MaxMessageSizeInKilobytes", Kind.INTEGER)
+
+MAY_BE_NEVER = frozenset({_TTL, _IDLE})
+"""Durations that may be "never"; for the others the largest TimeSpan is as wrong as any other value out of range."""
+
+QUEUE_FIELDS = (
+    _LOCK,
+    _SIZE,
+    _DUPLICATES,
+    _SESSION,
+    _TTL,
+    _EXPIRED,
+    _WINDOW,
+    _DELIVERIES,
+    _BATCHED,
+    _STATUS,
+    _IDLE,
+    _PARTITIONS,
+    _EXPRESS,
+    _FORWARD,
+    _METADATA,
+    _FORWARD_DEAD,
+    _MESSAGE_SIZE,
+)
+TOPIC_FIELDS = (
+    _TTL,
+    _SIZE,
+    _DUPLICATES,
+    _WINDOW,
+    _BATCHED,
+    _PREFILTER,
+    _STATUS,
+    _ORDERING,
+    _IDLE,
+    _PARTITIONS,
+    _EXPRESS,
+    _METADATA,
+    _MESSAGE_SIZE,
+)
+SUBSCRIPTION_FIELDS = (
+    _LOCK,
+    _SESSION,
+    _TTL,
+    _EXPIRED,
+    _FILTER_ERRORS,
+    _DELIVERIES,
+    _BATCHED,
+    _STATUS,
+    _FORWARD,
+    _FORWARD_DEAD,
+    _IDLE,
+    _METADATA,
+)
+
+
+def fields_of(description: Description) -> tuple[Field, ...]:
+    """The settings of a description's kind, in the order the service writes them."""
+    if isinstance(description, QueueDescription):
+        return QUEUE_FIELDS
+    return TOPIC_FIELDS if isinstance(description, TopicDescription) else SUBSCRIPTION_FIELDS
+
+
+def refused(field: Field, value: object, why: str = "") -> EntityError:
+    """The service's answer to a value that does not fit its setting."""
+    reason = f" {why}" if why else ""
+    return bad_request(f"The value '{value}' of the property '{field.element}' is not valid.{reason}")
+
+
+def setting_from_text(field: Field, text: str) -> object:
+    """The value of a setting as XML carries it; EntityError 40000 if the text does not fit the kind."""
+    readers: Mapping[Kind, Callable[[Field, str], object]] = {
+        Kind.DURATION: _duration,
+        Kind.INTEGER: _integer,
+        Kind.BOOLEAN: _boolean,
+        Kind.STATUS: _status,
+        Kind.TEXT: lambda _field, given: given or None,
+        Kind.ENTITY: lambda _field, given: entity_path(given) or None,
+    }
+    return readers[field.kind](field, text)
+
+
+def setting_from_json(field: Field, value: object) -> object:
+    """The value of a setting as JSON carries it; EntityError 40000 if its type or text does not fit the kind."""
+    wanted: type = {Kind.INTEGER: int, Kind.BOOLEAN: bool}.get(field.kind, str)
+    if type(value) is not wanted:
+        raise refused(field, value, f"A {field.kind} is expected.")
+    if field.kind is Kind.INTEGER or field.kind is Kind.BOOLEAN:
+        return setting_from_text(field, str(value).lower())
+    return setting_from_text(field, str(value))
+
+
+def setting_to_json(field: Field, value: object) -> object:
+    """The JSON value of a setting; None where nothing is set."""
+    if field.kind is Kind.DURATION:
+        return format_duration(value if isinstance(value, float | int) else None)
+    return str(value) if isinstance(value, EntityStatus) else value
+
+
+def setting_to_text(field: Field, value: object, forward_base: str) -> str | None:
+    """The XML text of a setting, None if the element is left out. `forward_base` goes before a forwarding target."""
+    if field.kind is Kind.DURATION:
+        return format_duration(value if isinstance(value, float | int) else None)
+    if value is None:
+        return None
+    if field.kind is Kind.ENTITY:
+        return f"{forward_base}{value}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def entity_path(target: str) -> str:
+    """The entity's path out of a forwarding target, which may be a bare name or a URL of the namespace."""
+    _, separator, rest = target.partition("://")
+    path = rest.partition("/")[2] if separator else target
+    return path.strip("/")
+
+
+def _duration(field: Field, text: str) -> float | None:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise refused(field, text, str(error)) from error
+    if seconds is None and field not in MAY_BE_NEVER:
+        raise refused(field, text)
+    return seconds
+
+
+def _integer(field: Field, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise refused(field, text) from error
+    if not -MAX_INT32 - 1 <= value <= MAX_INT32:
+        raise refused(field, text, "Value was either too large or too small for an Int32.")
+    return value
+
+
+def _boolean(field: Field, text: str) -> bool:
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[text.strip()]
+    except KeyError as error:
+        raise refused(field, text) from error
+
+
+def _status(field: Field, text: str) -> EntityStatus:
+    for status in EntityStatus:
+        if status.value.lower() == text.strip().lower():
+            return status
+    raise refused(field, text)

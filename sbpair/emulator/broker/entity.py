@@ -1,0 +1,211 @@
+"""What all entities share: a description, dates, links, status; and what queues and subscriptions share on top:
+places for messages, dead-lettering, forwarding, counts.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from sbpair.emulator import errors
+from sbpair.emulator.broker import forwarding
+from sbpair.emulator.broker.idle import IdleWatch
+from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mailbox
+from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.partitions import Numbering
+from sbpair.emulator.broker.quota import Quota
+from sbpair.emulator.entities import (
+    Counts,
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
+
+_SUFFIXES = {MAIN: "", DEAD_LETTER: "/$deadletterqueue", TRANSFER_DEAD_LETTER: "/$Transfer/$deadletterqueue"}
+
+
+class AttachedLink(Protocol):
+    """A link of a client that is attached to an entity."""
+
+    def detach(self, condition: str, description: str) -> None:
+        """Close it from the broker's side."""
+
+
+class Entity:
+    """A queue, topic or subscription: dates (epoch seconds), attached links, auto-delete on idle."""
+
+    description: QueueDescription | TopicDescription | SubscriptionDescription
+
+    def __init__(self, namespace: "Namespace", path: str) -> None:
+        self.namespace = namespace
+        self.path = path
+        self.created_at = self.updated_at = self.accessed_at = namespace.clock.now()
+        self.links: set[AttachedLink] = set()
+        self._idle = IdleWatch(self)
+
+    def touch(self) -> None:
+        """The entity has been used; auto-delete on idle counts from here."""
+        self.accessed_at = self.namespace.clock.now()
+
+    def watch_idle(self) -> None:
+        """Start (again) to wait for the entity to be idle long enough."""
+        self._idle.start(self.description.auto_delete_on_idle_seconds)
+
+    def detach_links(self, condition: str, description: str) -> None:
+        """Close all links from our side."""
+        for link in list(self.links):
+            link.detach(condition, description)
+        self.links.clear()
+
+    def delete(self) -> None:
+        """The entity is gone: close its links, stop its timers. Its owner has forgotten it already."""
+        self._idle.stop()
+        self.detach_links(
+            errors.RESOURCE_DELETED, f"The messaging entity '{self.path}' has been deleted or does not exist."
+        )
+
+
+class MessageEntity(Entity):
+    """An entity one receives from: a queue or a subscription."""
+
+    description: QueueDescription | SubscriptionDescription
+
+    def __init__(
+        self, namespace: "Namespace", path: str, *, sessions: bool, quota: Quota, numbering: Numbering
+    ) -> None:
+        super().__init__(namespace, path)
+        self.quota = quota
+        self.numbering = numbering
+        self.main = Mailbox(self, MAIN, sessions=sessions)
+        self.dead_letters = Mailbox(self, DEAD_LETTER)
+        self.transfer_dead_letters = Mailbox(self, TRANSFER_DEAD_LETTER)
+        self.transfers = forwarding.Transfers(self)
+
+    # -- settings, as the mailboxes ask for them
+
+    @property
+    def status(self) -> EntityStatus:
+        return self.description.status
+
+    @property
+    def may_receive(self) -> bool:
+        return self.status.may_receive
+
+    @property
+    def lock_seconds(self) -> float:
+        return self.description.lock_duration_seconds
+
+    @property
+    def max_delivery_count(self) -> int:
+        return self.description.max_delivery_count
+
+    @property
+    def is_partitioned(self) -> bool:
+        return self.numbering.partitioned
+
+    @property
+    def requires_session(self) -> bool:
+        return self.description.requires_session
+
+    @property
+    def mailboxes(self) -> tuple[Mailbox, Mailbox, Mailbox]:
+        return self.main, self.dead_letters, self.transfer_dead_letters
+
+    def path_of(self, place: str) -> str:
+        """The address of one of the entity's places."""
+        return self.path + _SUFFIXES[place]
+
+    def mailbox(self, place: str) -> Mailbox:
+        """The mailbox by its place's name."""
+        return next(box for box in self.mailboxes if box.place == place)
+
+    def counts(self) -> Counts:
+        """Numbers of messages by state, and the bytes of all of them."""
+        return Counts(
+            active=self.main.active_count,
+            dead_letter=self.dead_letters.active_count,
+            scheduled=self.main.scheduled_count,
+            transfer=len(self.transfers),
+            transfer_dead_letter=self.transfer_dead_letters.active_count,
+            size_in_bytes=self.size_in_bytes,
+        )
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.quota.used_bytes
+
+    # -- the way of a message through the entity
+
+    def arrive(self, message: Message) -> None:
+        """A message that has been accepted: scheduled if its time lies ahead, else ready."""
+        now = self.namespace.clock.now()
+        if message.head.scheduled_at is not None and message.head.scheduled_at > now:
+            message.sequence_number = self.numbering.next(message.head)
+            message.enqueued_at = now
+            message.state = State.SCHEDULED
+            self.main.add(message)
+        else:
+            self.enqueue(message)
+
+    def enqueue(self, message: Message) -> None:
+        """Make a message ready here: number, time of arrival, time to live; or pass it on if the entity forwards."""
+        message.sequence_number = self.numbering.next(message.head)
+        message.enqueued_at = self.namespace.clock.now()
+        message.expires_at = self._expiry(message)
+        if self.description.forward_to:
+            self.transfers.send(message, self.description.forward_to)
+        else:
+            self.main.add(message)
+
+    def _expiry(self, message: Message) -> float | None:
+        """The entity's default caps the sender's own time to live."""
+        wishes = (message.head.ttl_seconds, self.description.default_message_time_to_live_seconds)
+        known = [seconds for seconds in wishes if seconds is not None]
+        return message.enqueued_at + min(known) if known else None
+
+    def expired(self, box: Mailbox, message: Message) -> None:
+        """A message's time to live is over."""
+        if box.place == MAIN and self.description.dead_lettering_on_message_expiration:
+            self.to_dead_letters(box, message, "TTLExpiredException", "The message expired and was dead lettered.")
+        else:
+            box.remove(message)
+
+    def to_dead_letters(self, box: Mailbox, message: Message, reason: str | None, text: str | None) -> None:
+        """Move a message out of `box` to the dead letters."""
+        box.take_out(message)
+        self.bury(message, reason, text)
+
+    def bury(self, message: Message, reason: str | None, text: str | None, *, place: str = DEAD_LETTER) -> None:
+        """Put a message that is nowhere now into the dead letters (or on, if dead letters are forwarded)."""
+        given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": text}
+        message.put_application_properties({name: value for name, value in given.items() if value is not None})
+        message.dead_letter_source = self.path
+        message.state = State.ACTIVE
+        message.expires_at = None
+        target = self.description.forward_dead_lettered_messages_to
+        if target and place == DEAD_LETTER:
+            self.transfers.send(message, target)
+        else:
+            self.mailbox(place).add(message)
+
+    def wake(self) -> None:
+        """Settings have changed: serve who may be served now."""
+        for box in self.mailboxes:
+            box.pump()
+        self.transfers.retry()
+        if self.description.forward_to:
+            self.transfers.pull(self.main)
+
+    def apply_status(self, old: EntityStatus) -> None:
+        """A new status acts at once: links that may no longer work are closed."""
+        if self.status is not old and self.status is not EntityStatus.ACTIVE:
+            self.detach_links(
+                errors.DISABLED, f"Messaging entity '{self.path}' is currently disabled ({self.status.value})."
+            )
+
+    def delete(self) -> None:
+        super().delete()
+        self.transfers.close()
+        for box in self.mailboxes:
+            box.close()

@@ -1,0 +1,128 @@
+"""Auto-forwarding: what arrives (or is dead-lettered) here moves on to another queue or topic of the namespace.
+
+At most 4 hops; one more and the message is dead-lettered here with `MaxTransferHopCountExceeded`. A destination that is
+gone or disabled puts it into the transfer dead letters here. A destination that is full, or refuses for another passing
+reason, leaves it waiting as "transfer", tried again every few seconds.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sbpair.emulator import errors
+from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox
+from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.clock import Timer
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.limits import MAX_FORWARDING_HOPS
+
+if TYPE_CHECKING:
+    from sbpair.emulator.broker.entity import MessageEntity
+
+RETRY_SECONDS = 5.0
+PLACE = "transfer"
+
+
+class Transfers:
+    """Messages on their way out of one entity."""
+
+    def __init__(self, entity: "MessageEntity") -> None:
+        self._entity = entity
+        self._waiting: deque[tuple[Message, str]] = deque()
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, message: Message, target: str) -> None:
+        """Pass a message (which is in no mailbox) on, or put it where the rules above say."""
+        if message.hops >= MAX_FORWARDING_HOPS:
+            self._hop_limit(message)
+        elif not self._try(message, target):
+            self.hold(message, target)
+
+    def hold(self, message: Message, target: str) -> None:
+        """Keep a message until its destination has room."""
+        self.place_quietly(message, target)
+        self._entity.namespace.journal.put_message(self._entity, f"{PLACE}:{target}", message)
+
+    def place_quietly(self, message: Message, target: str) -> None:
+        """Keep a message without telling the store: for `hold` and for a restart."""
+        self._waiting.append((message, target))
+        self._entity.quota.used_bytes += len(message.payload)
+        self._arm()
+
+    def retry(self) -> None:
+        """Try all that wait, in their order."""
+        for _ in range(len(self._waiting)):
+            message, target = self._waiting.popleft()
+            self._entity.quota.used_bytes -= len(message.payload)
+            if not self._try(message, target):
+                self.hold(message, target)
+
+    def pull(self, box: Mailbox) -> None:
+        """Forwarding has been switched on: what waits here moves on as well."""
+        target = self._entity.description.forward_to
+        for message in list(box.log):
+            if target and message.state is State.ACTIVE and not message.locked:
+                box.take_out(message)
+                self.send(message, target)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._waiting.clear()
+
+    def _try(self, message: Message, target: str) -> bool:
+        """True when the message has found a place, there or in a sub-queue here."""
+        entity = self._entity
+        destination = entity.namespace.find(target)
+        if destination is None:
+            entity.bury(message, "DestinationNotFound", f"'{target}' does not exist.", place=TRANSFER_DEAD_LETTER)
+            return True
+        if not destination.description.status.may_send:
+            entity.bury(message, "DestinationDisabled", f"'{target}' is disabled.", place=TRANSFER_DEAD_LETTER)
+            return True
+        onward = message.copy()
+        onward.hops += 1
+        if onward.enqueued_sequence_number is None:
+            onward.enqueued_sequence_number = message.sequence_number
+        try:
+            destination.accept([onward])
+        except BrokerError as error:
+            if error.condition == errors.QUOTA:
+                return False
+            entity.bury(message, *_reason(error), place=DEAD_LETTER if _is_session(error) else TRANSFER_DEAD_LETTER)
+            return True
+        entity.namespace.journal.drop_message(message)
+        return True
+
+    def _hop_limit(self, message: Message) -> None:
+        # Straight into the mailbox: forwarding dead letters once more would be the next hop.
+        self._entity.bury(
+            message,
+            "MaxTransferHopCountExceeded",
+            f"The message has been forwarded {message.hops} times; the limit is {MAX_FORWARDING_HOPS}.",
+            place=DEAD_LETTER
+            if not self._entity.description.forward_dead_lettered_messages_to
+            else TRANSFER_DEAD_LETTER,
+        )
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            clock = self._entity.namespace.clock
+            self._timer = clock.call_at(clock.now() + RETRY_SECONDS, self._strike)
+
+    def _strike(self) -> None:
+        self._timer = None
+        self.retry()
+
+
+def _is_session(error: BrokerError) -> bool:
+    return error.condition == errors.NOT_ALLOWED
+
+
+def _reason(error: BrokerError) -> tuple[str, str]:
+    if _is_session(error):
+        return "Session ID is null.", error.description
+    return "TransferFailed", error.description

@@ -1,0 +1,109 @@
+"""The way in: a transfer becomes messages, or is refused as a whole before anything has changed."""
+
+from sbpair.emulator import errors
+from sbpair.emulator.broker.duplicates import DuplicateHistory, Identity
+from sbpair.emulator.broker.entity import Entity
+from sbpair.emulator.broker.messages import BATCH_FORMAT, Message, parse, split_batch
+from sbpair.emulator.broker.partitions import check_keys
+from sbpair.emulator.broker.quota import Quota
+from sbpair.emulator.entities import QueueDescription, TopicDescription
+from sbpair.emulator.errors import BrokerError
+
+
+class Intake:
+    """The checks in front of a queue or topic; `deliver` is called by it with what is left of a transfer."""
+
+    def __init__(self, entity: Entity, description: QueueDescription | TopicDescription, quota: Quota) -> None:
+        self._entity = entity
+        self._quota = quota
+        self.history: DuplicateHistory | None = None
+        self.describe(description)
+
+    def describe(self, description: QueueDescription | TopicDescription) -> None:
+        """Take over a (new) description."""
+        self._description = description
+        self._quota.limit_bytes = description.max_size_in_megabytes * 1024 * 1024
+        window = description.duplicate_detection_history_time_window_seconds
+        if not description.requires_duplicate_detection:
+            self.history = None
+        elif self.history is None:
+            self.history = DuplicateHistory(window, by_partition_key=description.enable_partitioning)
+        else:
+            self.history.window_seconds = window
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest single message (bytes of the whole AMQP message)."""
+        kilobytes = self._description.max_message_size_in_kilobytes
+        return kilobytes * 1024 if kilobytes else self._entity.namespace.limits.max_message_bytes
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch."""
+        return self._entity.namespace.limits.max_batch_bytes
+
+    def read(self, payload: bytes, message_format: int) -> list[Message]:
+        """The messages of a transfer; BrokerError for sizes and for bytes that are no message."""
+        batched = message_format == BATCH_FORMAT
+        limit = self.max_batch_bytes if batched else self.max_message_bytes
+        if len(payload) > limit:
+            raise BrokerError(
+                errors.SIZE_EXCEEDED,
+                f"The received {'batch' if batched else 'message'} of {len(payload)} bytes exceeds the limit of "
+                f"{limit} bytes on the link.",
+            )
+        return [parse(one) for one in (split_batch(payload) if batched else (payload,))]
+
+    def filter(self, messages: list[Message]) -> list[Message]:
+        """Refuse the lot (BrokerError) or give those that are to be stored: pings and duplicates are dropped here."""
+        self._check_status()
+        for message in messages:
+            self._check(message)
+        kept = self._without_duplicates([message for message in messages if not message.head.is_ping])
+        self._quota.check(sum(len(message.payload) for message in messages), self._entity.path)
+        self._entity.touch()
+        return self._remembered(kept)
+
+    def _check_status(self) -> None:
+        status = self._description.status
+        if not status.may_send:
+            raise BrokerError(
+                errors.DISABLED,
+                f"Messaging entity '{self._entity.path}' is currently disabled ({status.value}).",
+            )
+
+    def _check(self, message: Message) -> None:
+        head, description = message.head, self._description
+        if isinstance(description, QueueDescription) and description.requires_session and head.session_id is None:
+            raise BrokerError(
+                errors.NOT_ALLOWED,
+                f"The SessionId was not set on a message, and it cannot be sent to the entity '{self._entity.path}'. "
+                "Entities that have session support enabled can only receive messages that have the SessionId set.",
+            )
+        if description.enable_partitioning:
+            check_keys(head)
+
+    def _without_duplicates(self, messages: list[Message]) -> list[Message]:
+        if self.history is None:
+            return messages
+        now = self._entity.namespace.clock.now()
+        seen: set[Identity] = set()
+        kept = []
+        for message in messages:
+            identity = self.history.identity(message.head)
+            if identity is None or not (identity in seen or self.history.is_known(identity, now)):
+                kept.append(message)
+                if identity is not None:
+                    seen.add(identity)
+        return kept
+
+    def _remembered(self, messages: list[Message]) -> list[Message]:
+        if self.history is None:
+            return messages
+        now = self._entity.namespace.clock.now()
+        for message in messages:
+            identity = self.history.identity(message.head)
+            if identity is not None:
+                until = self.history.remember(identity, now)
+                self._entity.namespace.journal.put_duplicate(self._entity, identity, until)
+        return messages

@@ -1,0 +1,416 @@
+"""One place with messages: a queue's own, its dead letters, its transfer dead letters, or a subscription's.
+
+Here messages wait, are handed to consumers in turns, locked, settled, deferred, scheduled, peeked and expired. What the
+place means (where dead letters go, how long a lock is) the owning entity says. All operations take constant or
+logarithmic time, whatever the number of messages.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from sbpair.emulator import errors
+from sbpair.emulator.broker.browsing import page
+from sbpair.emulator.broker.consumers import Consumer, Waiting
+from sbpair.emulator.broker.locks import Lock, Locks
+from sbpair.emulator.broker.log import MessageLog
+from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.partitions import ReadyLine
+from sbpair.emulator.broker.sessions import Session, Sessions
+from sbpair.emulator.clock import Timer
+from sbpair.emulator.errors import BrokerError
+
+if TYPE_CHECKING:
+    from sbpair.emulator.broker.entity import MessageEntity
+
+MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
+
+
+class Mailbox:
+    """A place of an entity; `place` is one of MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER."""
+
+    def __init__(self, entity: "MessageEntity", place: str, *, sessions: bool = False) -> None:
+        self.entity = entity
+        self.place = place
+        self.log = MessageLog()
+        self.scheduled_count = 0
+        self.clock = entity.namespace.clock
+        self.locks = Locks(self.clock, self._lock_expired)
+        self.waiting = Waiting()
+        self.sessions = self._make_sessions() if sessions else None
+        self._ready = ReadyLine()
+        self._expiries: list[tuple[float, int]] = []
+        self._activations: dict[int, Timer] = {}
+        self._peeks = 0
+
+    @property
+    def path(self) -> str:
+        """The address of this place."""
+        return self.entity.path_of(self.place)
+
+    @property
+    def active_count(self) -> int:
+        """Messages that are not scheduled: waiting, locked and deferred ones."""
+        return len(self.log) - self.scheduled_count
+
+    # -- putting in and taking out
+
+    def add(self, message: Message) -> None:
+        """Put a message in, in whatever state it is, and serve it to whoever waits."""
+        self.place_quietly(message)
+        self.entity.namespace.journal.put_message(self.entity, self.place, message)
+        if message.state is State.ACTIVE:
+            self._notice(message)
+
+    def place_quietly(self, message: Message) -> None:
+        """Put a message in without telling store or consumers: for `add` and for a restart."""
+        self.log.add(message)
+        self.entity.quota.used_bytes += len(message.payload)
+        session = self._session_of(message)
+        if session is not None:
+            session.log.add(message)
+        if message.state is State.SCHEDULED:
+            self.scheduled_count += 1
+            self._arrange(message)
+        elif message.state is State.ACTIVE:
+            self._line_of(message).push(message.sequence_number)
+            if message.expires_at is not None:
+                heappush(self._expiries, (message.expires_at, message.sequence_number))
+
+    def take_out(self, message: Message) -> None:
+        """Remove a message from this place, for good or to put it elsewhere; the store is not told."""
+        if not self.log.remove(message):
+            return
+        self.entity.quota.used_bytes -= len(message.payload)
+        if message.state is State.SCHEDULED:
+            self.scheduled_count -= 1
+            self._activations.pop(message.sequence_number).cancel()
+        if self.sessions is not None and message.head.session_id is not None:
+            session = self.sessions.get(message.head.session_id)
+            if session is not None:
+                session.log.remove(message)
+                self.sessions.discard_if_unneeded(session)
+
+    def remove(self, message: Message) -> None:
+        """Delete a message."""
+        self.take_out(message)
+        self.entity.namespace.journal.drop_message(message)
+
+    def edit(self, message: Message, change: Callable[[], None]) -> None:
+        """Change a message's stored bytes in place, keeping the size account right."""
+        before = len(message.payload)
+        change()
+        self.entity.quota.used_bytes += len(message.payload) - before
+
+    # -- handing out
+
+    def want(self, consumer: Consumer) -> None:
+        """A consumer has room: serve it now, or later when something arrives."""
+        session = self._held_by(consumer)
+        if session is not None:
+            self._pump_session(session)
+        elif self.sessions is None:
+            self.waiting.add(consumer)
+            self.pump()
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer is gone. Its locks stay until they end; a session it held is free, messages back uncounted."""
+        self.waiting.discard(consumer)
+        session = self._held_by(consumer)
+        if session is not None:
+            self._end_session(session, counted=False)
+
+    def pump(self) -> None:
+        """Give waiting messages to waiting consumers, one each in turns."""
+        if not self.waiting or not self.entity.may_receive:
+            return
+        self.expire_due()
+        while (number := self._first_ready(self._ready)) is not None:
+            consumer = self.waiting.next()
+            if consumer is None:
+                return
+            if not self._serve(consumer, number, None):
+                self.waiting.discard(consumer)
+
+    def _pump_session(self, session: Session) -> None:
+        if not self.entity.may_receive:
+            return
+        self.expire_due()
+        while (consumer := session.holder) is not None and consumer.room() > 0:
+            number = self._first_ready(session.ready)
+            if number is None or not self._serve(consumer, number, session):
+                return
+
+    def _serve(self, consumer: Consumer, number: int, session: Session | None) -> bool:
+        """Give the message with that number, the first of its line; False if the consumer turned it down."""
+        seconds = consumer.admit(self.entity.lock_seconds)
+        if seconds is None:
+            return False
+        if session is not None and self.sessions is not None and seconds < self.entity.lock_seconds:
+            self.sessions.shorten(session, seconds)
+        line = self._ready if session is None else session.ready
+        line.pop()
+        message = self.log.get(number)
+        if message is None:
+            return True
+        self.entity.touch()
+        if consumer.settled:
+            self.remove(message)
+            consumer.hand(message, None)
+        else:
+            consumer.hand(message, self.locks.issue(message, seconds, session))
+        return True
+
+    # -- settling by lock token
+
+    def complete(self, token: uuid.UUID) -> None:
+        """Done: delete the message. This and the other settlements raise BrokerError message-lock-lost."""
+        self.remove(self._unlock(token))
+
+    def release(self, token: uuid.UUID) -> None:
+        """Not processed, and no attempt was made: back to its old place, not counted."""
+        self._back(self._unlock(token))
+
+    def abandon(self, token: uuid.UUID, properties: Mapping[str, object] | None = None) -> None:
+        """The attempt failed: back to its old place, counted; dead-lettered when it was the last allowed attempt."""
+        message = self._unlock(token)
+        self.edit(message, lambda: message.put_application_properties(properties or {}))
+        self._failed(message)
+
+    def defer(self, token: uuid.UUID, properties: Mapping[str, object] | None = None) -> None:
+        """Set aside: from now on to be received by sequence number only."""
+        message = self._unlock(token)
+        self.edit(message, lambda: message.put_application_properties(properties or {}))
+        message.state = State.DEFERRED
+        self.entity.namespace.journal.put_message(self.entity, self.place, message)
+
+    def dead_letter(
+        self,
+        token: uuid.UUID,
+        reason: str | None,
+        description: str | None,
+        properties: Mapping[str, object] | None = None,
+    ) -> None:
+        """Move to the dead letters with reason and description as application properties."""
+        if self.place != MAIN:
+            self.locks.require(token)
+            raise BrokerError(errors.NOT_ALLOWED, "A dead-lettered message cannot be dead-lettered again.")
+        message = self._unlock(token)
+        self.edit(message, lambda: message.put_application_properties(properties or {}))
+        self.entity.to_dead_letters(self, message, reason, description)
+
+    def renew(self, token: uuid.UUID) -> float:
+        """Start a message lock's time again; the new end in epoch seconds."""
+        self.entity.touch()
+        return self.locks.renew(token, self.entity.lock_seconds)
+
+    # -- by sequence number
+
+    def peek(self, since: int, count: int, max_bytes: int, session_id: str | None = None) -> list[Message]:
+        """Messages from a sequence number on, in any state, without locks; at least one if there is any.
+
+        A partitioned entity answers with the messages of one partition (see `browsing`).
+        """
+        if session_id is not None and self.sessions is not None:
+            session = self.sessions.get(session_id)
+            return page(session.log, since, count, max_bytes) if session is not None else []
+        self._peeks += 1
+        turn = self._peeks if self.entity.is_partitioned else None
+        return page(self.log, since, count, max_bytes, turn=turn)
+
+    def receive_deferred(
+        self, numbers: Iterable[int], *, settled: bool, session_id: str | None = None
+    ) -> list[tuple[Message, Lock | None]]:
+        """Deferred messages by number, all or none: locked, or deleted when `settled`.
+
+        Raises BrokerError message-not-found if one is not there, not deferred, locked, or of another session.
+        """
+        session = self._named_session(session_id)
+        chosen = [self._deferred(number, session_id) for number in dict.fromkeys(numbers)]
+        self.entity.touch()
+        if settled:
+            for message in chosen:
+                self.remove(message)
+            return [(message, None) for message in chosen]
+        return [(message, self.locks.issue(message, self.entity.lock_seconds, session)) for message in chosen]
+
+    def cancel_scheduled(self, numbers: Iterable[int]) -> None:
+        """Delete scheduled messages, all or none. Raises BrokerError message-not-found."""
+        chosen = []
+        for number in dict.fromkeys(numbers):
+            message = self.log.get(number)
+            if message is None or message.state is not State.SCHEDULED:
+                raise BrokerError(errors.MESSAGE_NOT_FOUND, f"There is no scheduled message with the number {number}.")
+            chosen.append(message)
+        for message in chosen:
+            self.remove(message)
+
+    def delete_before(self, enqueued_before: float, count: int, session_id: str | None = None) -> int:
+        """Delete up to `count` waiting messages enqueued before an instant; how many were. Locked ones stay."""
+        chosen: list[Message] = []
+        log = self.log
+        if self.sessions is not None and session_id is not None:
+            log = self.sessions.require_held(session_id).log
+        for message in log:
+            if len(chosen) >= count or message.enqueued_at >= enqueued_before:
+                break
+            if message.state is State.ACTIVE and not message.locked:
+                chosen.append(message)
+        for message in chosen:
+            self.remove(message)
+        return len(chosen)
+
+    # -- time
+
+    def expire_due(self) -> None:
+        """Drop or dead-letter waiting messages whose time is over; done when somebody receives, as the service does."""
+        now = self.clock.now()
+        while self._expiries and self._expiries[0][0] <= now:
+            message = self.log.get(heappop(self._expiries)[1])
+            if message is not None and _is_due(message, now):
+                self.entity.expired(self, message)
+
+    def close(self) -> None:
+        """The entity is gone: no more timers."""
+        self.locks.clear()
+        for timer in self._activations.values():
+            timer.cancel()
+        for session in self.sessions or ():
+            if session.timer is not None:
+                session.timer.cancel()
+
+    # -- inside
+
+    def _make_sessions(self) -> Sessions:
+        return Sessions(
+            self.clock,
+            lambda: self.entity.lock_seconds,
+            lambda session: self._first_ready(session.ready) is not None,
+            self._session_lost,
+        )
+
+    def _session_of(self, message: Message) -> Session | None:
+        if self.sessions is None or message.head.session_id is None:
+            return None
+        return self.sessions.ensure(message.head.session_id)
+
+    def _line_of(self, message: Message) -> ReadyLine:
+        session = self._session_of(message)
+        return self._ready if session is None else session.ready
+
+    def _notice(self, message: Message) -> None:
+        """A message waits: serve it, or say that its session is available."""
+        session = self._session_of(message)
+        if session is None:
+            self.pump()
+        elif session.holder is not None:
+            self._pump_session(session)
+        elif self.sessions is not None:
+            self.sessions.noticed(session)
+
+    def _held_by(self, consumer: Consumer) -> Session | None:
+        session_id = getattr(consumer, "session_id", None)
+        if self.sessions is None or session_id is None:
+            return None
+        session = self.sessions.get(session_id)
+        return session if session is not None and session.holder is consumer else None
+
+    def _named_session(self, session_id: str | None) -> Session | None:
+        if self.sessions is None or session_id is None:
+            return None
+        return self.sessions.require_held(session_id)
+
+    def _first_ready(self, line: ReadyLine) -> int | None:
+        """The first number of a line whose message really waits; stale numbers are dropped."""
+        while (number := line.peek()) is not None:
+            message = self.log.get(number)
+            if message is not None and message.state is State.ACTIVE and not message.locked:
+                return number
+            line.pop()
+        return None
+
+    def _unlock(self, token: uuid.UUID) -> Message:
+        lock = self.locks.require(token)
+        self.locks.end(lock)
+        self.entity.touch()
+        return lock.message
+
+    def _requeue(self, message: Message) -> None:
+        """A message that was locked stands in its old place again (a deferred one stays deferred)."""
+        if message.state is not State.ACTIVE:
+            return
+        self._line_of(message).push(message.sequence_number)
+        if message.expires_at is not None and message.expires_at <= self.clock.now():
+            heappush(self._expiries, (message.expires_at, message.sequence_number))
+
+    def _back(self, message: Message) -> None:
+        self._requeue(message)
+        if message.state is State.ACTIVE:
+            self._notice(message)
+
+    def _failed(self, message: Message) -> None:
+        """One delivery attempt failed."""
+        if self._count_failure(message):
+            self._back(message)
+
+    def _count_failure(self, message: Message) -> bool:
+        """Count it; False if that was the last allowed attempt and the message is dead-lettered."""
+        message.delivery_count += 1
+        if self.place == MAIN and message.delivery_count >= self.entity.max_delivery_count:
+            self.entity.to_dead_letters(
+                self,
+                message,
+                "MaxDeliveryCountExceeded",
+                f"Message could not be consumed after {message.delivery_count} delivery attempts.",
+            )
+            return False
+        self.entity.namespace.journal.put_message(self.entity, self.place, message)
+        return True
+
+    def _lock_expired(self, lock: Lock) -> None:
+        self._failed(lock.message)
+
+    def _session_lost(self, session: Session, holder: Consumer) -> None:
+        """The session's lock ran out."""
+        self._end_session(session, counted=True)
+        holder.detach(errors.SESSION_LOCK_LOST, f"The lock of the session '{session.id}' has expired.")
+
+    def _end_session(self, session: Session, *, counted: bool) -> None:
+        """Take the session from its holder. All its messages stand in line again before anybody else is served."""
+        if self.sessions is None:
+            return
+        held = [lock.message for lock in list(session.locks.values()) if self.locks.end(lock)]
+        self.sessions.vacate(session)
+        for message in held:
+            if not counted or self._count_failure(message):
+                self._requeue(message)
+        self.sessions.freed(session)
+
+    def _deferred(self, number: int, session_id: str | None) -> Message:
+        message = self.log.get(number)
+        wrong_session = self.sessions is not None and message is not None and message.head.session_id != session_id
+        if message is None or message.state is not State.DEFERRED or message.locked or wrong_session:
+            raise BrokerError(
+                errors.MESSAGE_NOT_FOUND, f"Failed to find a deferred message with the sequence number {number}."
+            )
+        return message
+
+    def _arrange(self, message: Message) -> None:
+        scheduled_at = message.head.scheduled_at or self.clock.now()
+        self._activations[message.sequence_number] = self.clock.call_at(scheduled_at, lambda: self._activate(message))
+
+    def _activate(self, message: Message) -> None:
+        """A scheduled message's time has come: it enters the entity anew, with a new number."""
+        self.take_out(message)
+        message.state = State.ACTIVE
+        self.entity.enqueue(message)
+
+
+def _is_due(message: Message, now: float) -> bool:
+    return (
+        message.state is State.ACTIVE
+        and not message.locked
+        and message.expires_at is not None
+        and message.expires_at <= now
+    )

@@ -1,0 +1,293 @@
+"""A message as the broker keeps it: the sender's bytes plus what the broker knows about them.
+
+The payload is never decoded and encoded again. On the way in only header, properties and message annotations are read;
+on the way out exactly three sections are edited: the header's delivery count, the delivery annotations (lock token) and
+the broker's own message annotations. Only dead-lettering, "properties to modify" and rule actions change more.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sbpair.amqp import sections
+from sbpair.amqp.codec import decode_all, encode
+from sbpair.amqp.sections import HeaderField, PropertyField, Section, Span
+from sbpair.amqp.types import AmqpError, Long, MapPairs, Symbol, Timestamp, Uint
+from sbpair.amqp.types import Int as AmqpInt
+from sbpair.emulator import errors
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_ID_CHARACTERS
+
+BATCH_FORMAT = 0x80013700
+PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+
+LOCK_TOKEN = Symbol("x-opt-lock-token")
+SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
+ENQUEUED_TIME = Symbol("x-opt-enqueued-time")
+LOCKED_UNTIL = Symbol("x-opt-locked-until")
+ENQUEUE_SEQUENCE_NUMBER = Symbol("x-opt-enqueue-sequence-number")
+MESSAGE_STATE = Symbol("x-opt-message-state")
+DEAD_LETTER_SOURCE = Symbol("x-opt-deadletter-source")
+SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
+PARTITION_KEY = Symbol("x-opt-partition-key")
+_BROKER_ANNOTATIONS = (
+    SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    LOCKED_UNTIL,
+    ENQUEUE_SEQUENCE_NUMBER,
+    MESSAGE_STATE,
+    DEAD_LETTER_SOURCE,
+)
+_HEAD_SECTIONS = frozenset(
+    {
+        Section.HEADER,
+        Section.DELIVERY_ANNOTATIONS,
+        Section.MESSAGE_ANNOTATIONS,
+        Section.PROPERTIES,
+        Section.APPLICATION_PROPERTIES,
+    }
+)
+_EMPTY_MAP = encode({})
+_EMPTY_LIST = encode([])
+
+
+class State(IntEnum):
+    """The value of `x-opt-message-state`."""
+
+    ACTIVE = 0
+    DEFERRED = 1
+    SCHEDULED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the broker reads of a sent message. `scheduled_at` is epoch seconds, `ttl_seconds` the sender's wish."""
+
+    message_id: object
+    session_id: str | None
+    partition_key: str | None
+    content_type: str | None
+    ttl_seconds: float | None
+    scheduled_at: float | None
+
+    @property
+    def is_ping(self) -> bool:
+        return self.content_type == PING_CONTENT_TYPE
+
+
+class Message:
+    """One message in one place. Mutable; owned by the mailbox that holds it."""
+
+    __slots__ = (
+        "dead_letter_source",
+        "delivery_count",
+        "enqueued_at",
+        "enqueued_sequence_number",
+        "expires_at",
+        "head",
+        "hops",
+        "locked",
+        "payload",
+        "row",
+        "sequence_number",
+        "spans",
+        "state",
+    )
+
+    def __init__(self, payload: bytes, head: Head, spans: tuple[Span, ...] | None = None) -> None:
+        self.payload = payload
+        self.head = head
+        self.spans = spans
+        self.sequence_number = 0
+        self.enqueued_at = 0.0
+        self.expires_at: float | None = None
+        self.delivery_count = 0
+        self.state = State.ACTIVE
+        self.locked = False
+        self.enqueued_sequence_number: int | None = None
+        self.dead_letter_source: str | None = None
+        self.hops = 0
+        self.row = 0
+
+    def copy(self) -> "Message":
+        """The same bytes for another place; what a place decides (number, times, counts) starts anew."""
+        twin = Message(self.payload, self.head, self.spans)
+        twin.hops = self.hops
+        twin.enqueued_sequence_number = self.enqueued_sequence_number
+        twin.dead_letter_source = self.dead_letter_source
+        return twin
+
+    def edit(self, changes: Mapping[Section, bytes | None]) -> None:
+        """Replace whole sections of the stored bytes for good."""
+        self.payload = sections.edit(self.payload, changes, self._spans())
+        self.spans = None
+
+    def section(self, section: Section) -> object:
+        """The decoded value of one section, or None."""
+        return sections.read(self.payload, self._spans(), section)
+
+    def put_application_properties(self, properties: Mapping[str, object]) -> None:
+        """Set application properties; the entries that are not named keep their bytes."""
+        if properties:
+            value = self._value(Section.APPLICATION_PROPERTIES, _EMPTY_MAP)
+            edited = sections.edit_map(value, (), properties)
+            section = sections.section_bytes(Section.APPLICATION_PROPERTIES, edited)
+            self.edit({Section.APPLICATION_PROPERTIES: section})
+
+    def remove_application_properties(self, names: Iterable[str]) -> None:
+        """Drop application properties by name."""
+        value = sections.edit_map(self._value(Section.APPLICATION_PROPERTIES, _EMPTY_MAP), tuple(names), {})
+        section = sections.section_bytes(Section.APPLICATION_PROPERTIES, value)
+        self.edit({Section.APPLICATION_PROPERTIES: section})
+
+    def set_property(self, index: PropertyField, value: object) -> None:
+        """Set one field of the properties section; the others keep their bytes."""
+        edited = sections.edit_fields(self._value(Section.PROPERTIES, _EMPTY_LIST), {index: value})
+        self.edit({Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited)})
+        self.head = read_head(self.payload, self._spans())
+
+    def render(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
+        """The bytes a receiver gets. With a lock token: peek-lock; without: receive-and-delete, peek, or deferred."""
+        token = {} if lock_token is None else {LOCK_TOKEN: lock_token}
+        header = sections.edit_fields(
+            self._value(Section.HEADER, _EMPTY_LIST), {HeaderField.DELIVERY_COUNT: Uint(self.delivery_count)}
+        )
+        delivery = sections.edit_map(self._value(Section.DELIVERY_ANNOTATIONS, _EMPTY_MAP), (LOCK_TOKEN,), token)
+        stamps = self._stamps(locked_until)
+        stale = [name for name in _BROKER_ANNOTATIONS if name not in stamps]
+        annotations = sections.edit_map(self._value(Section.MESSAGE_ANNOTATIONS, _EMPTY_MAP), stale, stamps)
+        # The three edited sections come first in every message, so the rest is one slice of the stored bytes.
+        rest = next((span.start for span in self._spans() if span.section > Section.MESSAGE_ANNOTATIONS), None)
+        return b"".join(
+            (
+                sections.section_bytes(Section.HEADER, header),
+                sections.section_bytes(Section.DELIVERY_ANNOTATIONS, delivery),
+                sections.section_bytes(Section.MESSAGE_ANNOTATIONS, annotations),
+                b"" if rest is None else self.payload[rest:],
+            )
+        )
+
+    def _stamps(self, locked_until: float | None) -> dict[object, object]:
+        stamps: dict[object, object] = {
+            SEQUENCE_NUMBER: Long(self.sequence_number),
+            ENQUEUED_TIME: milliseconds(self.enqueued_at),
+        }
+        if locked_until is not None:
+            stamps[LOCKED_UNTIL] = milliseconds(locked_until)
+        if self.enqueued_sequence_number is not None:
+            stamps[ENQUEUE_SEQUENCE_NUMBER] = Long(self.enqueued_sequence_number)
+        if self.state is not State.ACTIVE:
+            stamps[MESSAGE_STATE] = AmqpInt(self.state)
+        if self.dead_letter_source is not None:
+            stamps[DEAD_LETTER_SOURCE] = self.dead_letter_source
+        return stamps
+
+    def _spans(self) -> tuple[Span, ...]:
+        if self.spans is None:
+            self.spans = sections.scan(self.payload)
+        return self.spans
+
+    def _value(self, section: Section, default: bytes) -> bytes:
+        for span in self._spans():
+            if span.section == section:
+                return self.payload[span.value_start : span.end]
+        return default
+
+
+def milliseconds(instant: float) -> Timestamp:
+    """An instant in epoch seconds as an AMQP timestamp."""
+    return Timestamp(round(instant * 1000))
+
+
+def parse(payload: bytes) -> Message:
+    """A sent message, or BrokerError: bytes that are no message, ids over 128 characters, headers over 64 KB."""
+    try:
+        spans = sections.scan(payload)
+        head = read_head(payload, spans)
+    except AmqpError as error:
+        raise BrokerError(errors.DECODE_ERROR, f"The message cannot be decoded: {error}") from error
+    header_bytes = sum(span.end - span.start for span in spans if span.section in _HEAD_SECTIONS)
+    if header_bytes > MAX_HEADER_BYTES:
+        raise BrokerError(
+            errors.SIZE_EXCEEDED,
+            f"The headers of the message take {header_bytes} bytes; the limit is {MAX_HEADER_BYTES} bytes.",
+        )
+    return Message(payload, head, spans)
+
+
+def revive(payload: bytes) -> Message:
+    """A message that was accepted before: the limits are not checked again (dead-lettering may have added to it)."""
+    spans = sections.scan(payload)
+    return Message(payload, read_head(payload, spans), spans)
+
+
+def split_batch(payload: bytes) -> list[bytes]:
+    """The messages inside a batch (message format 0x80013700): one complete message per data section.
+
+    The envelope's own properties and annotations repeat the first message's and are dropped.
+    """
+    try:
+        bodies = [
+            decode_all(payload[span.value_start : span.end])
+            for span in sections.scan(payload)
+            if span.section == Section.DATA
+        ]
+    except AmqpError as error:
+        raise BrokerError(errors.DECODE_ERROR, f"The batch cannot be decoded: {error}") from error
+    inner = [body for body in bodies if isinstance(body, bytes)]
+    if not inner or len(inner) != len(bodies):
+        raise BrokerError(errors.DECODE_ERROR, "A batch must hold its messages in data sections.")
+    return inner
+
+
+def read_head(payload: bytes, spans: tuple[Span, ...]) -> Head:
+    """The few fields that steer a message. Raises AmqpDecodeError, or BrokerError for ids that are too long."""
+    header = _list(sections.read(payload, spans, Section.HEADER))
+    properties = _list(sections.read(payload, spans, Section.PROPERTIES))
+    annotations = as_mapping(sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS))
+    ttl = sections.field(header, HeaderField.TTL)
+    return Head(
+        message_id=_short(sections.field(properties, PropertyField.MESSAGE_ID), "MessageId"),
+        session_id=_text(sections.field(properties, PropertyField.GROUP_ID), "SessionId"),
+        partition_key=_text(annotations.get(PARTITION_KEY), "PartitionKey"),
+        content_type=_plain_text(sections.field(properties, PropertyField.CONTENT_TYPE)),
+        ttl_seconds=ttl / 1000 if isinstance(ttl, int) else None,
+        scheduled_at=_instant(annotations.get(SCHEDULED_TIME)),
+    )
+
+
+def as_mapping(value: object) -> Mapping[object, object]:
+    """A decoded map section as a mapping, also when equal keys forced pairs; empty for anything else."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, MapPairs):
+        return {key: item for key, item in value if isinstance(key, str)}
+    return {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object, what: str) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    short = _short(value, what)
+    return None if short is None else str(short)
+
+
+def _plain_text(value: object) -> str | None:
+    return str(value) if isinstance(value, str) else None
+
+
+def _short(value: object, what: str) -> object:
+    if isinstance(value, str | bytes) and len(value) > MAX_ID_CHARACTERS:
+        raise BrokerError(
+            errors.ARGUMENT_ERROR, f"The {what} has {len(value)} characters; the limit is {MAX_ID_CHARACTERS}."
+        )
+    return value
+
+
+def _instant(value: object) -> float | None:
+    return int(value) / 1000 if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,102 @@
+"""Which of the 16 partitions a message goes to, what number it gets there, and in which turn partitions are read.
+
+A partitioned entity keeps the partition in the top 16 bits of every sequence number; an ordinary entity counts with
+those bits zero. The session id pins a message to a partition, else the partition key, else (under duplicate detection)
+the message id; without any of them the partitions take turns. Session id and partition key must not differ.
+"""
+
+import zlib
+from collections import deque
+from heapq import heappop, heappush
+
+from sbpair.emulator import errors
+from sbpair.emulator.broker.messages import Head
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.limits import PARTITION_COUNT
+
+PARTITION_SHIFT = 48
+
+
+def partition_of(sequence_number: int) -> int:
+    return sequence_number >> PARTITION_SHIFT
+
+
+def check_keys(head: Head) -> None:
+    """Refuse a partition key that differs from the session id."""
+    if head.session_id is not None and head.partition_key is not None and head.session_id != head.partition_key:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            f"The partition key '{head.partition_key}' must equal the session id '{head.session_id}' of the message.",
+        )
+
+
+class Numbering:
+    """Hands out sequence numbers of one entity, ascending within each partition, starting at 1."""
+
+    def __init__(self, *, partitioned: bool, by_message_id: bool = False) -> None:
+        self.partitioned = partitioned
+        self._by_message_id = by_message_id
+        self._last = [0] * (PARTITION_COUNT if partitioned else 1)
+        self._turn = 0
+
+    def next(self, head: Head) -> int:
+        partition = self._choose(head) if self.partitioned else 0
+        self._last[partition] += 1
+        return partition << PARTITION_SHIFT | self._last[partition]
+
+    @property
+    def last(self) -> list[int]:
+        """The last number of each partition that has given one."""
+        return [index << PARTITION_SHIFT | last for index, last in enumerate(self._last) if last]
+
+    def seen(self, sequence_number: int) -> None:
+        """A number in use from before a restart: never hand it out again."""
+        partition = partition_of(sequence_number)
+        local = sequence_number - (partition << PARTITION_SHIFT)
+        if partition < len(self._last):
+            self._last[partition] = max(self._last[partition], local)
+
+    def _choose(self, head: Head) -> int:
+        key: object = head.session_id if head.session_id is not None else head.partition_key
+        if key is None and self._by_message_id:
+            key = head.message_id
+        if key is None:
+            self._turn = (self._turn + 1) % PARTITION_COUNT
+            return self._turn
+        return zlib.crc32(str(key).encode()) % PARTITION_COUNT
+
+
+class ReadyLine:
+    """Sequence numbers waiting for a receiver: oldest first within a partition, partitions in turns.
+
+    Whoever takes a number looks whether the message still waits; numbers of removed messages simply stay behind.
+    """
+
+    def __init__(self) -> None:
+        self._heaps: dict[int, list[int]] = {}
+        self._turns: deque[int] = deque()
+
+    def push(self, sequence_number: int) -> None:
+        partition = partition_of(sequence_number)
+        heap = self._heaps.setdefault(partition, [])
+        if not heap:
+            self._turns.append(partition)
+        heappush(heap, sequence_number)
+
+    def pop(self) -> int | None:
+        """The next number, or None when the line is empty."""
+        if not self._turns:
+            return None
+        partition = self._turns.popleft()
+        heap = self._heaps[partition]
+        number = heappop(heap)
+        if heap:
+            self._turns.append(partition)
+        return number
+
+    def peek(self) -> int | None:
+        """The number `pop` would give."""
+        return self._heaps[self._turns[0]][0] if self._turns else None
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)

@@ -1,0 +1,186 @@
+"""Topics and subscriptions: a message sent to a topic is copied to each subscription whose rules match.
+
+Rules without an action together make one copy; each matching rule with an action makes one of its own, changed by the
+action. A filter that fails to evaluate dead-letters a copy where the subscription asks for it.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sbpair.emulator.broker.entity import Entity, MessageEntity
+from sbpair.emulator.broker.intake import Intake
+from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.partitions import Numbering
+from sbpair.emulator.broker.quota import Quota
+from sbpair.emulator.broker.scheduled import Scheduled
+from sbpair.emulator.entities import Counts, EntityStatus, SubscriptionDescription, TopicDescription
+from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
+
+
+class Topic(Entity):
+    """One topic. `subscriptions` by lower-case name. All its subscriptions share its size quota."""
+
+    description: TopicDescription
+
+    def __init__(self, namespace: "Namespace", path: str, description: TopicDescription) -> None:
+        self.description = description
+        super().__init__(namespace, path)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.quota = Quota(description.max_size_in_megabytes)
+        self.numbering = Numbering(
+            partitioned=description.enable_partitioning, by_message_id=description.requires_duplicate_detection
+        )
+        self.scheduled = Scheduled(self, self._publish)
+        self.intake = Intake(self, description, self.quota)
+        self.watch_idle()
+
+    @property
+    def status(self) -> EntityStatus:
+        return self.description.status
+
+    def counts(self) -> Counts:
+        """Only scheduled messages stay in a topic; the size is that of its subscriptions' messages with them."""
+        return Counts(0, 0, len(self.scheduled.log), 0, 0, self.quota.used_bytes)
+
+    def update(self, description: TopicDescription) -> None:
+        """Replace the description; it acts at once."""
+        old, self.description = self.description, description
+        self.updated_at = self.namespace.clock.now()
+        self.touch()
+        self.intake.describe(description)
+        if description.status is not old.status and not description.status.may_send:
+            self.detach_links("com.microsoft:entity-disabled", f"Messaging entity '{self.path}' is currently disabled.")
+        self.watch_idle()
+
+    def send(self, payload: bytes, message_format: int = 0) -> None:
+        """Accept one transfer, a message or a batch, wholly or (BrokerError) not at all."""
+        self.accept(self.intake.read(payload, message_format))
+
+    def accept(self, messages: list[Message]) -> None:
+        """Accept messages, all or none (BrokerError), and publish those that are not scheduled."""
+        for message in self.intake.filter(messages):
+            self._arrive(message)
+
+    def schedule(self, messages: list[Message]) -> list[int]:
+        """Accept messages that carry a scheduled time; their sequence numbers, 0 for a dropped ping or duplicate."""
+        for message in self.intake.filter(messages):
+            self._arrive(message)
+        return [message.sequence_number for message in messages]
+
+    def cancel_scheduled(self, numbers: list[int]) -> None:
+        """Delete scheduled messages by number, all or none (BrokerError message-not-found)."""
+        self.scheduled.cancel(numbers)
+
+    def delete(self) -> None:
+        super().delete()
+        self.scheduled.close()
+        for subscription in self.subscriptions.values():
+            subscription.delete()
+
+    def _arrive(self, message: Message) -> None:
+        now = self.namespace.clock.now()
+        message.sequence_number = self.numbering.next(message.head)
+        message.enqueued_at = now
+        if message.head.scheduled_at is not None and message.head.scheduled_at > now:
+            message.state = State.SCHEDULED
+            self.scheduled.add(message)
+        else:
+            self._publish(message)
+
+    def _publish(self, message: Message) -> None:
+        if message.state is State.SCHEDULED:
+            message.state = State.ACTIVE
+            message.sequence_number = self.numbering.next(message.head)
+        if message.enqueued_sequence_number is None:
+            message.enqueued_sequence_number = message.sequence_number
+        view = MessageView(message)
+        for subscription in list(self.subscriptions.values()):
+            subscription.offer(message, view, self.description.default_message_time_to_live_seconds)
+
+
+class Subscription(MessageEntity):
+    """One subscription of a topic. `path` is `<topic>/Subscriptions/<name>`; `rules` by lower-case name."""
+
+    description: SubscriptionDescription
+
+    def __init__(self, namespace: "Namespace", topic: Topic, name: str, description: SubscriptionDescription) -> None:
+        self.description = description
+        self.topic = topic
+        self.name = name
+        self.rules: dict[str, Rule] = {}
+        self._cap_seconds: float | None = None
+        super().__init__(
+            namespace,
+            f"{topic.path}/Subscriptions/{name}",
+            sessions=description.requires_session,
+            quota=topic.quota,
+            numbering=Numbering(partitioned=topic.description.enable_partitioning),
+        )
+        self.watch_idle()
+
+    @property
+    def size_in_bytes(self) -> int:
+        """A subscription reports no size of its own; the topic does."""
+        return 0
+
+    def set_rule(self, rule: Rule) -> None:
+        """Add or replace a rule."""
+        self.rules[rule.name.lower()] = rule
+        self.updated_at = self.namespace.clock.now()
+
+    def update(self, description: SubscriptionDescription) -> None:
+        """Replace the description; it acts at once."""
+        old, self.description = self.description, description
+        self.updated_at = self.namespace.clock.now()
+        self.touch()
+        self.apply_status(old.status)
+        self.watch_idle()
+        self.wake()
+
+    def offer(self, message: Message, view: MessageView, cap_seconds: float | None) -> None:
+        """Take the copies the rules ask for; `cap_seconds` is the topic's default time to live."""
+        if not self.status.may_send:
+            return
+        self._cap_seconds = cap_seconds
+        try:
+            copies = list(self._copies(message, view))
+        except FilterEvaluationError as error:
+            if self.description.dead_lettering_on_filter_evaluation_exceptions:
+                self._bury_unevaluated(message.copy(), str(error))
+            return
+        for copy in copies:
+            self._take(copy)
+
+    def _copies(self, message: Message, view: MessageView) -> Iterator[Message]:
+        matching = [rule for rule in self.rules.values() if rule.matches(view)]
+        if any(rule.action is None for rule in matching):
+            yield message.copy()
+        for rule in matching:
+            if rule.action is not None:
+                copy = message.copy()
+                rule.apply(copy)
+                copy.put_application_properties({"RuleName": rule.name})
+                yield copy
+
+    def _take(self, copy: Message) -> None:
+        if self.requires_session and copy.head.session_id is None:
+            copy.sequence_number = self.numbering.next(copy.head)
+            copy.enqueued_at = self.namespace.clock.now()
+            self.bury(copy, "Session ID is null.", "Session enabled entity doesn't allow a message without session.")
+        else:
+            self.enqueue(copy)
+
+    def _bury_unevaluated(self, copy: Message, text: str) -> None:
+        copy.sequence_number = self.numbering.next(copy.head)
+        copy.enqueued_at = self.namespace.clock.now()
+        self.bury(copy, "FilterEvaluationException", text)
+
+    def _expiry(self, message: Message) -> float | None:
+        own = super()._expiry(message)
+        if self._cap_seconds is None:
+            return own
+        cap = message.enqueued_at + self._cap_seconds
+        return cap if own is None else min(own, cap)

@@ -1,0 +1,83 @@
+"""Time for the emulator: one clock per emulator, so that a test can turn an hour into an instant."""
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that has been arranged."""
+
+    def cancel(self) -> None:
+        """Forget the call; harmless when it has been made already."""
+
+
+class Clock(Protocol):
+    """What the namespace takes as the present. Instants are UTC seconds since 1970."""
+
+    def now(self) -> float:
+        """The present instant in epoch seconds."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call once, on the emulator's loop, as soon as `now()` has reached `when` (never within this call)."""
+
+
+class SystemClock:
+    """Real time, which never runs backwards while the emulator lives (a step of the wall clock is not followed)."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        return self._offset + time.monotonic()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_at(when - self._offset, callback)
+
+
+class ManualClock:
+    """Time that stands still until told: `advance` makes the due calls in their order, each at its own instant."""
+
+    def __init__(self, start: float = 1_700_000_000.0) -> None:
+        self._now = start
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, _ManualTimer]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        timer = _ManualTimer(callback)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        if when <= self._now:
+            asyncio.get_running_loop().call_soon(self.advance, 0.0)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Move on by so many seconds, making every call that falls due on the way (also those arranged meanwhile)."""
+        if seconds < 0:
+            raise ValueError("time cannot be turned back")
+        target = self._now + seconds
+        while self._timers and self._timers[0][0] <= target:
+            when, _, timer = heapq.heappop(self._timers)
+            self._now = max(self._now, when)
+            timer.run()
+        self._now = max(self._now, target)
+
+
+class _ManualTimer:
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def run(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()

@@ -1,0 +1,69 @@
+"""Client of a running emulator's fault control endpoint, for the command line and for scripts in other processes."""
+
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from sbpair.emulator.auth import make_sas_token
+
+_TOKEN_SECONDS = 300
+
+
+class ControlError(Exception):
+    """The emulator could not be asked, or refused; the text says which."""
+
+
+class FaultControl:
+    """Lists and changes the faults of one namespace over HTTPS.
+
+    `endpoint` is the emulator's control port, `host:port`; `ca_file` its authority; the key is one of the namespace
+    with the Manage right.
+    """
+
+    def __init__(self, endpoint: str, namespace: str, *, ca_file: str, key_name: str, key: str) -> None:
+        self._resource = f"https://{endpoint}/$emulator/faults"
+        self._url = f"https://{endpoint}/{namespace}/$emulator/faults"
+        self._tls = ssl.create_default_context(cafile=ca_file)
+        self._key = (key_name, key)
+
+    def list(self) -> "list[dict[str, Any]]":
+        """The faults in force."""
+        found: list[dict[str, Any]] = self._ask("GET", "")["value"]
+        return found
+
+    def add(self, text: str) -> dict[str, Any]:
+        """Add a fault in its text form, e.g. `throttle:entity=orders,for=30s`."""
+        return self._ask("POST", "", {"text": text})
+
+    def remove(self, fault_id: str) -> None:
+        self._ask("DELETE", f"/{fault_id}")
+
+    def clear(self) -> None:
+        self._ask("DELETE", "")
+
+    def _ask(self, method: str, tail: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        token = make_sas_token(self._resource, *self._key, time.time() + _TOKEN_SECONDS)
+        request = urllib.request.Request(
+            self._url + tail,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": token, "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=self._tls) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            raise ControlError(_message_of(error.read()) or str(error)) from error
+        except OSError as error:
+            raise ControlError(f"no answer from {self._url}: {error}") from error
+        return json.loads(text) if text else {}
+
+
+def _message_of(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""

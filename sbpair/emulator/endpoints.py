@@ -1,0 +1,131 @@
+"""Attaching a link to an entity: which one, may the client, and who serves the link from then on.
+
+Refused, in this order: an address that leads nowhere (`amqp:not-found`), a missing right
+(`amqp:unauthorized-access`), a
+use the entity does not have (`amqp:not-allowed`), a disabled entity (`com.microsoft:entity-disabled`).
+"""
+
+from sbpair.amqp.types import Described, Ulong
+from sbpair.emulator import errors
+from sbpair.emulator.auth import LISTEN, SEND, rights_for
+from sbpair.emulator.broker.addresses import Location, locate
+from sbpair.emulator.broker.entity import MessageEntity
+from sbpair.emulator.broker.mailbox import MAIN
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Subscription, Topic
+from sbpair.emulator.entities import EntityStatus
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.link import IncomingDelivery, Link, LinkHandler
+from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.receiving import Receiver
+from sbpair.emulator.requests.node import ReplyLink, RequestLink, node_of
+from sbpair.emulator.sending import Sender
+from sbpair.emulator.session_filter import SESSION_FILTER, session_wish
+
+
+def attach(namespace: Namespace, link: Link) -> LinkHandler:
+    """Serve a new link: opens it, refuses it, or (next available session) holds the answer back."""
+    try:
+        location = _locate(namespace, link)
+        _check_rights(link, location)
+        if location.management:
+            return _attach_management(namespace, link, location)
+        if link.client_sends:
+            return _attach_sender(link, location)
+        return _attach_receiver(link, location)
+    except BrokerError as error:
+        link.reject(error.condition, error.description)
+        return RefusedLink()
+
+
+class RefusedLink:
+    """The handler of a link that has never been open."""
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        """A client that sends before it has read the refusal gets no answer."""
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        """Nothing was delivered."""
+
+    def on_credit(self) -> None:
+        """Nothing will be delivered."""
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        """Nothing is kept."""
+
+
+def _locate(namespace: Namespace, link: Link) -> Location:
+    location = locate(namespace, link.address)
+    if location is None:
+        raise BrokerError(
+            errors.NOT_FOUND,
+            f"The messaging entity 'sb://{namespace.host}/{link.address}' could not be found.",
+        )
+    return location
+
+
+def _check_rights(link: Link, location: Location) -> None:
+    rights = rights_for(link.connection, link.address, link.connection.namespace.clock.now())
+    own = {SEND} if link.client_sends else {LISTEN}
+    needed = {SEND, LISTEN} if location.management else own
+    if not rights & needed:
+        claims = " or ".join(f"'{claim}'" for claim in sorted(needed))
+        raise BrokerError(
+            errors.UNAUTHORIZED, f"Unauthorized access. {claims} claim(s) are required to perform this operation."
+        )
+
+
+def _attach_management(namespace: Namespace, link: Link, location: Location) -> LinkHandler:
+    node = node_of(namespace, link.connection, location)
+    location.entity.touch()
+    link.open()
+    if link.client_sends:
+        return RequestLink(node, link)
+    return ReplyLink(node, link)
+
+
+def _attach_sender(link: Link, location: Location) -> LinkHandler:
+    entity = location.entity
+    if not isinstance(entity, Queue | Topic) or location.place != MAIN:
+        raise BrokerError(errors.NOT_ALLOWED, f"Messages cannot be sent to '{link.address}'.")
+    _check_status(entity, may=entity.status.may_send)
+    sender = Sender(entity, link)
+    intake = entity.intake
+    properties = None
+    if intake.max_batch_bytes != intake.max_message_bytes:
+        properties = {"com.microsoft:max-message-batch-size": Ulong(intake.max_batch_bytes)}
+    link.open(properties=properties, max_message_size=intake.max_message_bytes)
+    return sender
+
+
+def _attach_receiver(link: Link, location: Location) -> LinkHandler:
+    entity, mailbox = location.entity, location.mailbox
+    if not isinstance(entity, MessageEntity) or mailbox is None:
+        raise BrokerError(errors.NOT_ALLOWED, f"Messages cannot be received from the topic '{entity.path}'.")
+    _check_status(entity, may=entity.status.may_receive)
+    if mailbox.place == MAIN and entity.description.forward_to:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            f"Cannot create a message receiver on '{entity.path}': auto-forwarding is enabled on it.",
+        )
+    wished = SESSION_FILTER in link.filters
+    if mailbox.sessions is None and wished:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            "A sessionful message receiver cannot be created on an entity that does not require sessions.",
+        )
+    if mailbox.sessions is not None and not wished:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            "It is not possible for an entity that requires sessions to create a non-sessionful message receiver.",
+        )
+    entity.touch()
+    receiver = Receiver(entity, mailbox, link)
+    receiver.start(session_wish(link.filters[SESSION_FILTER]) if wished else None, wished=wished)
+    return receiver
+
+
+def _check_status(entity: Queue | Topic | Subscription | MessageEntity, *, may: bool) -> None:
+    if not may:
+        status: EntityStatus = entity.description.status
+        raise BrokerError(errors.DISABLED, f"Messaging entity '{entity.path}' is currently disabled ({status.value}).")

@@ -1,0 +1,186 @@
+"""Descriptions of entities: what a client asks for and what it reads back. Values only, no behaviour.
+
+Durations are float seconds; None stands for "never" (`TimeSpan.MaxValue`). Everything is frozen: an update builds a new
+description (`dataclasses.replace`) and gives it to the namespace, which replaces the old one whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class EntityStatus(StrEnum):
+    """Whether an entity takes and gives messages; the words of the administration APIs."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+    @property
+    def may_send(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
+
+    @property
+    def may_receive(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizationRule:
+    """A shared access key: `rights` out of Manage, Send, Listen; Manage implies the others and must list them."""
+
+    name: str
+    rights: frozenset[str]
+    primary_key: str
+    secondary_key: str
+    created_at: float = 0.0
+    modified_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDescription:
+    """Settings of a queue. `max_size_in_megabytes` reads back times 16 on a partitioned queue, as the service
+    reports it.
+
+    `max_message_size_in_kilobytes` is None where the tier does not let it be set (Basic, Standard).
+    """
+
+    lock_duration_seconds: float = 60.0
+    max_size_in_megabytes: int = 1024
+    requires_duplicate_detection: bool = False
+    duplicate_detection_history_time_window_seconds: float = 600.0
+    requires_session: bool = False
+    default_message_time_to_live_seconds: float | None = None
+    auto_delete_on_idle_seconds: float | None = None
+    dead_lettering_on_message_expiration: bool = False
+    max_delivery_count: int = 10
+    enable_batched_operations: bool = True
+    enable_partitioning: bool = False
+    enable_express: bool = False
+    status: EntityStatus = EntityStatus.ACTIVE
+    forward_to: str | None = None
+    forward_dead_lettered_messages_to: str | None = None
+    user_metadata: str | None = None
+    max_message_size_in_kilobytes: int | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """Settings of a topic; names and units as in `QueueDescription`."""
+
+    max_size_in_megabytes: int = 1024
+    requires_duplicate_detection: bool = False
+    duplicate_detection_history_time_window_seconds: float = 600.0
+    default_message_time_to_live_seconds: float | None = None
+    auto_delete_on_idle_seconds: float | None = None
+    enable_batched_operations: bool = True
+    enable_partitioning: bool = False
+    enable_express: bool = False
+    support_ordering: bool = True
+    filtering_messages_before_publishing: bool = False
+    status: EntityStatus = EntityStatus.ACTIVE
+    user_metadata: str | None = None
+    max_message_size_in_kilobytes: int | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionDescription:
+    """Settings of a subscription; names and units as in `QueueDescription`."""
+
+    lock_duration_seconds: float = 60.0
+    requires_session: bool = False
+    default_message_time_to_live_seconds: float | None = None
+    auto_delete_on_idle_seconds: float | None = None
+    dead_lettering_on_message_expiration: bool = False
+    dead_lettering_on_filter_evaluation_exceptions: bool = True
+    max_delivery_count: int = 10
+    enable_batched_operations: bool = True
+    status: EntityStatus = EntityStatus.ACTIVE
+    forward_to: str | None = None
+    forward_dead_lettered_messages_to: str | None = None
+    user_metadata: str | None = None
+    # Set by the service for subscriptions a JMS client made; kept so that a description survives a round trip.
+    client_affine: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlFilter:
+    """`parameters` are the values behind `@name` in the expression; `compatibility_level` is always 20."""
+
+    expression: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    compatibility_level: int = 20
+    requires_preprocessing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrueFilter:
+    """Matches every message; reads back as the SQL expression `1=1`."""
+
+    expression: str = "1=1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FalseFilter:
+    """Matches no message; reads back as the SQL expression `1=0`."""
+
+    expression: str = "1=0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelationFilter:
+    """Matches when every given value equals the message's; None means "not compared". Empty filters are refused."""
+
+    correlation_id: str | None = None
+    message_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    label: str | None = None
+    session_id: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlAction:
+    """Statements (`SET x = …; REMOVE y`) applied to the copy a rule makes."""
+
+    expression: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    compatibility_level: int = 20
+    requires_preprocessing: bool = False
+
+
+RuleFilter = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleDescription:
+    """One rule of a subscription; a new subscription has the rule `$Default` with a `TrueFilter`."""
+
+    filter: RuleFilter = field(default_factory=TrueFilter)
+    action: SqlAction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of messages by state. Deferred messages count as active, as the service counts them."""
+
+    active: int
+    dead_letter: int
+    scheduled: int
+    transfer: int
+    transfer_dead_letter: int
+    size_in_bytes: int
+
+    @property
+    def total(self) -> int:
+        return self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter
+
+
+DEFAULT_RULE_NAME = "$Default"
+ROOT_KEY_NAME = "RootManageSharedAccessKey"

@@ -1,0 +1,73 @@
+"""What the namespace refuses, in the two languages its clients speak: HTTP (administration) and AMQP (messages)."""
+
+
+class EntityError(Exception):
+    """An administrative request was refused.
+
+    `http_status` and `sub_code` are what the service documents for its resource provider; `code` is the word ARM puts
+    into `error.code`, `message` the sentence for a human. Nothing was changed.
+    """
+
+    def __init__(self, http_status: int, sub_code: int | None, message: str, code: str) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+        self.sub_code = sub_code
+        self.message = message
+        self.code = code
+
+
+def bad_request(message: str) -> EntityError:
+    """An argument outside what the service takes: HTTP 400, sub-code 40000."""
+    return EntityError(400, 40000, message, "BadRequest")
+
+
+def conflict(message: str) -> EntityError:
+    """The entity exists already: HTTP 409 without the sub-codes 40900/40901 that would mean "try again"."""
+    return EntityError(409, None, message, "MessagingGatewayConflict")
+
+
+def not_found(message: str) -> EntityError:
+    """There is no such entity: HTTP 404, sub-code 40400."""
+    return EntityError(404, 40400, message, "MessagingGatewayNotFound")
+
+
+def quota_exceeded(message: str) -> EntityError:
+    """The namespace holds as many entities as it may: HTTP 403."""
+    return EntityError(403, None, message, "QuotaExceeded")
+
+
+def throttled(message: str) -> EntityError:
+    """Too many requests: HTTP 429, sub-code 50004."""
+    return EntityError(429, 50004, message, "TooManyRequests")
+
+
+class BrokerError(Exception):
+    """A messaging operation was refused; `condition` is the AMQP error symbol the client gets to see."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = condition
+        self.description = description
+
+
+NOT_FOUND = "amqp:not-found"
+NOT_ALLOWED = "amqp:not-allowed"
+NOT_IMPLEMENTED = "amqp:not-implemented"
+DECODE_ERROR = "amqp:decode-error"
+INVALID_FIELD = "amqp:invalid-field"
+INTERNAL_ERROR = "amqp:internal-error"
+UNAUTHORIZED = "amqp:unauthorized-access"
+RESOURCE_DELETED = "amqp:resource-deleted"
+QUOTA = "amqp:resource-limit-exceeded"
+SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+DISABLED = "com.microsoft:entity-disabled"
+SERVER_BUSY = "com.microsoft:server-busy"
+TIMEOUT = "com.microsoft:timeout"
+ARGUMENT_ERROR = "com.microsoft:argument-error"
+ARGUMENT_OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
+MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
+MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
+SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
+SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
+ENTITY_EXISTS = "com.microsoft:entity-already-exists"
+DEAD_LETTER = "com.microsoft:dead-letter"

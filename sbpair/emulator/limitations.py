@@ -1,0 +1,37 @@
+"""What the embedded namespace does not do, or does differently from the service, as far as its builders know.
+
+`sbpair emulator --limitations` prints the list; whoever relies on one of these must test against a real namespace.
+"""
+
+NOT_EMULATED: tuple[tuple[str, str], ...] = (
+    ("Transactions (AMQP coordinator links, send-via)", "the coordinator link is refused with amqp:not-implemented"),
+    ("JMS 2.0 features (shared subscriptions, client-affine entities, JMS selectors)", "not offered"),
+    ("Geo-replication and fail-over of Geo-DR aliases", "aliases can be kept as facts; no data or metadata moves"),
+    (
+        "Private endpoints, firewall rules, managed identities, role assignments",
+        "bearer tokens are believed, not checked",
+    ),
+    ("Throttling by credits (1,000 operations a second)", "never happens by itself; inject the throttle fault"),
+    ("Idle timeouts of links (10 minutes) and of connections without links", "links stay as long as the client wants"),
+    ("5,000 connections or receivers per namespace, 400 GB per namespace", "not counted; sizes of entities are"),
+    (
+        "Partitions that are unavailable one by one, cached receives of front ends",
+        "all 16 partitions live and die together",
+    ),
+    ("Which partition answers a peek first", "they take turns; the service gives no rule"),
+    ("Which order partitions are received in", "one message from each partition that has any, in turns"),
+    ("Premium namespaces with partitions", "the tier refuses partitioning, as for namespaces made without it"),
+    ("Express entities", "the flag is kept and has no effect"),
+    ("Header fields priority and durable, first-acquirer", "carried, without effect, as in the service"),
+    ("Expiry without a receiver", "an expired message stays and counts until somebody receives from its entity"),
+    (
+        "Ping messages of the retired paired-namespace library",
+        "accepted and never delivered; today's service may differ",
+    ),
+    ("Batches to a partitioned entity with mixed keys", "accepted, each message by its own key"),
+    ("The broker's re-encoding of message sections", "stored bytes stay the sender's, so odd encodings survive"),
+    ("Diagnostics, metrics, activity logs", "the administration counts are all there is"),
+    ("Message sizes over 100 MB, HTTP send and receive", "refused; messages go over AMQP only"),
+    ("Locks across a restart of a durable namespace", "all messages are free again, with the delivery count they had"),
+    ("The SBMP protocol of the retired .NET Framework library", "only AMQP 1.0 is spoken"),
+)

@@ -1,0 +1,109 @@
+"""What each tier allows: sizes, durations, refused features and numbers of entities, as the service documents them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PARTITION_COUNT = 16
+MAX_PARTITIONED_ENTITIES = 100
+MAX_ENTITY_PATH_CHARACTERS = 260
+MAX_SUBSCRIPTION_NAME_CHARACTERS = 50
+MAX_RULE_NAME_CHARACTERS = 50
+MAX_ID_CHARACTERS = 128
+"""Message id, session id and partition key."""
+MAX_USER_METADATA_CHARACTERS = 1024
+MAX_SQL_CHARACTERS = 1024
+MAX_RULES_PER_SUBSCRIPTION = 2000
+MAX_SUBSCRIPTIONS_PER_TOPIC = 2000
+MAX_AUTHORIZATION_RULES = 12
+MAX_HEADER_BYTES = 64 * 1024
+MAX_PEEK_MESSAGES = 250
+MAX_BATCH_DELETE_MESSAGES = 4000
+MAX_FORWARDING_HOPS = 4
+MAX_DELIVERY_COUNT = 2**31 - 1
+MIN_LOCK_SECONDS, MAX_LOCK_SECONDS = 5.0, 300.0
+MIN_TTL_SECONDS = 1.0
+MIN_AUTO_DELETE_SECONDS = 300.0
+MIN_DUPLICATE_WINDOW_SECONDS, MAX_DUPLICATE_WINDOW_SECONDS = 20.0, 7 * 86400.0
+NEXT_SESSION_TIMEOUT_SECONDS = 60.0
+
+
+class Tier(StrEnum):
+    """The three price tiers of a namespace, spelled as the administration APIs spell them."""
+
+    BASIC = "Basic"
+    STANDARD = "Standard"
+    PREMIUM = "Premium"
+
+
+@dataclass(frozen=True, slots=True)
+class TierLimits:
+    """Numbers of one tier.
+
+    `max_message_bytes` is what an entity starts with; `max_message_kilobytes` is how far it may be raised, or None
+    where
+    the property cannot be set at all. Sizes of entities are in megabytes as the request gives them, before the
+    factor 16
+    of partitioned entities.
+    """
+
+    max_message_bytes: int
+    max_batch_bytes: int
+    max_message_kilobytes: int | None
+    max_entities: int
+    entity_sizes_megabytes: frozenset[int]
+    default_ttl_seconds: float | None
+    refused_features: frozenset[str]
+    topics: bool
+    partitions_per_entity: bool
+
+
+_SMALL_SIZES = frozenset({1024, 2048, 3072, 4096, 5120})
+_LARGE_SIZES = _SMALL_SIZES | {10240, 20480, 40960, 81920}
+_BASIC_REFUSES = frozenset(
+    {
+        "requires_duplicate_detection",
+        "duplicate_detection_history_time_window_seconds",
+        "auto_delete_on_idle_seconds",
+        "requires_session",
+        "default_message_time_to_live_seconds",
+        "enable_express",
+        "forward_to",
+        "forward_dead_lettered_messages_to",
+    }
+)
+
+LIMITS = {
+    Tier.BASIC: TierLimits(
+        max_message_bytes=256 * 1024,
+        max_batch_bytes=256 * 1024,
+        max_message_kilobytes=None,
+        max_entities=10_000,
+        entity_sizes_megabytes=_SMALL_SIZES,
+        default_ttl_seconds=14 * 86400.0,
+        refused_features=_BASIC_REFUSES,
+        topics=False,
+        partitions_per_entity=True,
+    ),
+    Tier.STANDARD: TierLimits(
+        max_message_bytes=256 * 1024,
+        max_batch_bytes=256 * 1024,
+        max_message_kilobytes=None,
+        max_entities=10_000,
+        entity_sizes_megabytes=_SMALL_SIZES,
+        default_ttl_seconds=None,
+        refused_features=frozenset(),
+        topics=True,
+        partitions_per_entity=True,
+    ),
+    Tier.PREMIUM: TierLimits(
+        max_message_bytes=1024 * 1024,
+        max_batch_bytes=1024 * 1024,
+        max_message_kilobytes=102_400,
+        max_entities=1_000,
+        entity_sizes_megabytes=_LARGE_SIZES,
+        default_ttl_seconds=None,
+        refused_features=frozenset({"enable_express", "enable_partitioning"}),
+        topics=True,
+        partitions_per_entity=False,
+    ),
+}

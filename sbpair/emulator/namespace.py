@@ -1,0 +1,373 @@
+"""One namespace: its entities by path, created, replaced and deleted under the service's rules.
+
+Paths compare without regard to case and may contain `/`. A refused request raises `EntityError` and changes nothing.
+Everything runs on one event loop; there are no locks.
+"""
+
+import base64
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sbpair.emulator import validation
+from sbpair.emulator.auth import Rights
+from sbpair.emulator.broker.addresses import locate
+from sbpair.emulator.broker.entity import Entity as AnyEntity
+from sbpair.emulator.broker.journal import Journal, NoJournal
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Subscription, Topic
+from sbpair.emulator.clock import Clock
+from sbpair.emulator.entities import (
+    DEFAULT_RULE_NAME,
+    ROOT_KEY_NAME,
+    AuthorizationRule,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from sbpair.emulator.errors import EntityError, bad_request, conflict, not_found, quota_exceeded
+from sbpair.emulator.faults import Faults
+from sbpair.emulator.filters import Rule
+from sbpair.emulator.limits import (
+    LIMITS,
+    MAX_PARTITIONED_ENTITIES,
+    MAX_RULES_PER_SUBSCRIPTION,
+    MAX_SUBSCRIPTIONS_PER_TOPIC,
+    Tier,
+    TierLimits,
+)
+
+if TYPE_CHECKING:
+    from sbpair.emulator.requests.node import RequestNode
+
+__all__ = ["EntityError", "Namespace", "Tier"]
+
+Entity = Queue | Topic
+_Forwarding = TypeVar("_Forwarding", QueueDescription, SubscriptionDescription)
+
+
+class Namespace:
+    """The owner of all entities of one namespace.
+
+    `clock` gives UTC epoch seconds and timers, `faults` decides on injected trouble, `store` (optional) keeps entities
+    and messages beyond the process; what it holds is restored here. `endpoint` is set by the server once it listens.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tier: Tier = Tier.STANDARD,
+        clock: Clock,
+        faults: Faults | None = None,
+        store: Journal | None = None,
+    ) -> None:
+        self.name = name
+        self.tier = tier
+        self.clock = clock
+        self.faults = faults if faults is not None else Faults(clock)
+        self.journal: Journal = store if store is not None else NoJournal()
+        self.endpoint = ""
+        self.host = "localhost"
+        self.port = 0
+        self.messaging_units = 1 if tier is Tier.PREMIUM else 0
+        self.allow_entra = True
+        self.entra_rights: dict[str, Rights] = {}
+        self.auth_rules: dict[str, AuthorizationRule] = {}
+        self.disaster_recovery_configs: dict[str, dict[str, Any]] = {}
+        self.created_at = self.updated_at = clock.now()
+        self.request_nodes: dict[tuple[object, str, str], RequestNode] = {}
+        self._entities: dict[str, Entity] = {}
+        self.set_auth_rule(new_auth_rule(ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at))
+        self.journal.restore(self)
+
+    @property
+    def limits(self) -> TierLimits:
+        return LIMITS[self.tier]
+
+    # -- keys
+
+    def set_auth_rule(self, rule: AuthorizationRule) -> AuthorizationRule:
+        """Create or replace a shared access rule of the whole namespace."""
+        self.auth_rules[rule.name] = validation.authorization_rule(rule)
+        return rule
+
+    def delete_auth_rule(self, name: str) -> None:
+        """Remove a rule of the namespace; tokens signed with it stop working at their next check."""
+        if self.auth_rules.pop(name, None) is None:
+            raise not_found(f"The authorization rule '{name}' does not exist.")
+
+    def entity_exists(self, path: str) -> bool:
+        """Whether an address leads to an entity, its sub-queues and `$management` included ("" is the namespace)."""
+        return not path or locate(self, path) is not None
+
+    def auth_rules_for(self, path: str) -> dict[str, AuthorizationRule]:
+        """The rules that may sign a token for `path`: the namespace's, and the entity's own which win by name."""
+        entity = self.find(path.lower().split("/subscriptions/")[0].split("/$")[0])
+        own = entity.description.authorization_rules if entity is not None else ()
+        return self.auth_rules | {rule.name: rule for rule in own}
+
+    # -- queues and topics
+
+    def find(self, path: str) -> Entity | None:
+        """The queue or topic at `path`, whatever its case."""
+        return self._entities.get(path.replace("\\", "/").strip("/").lower())
+
+    def get_queue(self, path: str) -> Queue | None:
+        entity = self.find(path)
+        return entity if isinstance(entity, Queue) else None
+
+    def get_topic(self, path: str) -> Topic | None:
+        entity = self.find(path)
+        return entity if isinstance(entity, Topic) else None
+
+    def queues(self) -> list[Queue]:
+        """All queues, by path."""
+        return [entity for _, entity in sorted(self._entities.items()) if isinstance(entity, Queue)]
+
+    def topics(self) -> list[Topic]:
+        """All topics, by path."""
+        return [entity for _, entity in sorted(self._entities.items()) if isinstance(entity, Topic)]
+
+    def create_queue(
+        self, path: str, description: QueueDescription | None = None, *, named: Collection[str] = ()
+    ) -> Queue:
+        """Make a queue. `named` are the properties the request spelled out, which matters where a tier refuses them.
+
+        Raises EntityError: 400 for a bad name or setting, 409 if the path is taken, 403 when the namespace is full.
+        """
+        path = self._new_path(path)
+        checked = validation.queue(description or QueueDescription(), self.tier, named)
+        checked = self._forwarding(checked)
+        self._check_room(checked.enable_partitioning)
+        queue = Queue(self, path, checked)
+        self._entities[path.lower()] = queue
+        self.journal.put_entity(queue)
+        return queue
+
+    def update_queue(self, path: str, description: QueueDescription, *, named: Collection[str] = ()) -> Queue:
+        """Replace the whole description. Raises EntityError 404, or 400 for a bad or create-only change."""
+        queue = self._existing_queue(path)
+        checked = validation.queue(validation.update(queue.description, description), self.tier, named)
+        queue.update(self._forwarding(checked))
+        self.journal.put_entity(queue)
+        return queue
+
+    def delete_queue(self, path: str) -> None:
+        """Delete a queue with all it holds; its links are detached. Raises EntityError 404."""
+        self._drop(self._existing_queue(path))
+
+    def create_topic(
+        self, path: str, description: TopicDescription | None = None, *, named: Collection[str] = ()
+    ) -> Topic:
+        """Make a topic; errors as for `create_queue`."""
+        path = self._new_path(path)
+        checked = validation.topic(description or TopicDescription(), self.tier, named)
+        self._check_room(checked.enable_partitioning)
+        topic = Topic(self, path, checked)
+        self._entities[path.lower()] = topic
+        self.journal.put_entity(topic)
+        return topic
+
+    def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
+        """Replace the whole description; errors as for `update_queue`."""
+        topic = self._existing_topic(path)
+        topic.update(validation.topic(validation.update(topic.description, description), self.tier, named))
+        self.journal.put_entity(topic)
+        return topic
+
+    def delete_topic(self, path: str) -> None:
+        """Delete a topic and its subscriptions. Raises EntityError 404."""
+        self._drop(self._existing_topic(path))
+
+    # -- subscriptions
+
+    def get_subscription(self, topic: str, name: str) -> Subscription | None:
+        found = self.get_topic(topic)
+        return found.subscriptions.get(name.lower()) if found else None
+
+    def subscriptions(self, topic: str) -> list[Subscription]:
+        """All subscriptions of a topic, by name. Raises EntityError 404 without the topic."""
+        return [one for _, one in sorted(self._existing_topic(topic).subscriptions.items())]
+
+    def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription | None = None,
+        *,
+        rule_name: str = DEFAULT_RULE_NAME,
+        rule: RuleDescription | None = None,
+    ) -> Subscription:
+        """Make a subscription with one rule: the given one, or `$Default` which matches everything."""
+        parent = self._existing_topic(topic)
+        name = validation.child_name(name, kind="subscription")
+        if name.lower() in parent.subscriptions:
+            raise conflict(f"The messaging entity '{parent.path}/Subscriptions/{name}' already exists.")
+        if len(parent.subscriptions) >= MAX_SUBSCRIPTIONS_PER_TOPIC:
+            raise quota_exceeded(f"The topic '{parent.path}' has its {MAX_SUBSCRIPTIONS_PER_TOPIC} subscriptions.")
+        checked = validation.subscription(description or SubscriptionDescription())
+        checked = self._forwarding(checked)
+        first_rule = validation.rule(rule or RuleDescription())
+        validation.child_name(rule_name, kind="rule")
+        subscription = Subscription(self, parent, name, checked)
+        subscription.set_rule(Rule(rule_name, first_rule, self.clock.now()))
+        parent.subscriptions[name.lower()] = subscription
+        self.journal.put_entity(subscription)
+        return subscription
+
+    def update_subscription(self, topic: str, name: str, description: SubscriptionDescription) -> Subscription:
+        """Replace the whole description; rules stay. Raises EntityError 404 or 400."""
+        subscription = self._existing_subscription(topic, name)
+        checked = validation.subscription(validation.update(subscription.description, description))
+        subscription.update(self._forwarding(checked))
+        self.journal.put_entity(subscription)
+        return subscription
+
+    def delete_subscription(self, topic: str, name: str) -> None:
+        """Delete a subscription with all it holds. Raises EntityError 404."""
+        subscription = self._existing_subscription(topic, name)
+        del subscription.topic.subscriptions[subscription.name.lower()]
+        subscription.delete()
+        self.journal.drop_entity(subscription)
+
+    # -- rules
+
+    def get_rule(self, topic: str, subscription: str, name: str) -> Rule | None:
+        found = self.get_subscription(topic, subscription)
+        return found.rules.get(name.lower()) if found else None
+
+    def rules(self, topic: str, subscription: str) -> list[Rule]:
+        """All rules of a subscription, by name."""
+        return [rule for _, rule in sorted(self._existing_subscription(topic, subscription).rules.items())]
+
+    def create_rule(self, topic: str, subscription: str, name: str, description: RuleDescription) -> Rule:
+        """Add a rule. Raises EntityError 400 for text that cannot be parsed, 409 for a taken name."""
+        owner = self._existing_subscription(topic, subscription)
+        validation.child_name(name, kind="rule")
+        if name.lower() in owner.rules:
+            raise conflict(f"The messaging entity '{owner.path}/Rules/{name}' already exists.")
+        if len(owner.rules) >= MAX_RULES_PER_SUBSCRIPTION:
+            raise quota_exceeded(f"The subscription '{owner.path}' has its {MAX_RULES_PER_SUBSCRIPTION} rules.")
+        return self._put_rule(owner, Rule(name, validation.rule(description), self.clock.now()))
+
+    def update_rule(self, topic: str, subscription: str, name: str, description: RuleDescription) -> Rule:
+        """Replace a rule's filter and action; its creation time stays. Raises EntityError 404 or 400."""
+        owner = self._existing_subscription(topic, subscription)
+        old = self._existing_rule(owner, name)
+        return self._put_rule(owner, Rule(old.name, validation.rule(description), old.created_at))
+
+    def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        """Remove a rule; a subscription without rules matches nothing. Raises EntityError 404."""
+        owner = self._existing_subscription(topic, subscription)
+        self._existing_rule(owner, name)
+        del owner.rules[name.lower()]
+        self.journal.put_entity(owner)
+
+    def _put_rule(self, owner: Subscription, rule: Rule) -> Rule:
+        owner.set_rule(rule)
+        self.journal.put_entity(owner)
+        return rule
+
+    # -- for the broker's own parts
+
+    def adopt(self, entity: Entity) -> None:
+        """Put an entity back that the store remembered, without checks."""
+        self._entities[entity.path.lower()] = entity
+
+    def expire_idle(self, entity: AnyEntity) -> None:
+        """Auto-delete on idle has struck: delete the entity as its owner would."""
+        if isinstance(entity, Subscription):
+            self.delete_subscription(entity.topic.path, entity.name)
+        elif isinstance(entity, Queue | Topic) and self._entities.get(entity.path.lower()) is entity:
+            self._drop(entity)
+
+    def close(self) -> None:
+        """End all timers and the store; the namespace is of no use afterwards."""
+        for entity in self._entities.values():
+            entity.delete()
+        self._entities.clear()
+        self.journal.close()
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        """Run `action` once everything written so far is safe: at once without a store."""
+        self.journal.after_commit(action)
+
+    # -- inside
+
+    def _drop(self, entity: Entity) -> None:
+        del self._entities[entity.path.lower()]
+        entity.delete()
+        self.journal.drop_entity(entity)
+
+    def _new_path(self, path: str) -> str:
+        path = validation.entity_path(path)
+        if path.lower() in self._entities:
+            raise conflict(f"The messaging entity '{path}' already exists in the namespace '{self.name}'.")
+        return path
+
+    def _check_room(self, partitioned: bool) -> None:
+        if len(self._entities) >= self.limits.max_entities:
+            raise quota_exceeded(f"The namespace holds its maximum of {self.limits.max_entities} queues and topics.")
+        if not partitioned:
+            return
+        count = sum(entity.description.enable_partitioning for entity in self._entities.values())
+        if count >= MAX_PARTITIONED_ENTITIES:
+            raise quota_exceeded(
+                f"The namespace holds its maximum of {MAX_PARTITIONED_ENTITIES} partitioned queues and topics."
+            )
+
+    def _forwarding(self, description: _Forwarding) -> _Forwarding:
+        """Forwarding targets as bare paths that exist. The entity itself is one: the hop limit ends the circle."""
+        forward_to = self._target(description.forward_to)
+        dead_letters_to = self._target(description.forward_dead_lettered_messages_to)
+        return replace(description, forward_to=forward_to, forward_dead_lettered_messages_to=dead_letters_to)
+
+    def _target(self, target: str | None) -> str | None:
+        if not target:
+            return None
+        if "://" in target:
+            target = target.split("://", 1)[1].partition("/")[2]
+        target = target.strip("/")
+        if self.find(target) is None:
+            raise bad_request(f"The forwarding destination '{target}' does not exist; create it first.")
+        return target
+
+    def _existing_queue(self, path: str) -> Queue:
+        queue = self.get_queue(path)
+        if queue is None:
+            raise not_found(f"The messaging entity '{path}' could not be found in the namespace '{self.name}'.")
+        return queue
+
+    def _existing_topic(self, path: str) -> Topic:
+        topic = self.get_topic(path)
+        if topic is None:
+            raise not_found(f"The messaging entity '{path}' could not be found in the namespace '{self.name}'.")
+        return topic
+
+    def _existing_subscription(self, topic: str, name: str) -> Subscription:
+        subscription = self._existing_topic(topic).subscriptions.get(name.lower())
+        if subscription is None:
+            raise not_found(f"The messaging entity '{topic}/Subscriptions/{name}' could not be found.")
+        return subscription
+
+    @staticmethod
+    def _existing_rule(owner: Subscription, name: str) -> Rule:
+        rule = owner.rules.get(name.lower())
+        if rule is None:
+            raise not_found(f"The messaging entity '{owner.path}/Rules/{name}' could not be found.")
+        return rule
+
+
+def new_auth_rule(name: str, rights: Collection[str], *, now: float) -> AuthorizationRule:
+    """A shared access rule with two fresh random keys of 32 bytes, in base64 as the service makes them."""
+    return AuthorizationRule(
+        name=name,
+        rights=frozenset(rights),
+        primary_key=base64.b64encode(secrets.token_bytes(32)).decode(),
+        secondary_key=base64.b64encode(secrets.token_bytes(32)).decode(),
+        created_at=now,
+        modified_at=now,
+    )

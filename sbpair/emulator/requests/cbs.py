@@ -1,0 +1,141 @@
+"""`$cbs`: a client puts a token for an entity before it attaches to it.
+
+Request   application-properties operation="put-token", name=<resource URI>, type, expiration; body a string, the token.
+          The type says "jwt" even for shared access signatures (Python SDK); the token itself tells.
+Response  application-properties status-code (int) and status-description; correlation-id = the request's message-id.
+          202 accepted, 400 not understood, 401 token refused, 404 no such entity.
+Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
+from sbpair.amqp.types import AmqpError, Described, Int
+from sbpair.emulator.auth import AuthError, Claims, authenticate, resource_path
+from sbpair.emulator.link import IncomingDelivery, Link
+from sbpair.emulator.performatives import accepted, rejected
+
+if TYPE_CHECKING:
+    from sbpair.emulator.connection import Connection
+
+_STATUS_TEXT = {202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
+
+
+class CbsNode:
+    """The `$cbs` node of one connection."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self._receivers: list[_Receiver] = []
+
+    def attach(self, link: Link) -> "_Sender | _Receiver":
+        link.open()
+        if link.client_sends:
+            return _Sender(self)
+        receiver = _Receiver(self, link)
+        self._receivers.append(receiver)
+        return receiver
+
+    def forget(self, receiver: "_Receiver") -> None:
+        self._receivers.remove(receiver)
+
+    def answer(self, delivery: IncomingDelivery) -> None:
+        """Handle one request."""
+        try:
+            spans = scan(delivery.payload)
+            properties = read(delivery.payload, spans, Section.PROPERTIES)
+            application = read(delivery.payload, spans, Section.APPLICATION_PROPERTIES)
+            token = read(delivery.payload, spans, Section.VALUE)
+        except AmqpError as failure:
+            delivery.link.disposition(delivery, rejected("amqp:decode-error", str(failure)))
+            return
+        delivery.link.disposition(delivery, accepted())
+        status, description = self._put_token(application if isinstance(application, dict) else {}, token)
+        headers = properties if isinstance(properties, list) else []
+        receiver = self._receiver_for(field(headers, PropertyField.REPLY_TO), delivery.link)
+        if receiver is not None:
+            receiver.deliver(_response(field(headers, PropertyField.MESSAGE_ID), status, description))
+
+    def _put_token(self, request: dict[Any, Any], token: object) -> tuple[int, str]:
+        if request.get("operation") != "put-token":
+            return 400, "The operation must be put-token."
+        name = request.get("name")
+        if not isinstance(name, str) or not isinstance(token, str):
+            return 400, "The name and the token must be strings."
+        namespace, path = self.connection.namespace, resource_path(name)
+        try:
+            claims = authenticate(
+                namespace.auth_rules_for(path),
+                token,
+                name,
+                namespace.clock.now(),
+                allow_entra=namespace.allow_entra,
+                entra_rights=namespace.entra_rights,
+            )
+        except AuthError as failure:
+            return AuthError.status, str(failure)
+        if not namespace.entity_exists(path):
+            return 404, f"The messaging entity '{name}' could not be found."
+        self.connection.add_claims(Claims(path.lower(), claims.rights, claims.expires_at, claims.key_name))
+        return 202, _STATUS_TEXT[202]
+
+    def _receiver_for(self, reply_to: object, request_link: Link) -> "_Receiver | None":
+        named = [one for one in self._receivers if reply_to and reply_to in (one.link.target_address, one.link.name)]
+        near = [one for one in self._receivers if one.link.session is request_link.session]
+        return next(iter(named or near or self._receivers), None)
+
+
+class _Sender:
+    """The link on which the client asks."""
+
+    def __init__(self, node: CbsNode) -> None:
+        self._node = node
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        self._node.answer(delivery)
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        """A client that sends has nothing to settle."""
+
+    def on_credit(self) -> None:
+        """A client that sends gives no credit."""
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        """Nothing is kept per sender."""
+
+
+class _Receiver:
+    """The link on which the client is answered. An answer waits for credit."""
+
+    def __init__(self, node: CbsNode, link: Link) -> None:
+        self.link = link
+        self._node = node
+        self._waiting: list[bytes] = []
+        self._count = 0
+
+    def deliver(self, payload: bytes) -> None:
+        self._waiting.append(payload)
+        self.on_credit()
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        """A client that receives sends nothing."""
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        if not settled:
+            self.link.settle(delivery_id, accepted())
+
+    def on_credit(self) -> None:
+        while self._waiting and self.link.credit > 0:
+            self._count += 1
+            self.link.send(self._waiting.pop(0), self._count.to_bytes(4), settled=True)
+        if self.link.drain and self.link.is_open():
+            self.link.drained()
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._node.forget(self)
+
+
+def _response(message_id: object, status: int, description: str) -> bytes:
+    properties = [None] * PropertyField.CORRELATION_ID + [message_id]
+    statuses = {"status-code": Int(status), "status-description": description}
+    return build(properties=properties, application_properties=statuses, value=None)

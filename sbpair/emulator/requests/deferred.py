@@ -1,0 +1,26 @@
+"""receive-by-sequence-number: get deferred messages.
+
+Request   sequence-numbers array of long, receiver-settle-mode uint (0: delete them, 1: lock them), [session-id].
+Response  200 messages: [{lock-token: uuid, message: binary}], in the order asked for; 404 message-not-found unless all
+          are there, deferred and not locked.
+"""
+
+from sbpair.emulator.requests.call import Call, Reply
+
+_DELETE = 0
+
+
+def receive_by_sequence_number(call: Call) -> Reply:
+    """Perform the request."""
+    settled = call.number("receiver-settle-mode", 1) == _DELETE
+    found = call.mailbox.receive_deferred(
+        call.numbers("sequence-numbers"), settled=settled, session_id=call.optional_text("session-id")
+    )
+    entries: list[dict[str, object]] = []
+    for message, lock in found:
+        if lock is None:
+            entries.append({"message": message.render()})
+        else:
+            payload = message.render(lock_token=lock.token, locked_until=lock.until)
+            entries.append({"lock-token": lock.token, "message": payload})
+    return Reply.ok(messages=entries)

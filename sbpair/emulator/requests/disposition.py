@@ -1,0 +1,38 @@
+"""update-disposition: settle by lock token, without the link the message came on.
+
+Request   disposition-status "completed", "abandoned", "defered" (sic; "deferred" is taken as well) or "suspended"
+          (dead-letter), lock-tokens array of uuid, [deadletter-reason], [deadletter-description],
+          [properties-to-modify map], [session-id].
+Response  200, or 410 message-lock-lost at the first token whose lock has ended (those before it are settled).
+"""
+
+import uuid
+
+from sbpair.emulator import errors
+from sbpair.emulator.broker.messages import as_mapping
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.requests.call import Call, Reply
+
+
+def update_disposition(call: Call) -> Reply:
+    """Perform the request."""
+    status = call.text("disposition-status")
+    if status not in ("completed", "abandoned", "defered", "deferred", "suspended"):
+        raise BrokerError(errors.ARGUMENT_ERROR, f"The disposition status '{status}' is not known.")
+    for token in call.tokens("lock-tokens"):
+        _settle(call, status, token)
+    return Reply.ok()
+
+
+def _settle(call: Call, status: str, token: uuid.UUID) -> None:
+    mailbox = call.mailbox
+    properties = {str(key): value for key, value in as_mapping(call.body.get("properties-to-modify")).items()}
+    if status == "completed":
+        mailbox.complete(token)
+    elif status == "abandoned":
+        mailbox.abandon(token, properties)
+    elif status == "suspended":
+        reason, text = call.optional_text("deadletter-reason"), call.optional_text("deadletter-description")
+        mailbox.dead_letter(token, reason, text, properties)
+    else:
+        mailbox.defer(token, properties)

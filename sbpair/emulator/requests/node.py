@@ -1,0 +1,191 @@
+"""`<entity>/$management`: requests on one link of a connection, answers on another.
+
+Request   application-properties operation (string), com.microsoft:server-timeout, associated-link-name; body a map.
+Response  properties.correlation-id = the request's message-id, with its type; application-properties statusCode (int),
+          statusDescription, errorCondition (symbol, for errors); body always a map.
+Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
+from sbpair.amqp.types import AmqpError, Described, Int, Symbol
+from sbpair.emulator import errors
+from sbpair.emulator.auth import rights_for
+from sbpair.emulator.broker.addresses import Location
+from sbpair.emulator.broker.messages import as_mapping
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.faults import FaultKind
+from sbpair.emulator.link import IncomingDelivery, Link
+from sbpair.emulator.performatives import accepted, rejected
+from sbpair.emulator.requests.call import Call, Operation, Reply
+from sbpair.emulator.requests.table import OPERATIONS
+
+if TYPE_CHECKING:
+    from sbpair.emulator.connection import Connection
+    from sbpair.emulator.namespace import Namespace
+
+_STATUS = {
+    errors.NOT_FOUND: 404,
+    errors.MESSAGE_NOT_FOUND: 404,
+    errors.MESSAGE_LOCK_LOST: 410,
+    errors.SESSION_LOCK_LOST: 410,
+    errors.SESSION_CANNOT_BE_LOCKED: 409,
+    errors.ENTITY_EXISTS: 409,
+    errors.UNAUTHORIZED: 401,
+    errors.QUOTA: 403,
+    errors.DISABLED: 403,
+    errors.SERVER_BUSY: 503,
+    errors.TIMEOUT: 408,
+    errors.INTERNAL_ERROR: 500,
+    errors.NOT_IMPLEMENTED: 501,
+}
+
+
+class RequestNode:
+    """The request node of one place of one entity for one connection."""
+
+    def __init__(self, namespace: "Namespace", connection: "Connection", location: Location) -> None:
+        self.namespace = namespace
+        self.connection = connection
+        self.location = location
+        self.replies: list[ReplyLink] = []
+        self.users = 0
+
+    def answer(self, delivery: IncomingDelivery) -> None:
+        """Handle one request and send its answer, once what it changed is safe."""
+        link = delivery.link
+        action = link.fault("management")
+        if action is not None and action.cuts:
+            return
+        try:
+            spans = scan(delivery.payload)
+            headers = read(delivery.payload, spans, Section.PROPERTIES) or []
+            application = as_mapping(read(delivery.payload, spans, Section.APPLICATION_PROPERTIES))
+            body = read(delivery.payload, spans, Section.VALUE)
+        except AmqpError as failure:
+            link.disposition(delivery, rejected(errors.DECODE_ERROR, str(failure)))
+            return
+        link.disposition(delivery, accepted())
+        if action is not None and action.fails and action.condition is not None:
+            reply = Reply.failure(action.status, action.condition, action.description)
+        else:
+            reply = self._perform(link.address, application, as_mapping(body))
+        if action is not None and action.kind is FaultKind.LOSE_SETTLEMENT_REPLY:
+            return
+        payload = _response(field(headers, PropertyField.MESSAGE_ID), reply)
+        receiver = self._receiver_for(field(headers, PropertyField.REPLY_TO), link)
+        if receiver is not None:
+            self.namespace.when_durable(lambda: receiver.deliver(payload))
+
+    def _perform(self, address: str, application: Mapping[object, object], body: Mapping[object, object]) -> Reply:
+        name = application.get("operation")
+        operation = OPERATIONS.get(name) if isinstance(name, str) else None
+        try:
+            if operation is None:
+                raise BrokerError(errors.NOT_IMPLEMENTED, f"The operation {name!r} is not known.")
+            self._check_right(operation, address)
+            self.location.entity.touch()
+            return operation.perform(Call(self.namespace, self.location, {str(key): body[key] for key in body}))
+        except BrokerError as error:
+            return Reply.failure(_STATUS.get(error.condition, 400), error.condition, error.description)
+
+    def _check_right(self, operation: Operation, address: str) -> None:
+        if operation.right not in rights_for(self.connection, address, self.namespace.clock.now()):
+            raise BrokerError(
+                errors.UNAUTHORIZED,
+                f"Unauthorized access. '{operation.right}' claim(s) are required to perform this operation.",
+            )
+
+    def _receiver_for(self, reply_to: object, request_link: Link) -> "ReplyLink | None":
+        named = [one for one in self.replies if reply_to and reply_to in (one.link.target_address, one.link.name)]
+        near = [one for one in self.replies if one.link.session is request_link.session]
+        return next(iter(named or near or self.replies), None)
+
+
+def node_of(namespace: "Namespace", connection: "Connection", location: Location) -> RequestNode:
+    """The node that a connection's links to one address share."""
+    key = (connection.id, location.entity.path.lower(), location.place)
+    node = namespace.request_nodes.get(key)
+    if node is None or node.location.entity is not location.entity:
+        node = namespace.request_nodes[key] = RequestNode(namespace, connection, location)
+    return node
+
+
+class _ManagementLink:
+    """What both directions share: they belong to the entity and to the node."""
+
+    def __init__(self, node: RequestNode, link: Link) -> None:
+        self.link = link
+        self._node = node
+        node.users += 1
+        node.location.entity.links.add(self)
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        if not settled:
+            self.link.settle(delivery_id, accepted())
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._leave()
+
+    def detach(self, condition: str, description: str) -> None:
+        """The entity closes the link."""
+        self._leave()
+        self.link.detach(condition, description)
+
+    def _leave(self) -> None:
+        node = self._node
+        node.location.entity.links.discard(self)
+        node.users -= 1
+        if node.users <= 0:
+            key = (node.connection.id, node.location.entity.path.lower(), node.location.place)
+            node.namespace.request_nodes.pop(key, None)
+
+
+class RequestLink(_ManagementLink):
+    """The link on which the client asks."""
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        self._node.answer(delivery)
+
+    def on_credit(self) -> None:
+        """A client that sends gives no credit."""
+
+
+class ReplyLink(_ManagementLink):
+    """The link on which the client is answered. An answer waits for credit."""
+
+    def __init__(self, node: RequestNode, link: Link) -> None:
+        super().__init__(node, link)
+        self._waiting: list[bytes] = []
+        self._count = 0
+        node.replies.append(self)
+
+    def deliver(self, payload: bytes) -> None:
+        """Send an answer now or as soon as there is credit."""
+        self._waiting.append(payload)
+        self.on_credit()
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        """A client that receives sends nothing."""
+
+    def on_credit(self) -> None:
+        while self._waiting and self.link.is_open() and self.link.credit > 0:
+            self._count += 1
+            self.link.send(self._waiting.pop(0), self._count.to_bytes(4), settled=True)
+        if self.link.drain and self.link.is_open():
+            self.link.drained()
+
+    def _leave(self) -> None:
+        if self in self._node.replies:
+            self._node.replies.remove(self)
+        super()._leave()
+
+
+def _response(message_id: object, reply: Reply) -> bytes:
+    properties = [None] * PropertyField.CORRELATION_ID + [message_id]
+    status: dict[object, object] = {"statusCode": Int(reply.status), "statusDescription": reply.description}
+    if reply.condition is not None:
+        status["errorCondition"] = Symbol(reply.condition)
+    return build(properties=properties, application_properties=status, value=dict(reply.body))

@@ -1,0 +1,124 @@
+"""A namespace's first contents from plain data (`sbpair emulator --seed FILE`).
+
+    contoso-weu:
+      tier: Standard
+      queues:
+        orders: {}
+        invoices: {requires_session: true, lock_duration_seconds: 30}
+      topics:
+        events:
+          subscriptions:
+            all: {}
+            big: {rules: {large: {sql: "amount > 1000"}}}
+      keys:
+        sender: [Send]
+
+Property names are those of the descriptions in `entities.py`. What exists already is left as it is, so that a durable
+namespace can be started with its seed again and again.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from sbpair.emulator.entities import (
+    CorrelationFilter,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from sbpair.emulator.namespace import Namespace, new_auth_rule
+
+_Description = TypeVar("_Description", QueueDescription, TopicDescription, SubscriptionDescription, CorrelationFilter)
+
+
+class SeedError(ValueError):
+    """The seed names something that does not exist or has the wrong form; the text says where."""
+
+
+def plant(namespace: Namespace, seed: Mapping[str, Any]) -> None:
+    """Create what the seed of one namespace lists and the namespace does not have.
+
+    Raises:
+        SeedError: an unknown key or a wrong form. EntityError: the namespace refuses an entity.
+    """
+    _only(seed, ("tier", "queues", "topics", "keys"), namespace.name)
+    for path, fields in _mapping(seed.get("queues"), "queues").items():
+        description = _build(QueueDescription, fields, path)
+        if namespace.get_queue(path) is None:
+            namespace.create_queue(path, description)
+    for path, fields in _mapping(seed.get("topics"), "topics").items():
+        _plant_topic(namespace, path, dict(_mapping(fields, path)))
+    for name, rights in _mapping(seed.get("keys"), "keys").items():
+        if name not in namespace.auth_rules:
+            namespace.set_auth_rule(new_auth_rule(name, _rights(rights, name), now=namespace.clock.now()))
+
+
+def _plant_topic(namespace: Namespace, path: str, fields: dict[str, Any]) -> None:
+    subscriptions = _mapping(fields.pop("subscriptions", None), f"{path}.subscriptions")
+    description = _build(TopicDescription, fields, path)
+    if namespace.get_topic(path) is None:
+        namespace.create_topic(path, description)
+    for name, subscription in subscriptions.items():
+        _plant_subscription(namespace, path, name, dict(_mapping(subscription, f"{path}.{name}")))
+
+
+def _plant_subscription(namespace: Namespace, topic: str, name: str, fields: dict[str, Any]) -> None:
+    where = f"{topic}.subscriptions.{name}"
+    rules = {
+        rule: _rule(dict(_mapping(body, f"{where}.{rule}")), f"{where}.{rule}")
+        for rule, body in _mapping(fields.pop("rules", None), f"{where}.rules").items()
+    }
+    description = _build(SubscriptionDescription, fields, where)
+    if namespace.get_subscription(topic, name) is not None:
+        return
+    namespace.create_subscription(topic, name, description)
+    for rule, rule_description in rules.items():
+        namespace.create_rule(topic, name, rule, rule_description)
+    if rules:
+        namespace.delete_rule(topic, name, "$Default")
+
+
+def _rule(fields: dict[str, Any], where: str) -> RuleDescription:
+    _only(fields, ("sql", "correlation", "action"), where)
+    action = SqlAction(expression=fields["action"]) if "action" in fields else None
+    if "correlation" in fields:
+        return RuleDescription(filter=_build(CorrelationFilter, fields["correlation"], where), action=action)
+    if "sql" not in fields:
+        raise SeedError(f"{where}: a rule has `sql` or `correlation`")
+    return RuleDescription(filter=SqlFilter(expression=fields["sql"]), action=action)
+
+
+def _build(kind: type[_Description], fields: object, where: str) -> _Description:
+    values = dict(_mapping(fields, where))
+    _only(values, tuple(field.name for field in dataclasses.fields(kind)), where)
+    if "status" in values:
+        values["status"] = EntityStatus(values["status"])
+    return kind(**values)
+
+
+def _rights(value: object, name: str) -> set[str]:
+    known = {"Manage", "Send", "Listen"}
+    if not isinstance(value, list) or not value or not known.issuperset(value):
+        raise SeedError(f"keys.{name}: rights are a list out of Manage, Send, Listen")
+    return known if "Manage" in value else set(value)
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SeedError(f"{where}: a mapping of names to properties is expected")
+    return value
+
+
+def _only(fields: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise SeedError(f"{where}: unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))

@@ -1,0 +1,234 @@
+"""The emulator: several namespaces in one process, each behind one port. As a library:
+
+    async with Emulator(["primary", "secondary"]) as emulator:
+        emulator.namespace("primary").create_queue("orders")
+        client = ServiceBusClient.from_connection_string(emulator.connection_string("primary"))
+
+Everything runs on the event loop that started it; from other threads use `EmulatorThread`.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from sbpair.emulator import endpoints
+from sbpair.emulator.auth import ROOT_KEY_NAME
+from sbpair.emulator.clock import Clock, SystemClock
+from sbpair.emulator.control_port import ControlPort
+from sbpair.emulator.faults import Faults
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.link import Link, LinkHandler
+from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.port import Port
+from sbpair.emulator.store import open_store
+from sbpair.emulator.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from sbpair.emulator.arm_models import ArmDirectory
+
+DEFAULT_HOST: Final = "127.0.0.1"
+_REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that mean "all of this machine", and what a client on it can connect to."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceConfig:
+    """One namespace to be. Port 0 = any free one, settled at the first start and kept."""
+
+    name: str
+    tier: Tier = Tier.STANDARD
+    port: int = 0
+
+
+class EmulatorError(Exception):
+    """The emulator was asked for something it has not got; the text says what."""
+
+
+class Emulator:
+    """Embedded Service Bus namespaces.
+
+    `data_dir` makes them durable (entities, messages, keys and certificates live there); without it all is forgotten.
+    `seed` decides what random faults hit. `clock` is the time all namespaces live in. `tls_names` are host names
+    (also `*.example.com`) beyond `host` and localhost that the server certificate is to be good for. `control_port`
+    (0: any free one) opens the fault control that no fault reaches.
+    """
+
+    def __init__(
+        self,
+        namespaces: Sequence[str | NamespaceConfig] = ("primary", "secondary"),
+        *,
+        host: str = DEFAULT_HOST,
+        data_dir: str | Path | None = None,
+        seed: int | str | None = None,
+        clock: Clock | None = None,
+        tls_names: Sequence[str] = (),
+        control_port: int | None = None,
+    ) -> None:
+        self._configs = [NamespaceConfig(one) if isinstance(one, str) else one for one in namespaces]
+        names = [config.name.lower() for config in self._configs]
+        if not names or len(set(names)) != len(names):
+            raise EmulatorError("an emulator needs at least one namespace, and their names must differ")
+        self.host = host
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._seed = seed
+        self._tls_names = tuple(tls_names)
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._tls: TlsFiles | None = None
+        self._namespaces: dict[str, Namespace] = {}
+        self._ports: dict[str, Port] = {}
+        self._directory: ArmDirectory | None = None
+        self._control = None if control_port is None else ControlPort(self, control_port)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self, name: str | None = None) -> None:
+        """Bring up one namespace again on its old port, or (without a name) all of them."""
+        if not self._ports:
+            self._create()
+        for namespace in self._chosen(name):
+            port = self._port(namespace)
+            await port.start()
+            namespace.host, namespace.port = port.host, port.number
+            namespace.endpoint = self.endpoint(namespace.name)
+        if name is None and self._control is not None:
+            await self._control.start()
+
+    async def stop(self, name: str | None = None) -> None:
+        """Take one namespace (or all) off the network: connections are cut, new ones refused. What it holds stays."""
+        for namespace in self._chosen(name):
+            await self._port(namespace).stop()
+
+    async def close(self) -> None:
+        """Stop for good, giving ports and files back."""
+        if self._control is not None:
+            await self._control.close()
+        for port in self._ports.values():
+            await port.close()
+        for namespace in self._namespaces.values():
+            namespace.close()
+        self._ports.clear()
+        self._namespaces.clear()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+            self._tls = None
+
+    @property
+    def names(self) -> list[str]:
+        """The namespaces, in the order they were given."""
+        return [config.name for config in self._configs]
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The certificates of this emulator."""
+        return self._tls_files()
+
+    @property
+    def ca_path(self) -> Path:
+        """The certificate (PEM) a client must trust to use TLS here."""
+        return self.tls.ca_path
+
+    @property
+    def control_endpoint(self) -> str | None:
+        """`host:port` of the fault control that no fault reaches; None without a `control_port`."""
+        return None if self._control is None else self._control.endpoint
+
+    def namespace(self, name: str) -> Namespace:
+        """A namespace's entities; on the emulator's loop only."""
+        try:
+            return self._namespaces[name.lower()]
+        except KeyError:
+            raise EmulatorError(f"there is no namespace {name!r} here; there are {', '.join(self.names)}") from None
+
+    def faults(self, name: str) -> Faults:
+        """What goes wrong in a namespace; on the emulator's loop only."""
+        return self.namespace(name).faults
+
+    def endpoint(self, name: str) -> str:
+        """`host:port` of a namespace."""
+        port = self._port(self.namespace(name))
+        host = _REACHABLE.get(port.host, port.host)
+        return f"[{host}]:{port.number}" if ":" in host else f"{host}:{port.number}"
+
+    def connection_string(self, name: str, key_name: str | None = None, entity: str | None = None) -> str:
+        """What a client needs; the root key unless another is named. With `entity`, that entity's keys count too."""
+        rules = self.namespace(name).auth_rules_for(entity or "")
+        wanted = key_name or ROOT_KEY_NAME
+        if wanted not in rules:
+            raise EmulatorError(f"there is no key {wanted!r} in {name!r}; there are {', '.join(sorted(rules))}")
+        text = (
+            f"Endpoint=sb://{self.endpoint(name)};SharedAccessKeyName={wanted};"
+            f"SharedAccessKey={rules[wanted].primary_key};UseDevelopmentEmulator=true"
+        )
+        return text if entity is None else f"{text};EntityPath={entity}"
+
+    def _create(self) -> None:
+        for config in self._configs:
+            namespace = self._new_namespace(config)
+            self._namespaces[config.name.lower()] = namespace
+            self._ports[config.name.lower()] = Port(
+                namespace,
+                _Endpoints(namespace),
+                self._tls_files(),
+                partial(self._make_app, namespace),
+                self.host,
+                config.port,
+            )
+
+    def _new_namespace(self, config: NamespaceConfig) -> Namespace:
+        faults = Faults(self.clock, None if self._seed is None else f"{self._seed}:{config.name}")
+        store = None if self._data_dir is None else open_store(self._data_dir / config.name)
+        return Namespace(config.name, tier=config.tier, clock=self.clock, faults=faults, store=store)
+
+    def _chosen(self, name: str | None) -> list[Namespace]:
+        return list(self._namespaces.values()) if name is None else [self.namespace(name)]
+
+    def _port(self, namespace: Namespace) -> Port:
+        return self._ports[namespace.name.lower()]
+
+    def _make_app(self, namespace: Namespace) -> "web.Application":
+        """The administration of one namespace; all of them share one resource manager."""
+        from sbpair.emulator.arm_models import ArmDirectory
+        from sbpair.emulator.http import make_app
+
+        if self._directory is None:
+            self._directory = ArmDirectory(lambda: list(self._namespaces.values()))
+        return make_app(namespace, directory=self._directory)
+
+    def _tls_files(self) -> TlsFiles:
+        if self._tls is None:
+            if self._data_dir is None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="sbpair-emulator-")
+                directory = Path(self._scratch.name)
+            else:
+                directory = self._data_dir / "tls"
+            self._tls = TlsFiles(directory, self.host, *self._tls_names)
+        return self._tls
+
+
+class _Endpoints:
+    """The broker of one namespace, as the engine's attach service."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def attach(self, link: Link) -> LinkHandler:
+        return endpoints.attach(self._namespace, link)

@@ -1,0 +1,171 @@
+"""A throwaway certificate authority, made when the first one asks: nothing is trusted beyond this emulator.
+
+The server certificate is good for localhost, *.localhost, 127.0.0.1 and ::1, so that the endpoint of a connection
+string passes the host check of every client that is given `ca.pem`, and for whatever other names it is asked to. In a
+durable directory both are kept until they near expiry or lack a name.
+"""
+
+import ssl
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+_LIFETIME: Final = timedelta(days=365)
+_RENEW_BEFORE: Final = timedelta(days=7)
+_NAMES: Final = ("localhost", "*.localhost")
+_ADDRESSES: Final = ("127.0.0.1", "::1")
+
+
+class TlsFiles:
+    """The authority's certificate and the server's certificate with its key, as files in one directory."""
+
+    def __init__(self, directory: Path, *extra_hosts: str) -> None:
+        self._directory = directory
+        self._extra_hosts = [host for host in extra_hosts if host not in (*_NAMES, *_ADDRESSES)]
+        self._lock = threading.Lock()
+        self._ready = False
+        self._context: ssl.SSLContext | None = None
+
+    @property
+    def ca_path(self) -> Path:
+        """The authority's certificate (PEM) that clients are to trust; made on first use. Safe from any thread."""
+        with self._lock:
+            self._make()
+        return self._directory / "ca.pem"
+
+    def server_context(self) -> ssl.SSLContext:
+        """What the server side of a TLS connection needs. Safe from any thread."""
+        with self._lock:
+            self._make()
+            if self._context is None:
+                self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+                self._context.load_cert_chain(self._directory / "server.pem", self._directory / "server.key")
+            return self._context
+
+    def _make(self) -> None:
+        if self._ready:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if not self._still_good():
+            _write_files(self._directory, self._extra_hosts)
+        self._ready = True
+
+    def _still_good(self) -> bool:
+        from cryptography import x509
+
+        files = [self._directory / name for name in ("ca.pem", "server.pem", "server.key")]
+        if not all(file.exists() for file in files):
+            return False
+        certificate = x509.load_pem_x509_certificate(files[1].read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        lasts = certificate.not_valid_after_utc - datetime.now(UTC) > _RENEW_BEFORE
+        return lasts and all(name in names for name in _alternatives(self._extra_hosts))
+
+
+def _write_files(directory: Path, extra_hosts: Sequence[str]) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    ca_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    ca = _authority(ca_key)
+    server = _server(server_key, ca, ca_key, extra_hosts)
+    (directory / "ca.pem").write_bytes(ca.public_bytes(Encoding.PEM))
+    (directory / "server.pem").write_bytes(server.public_bytes(Encoding.PEM))
+    key_file = directory / "server.key"
+    key_file.touch(mode=0o600)
+    key_file.write_bytes(server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def _authority(key: "EllipticCurvePrivateKey") -> "x509.Certificate":
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    name = _name("sbpair emulator authority")
+    usage = _key_usage(certificates=True)
+    return (
+        _builder(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _server(
+    key: "EllipticCurvePrivateKey",
+    ca: "x509.Certificate",
+    ca_key: "EllipticCurvePrivateKey",
+    extra_hosts: Sequence[str],
+) -> "x509.Certificate":
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    return (
+        _builder(_name("localhost"), ca.subject, key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_alternatives(extra_hosts)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+
+
+def _builder(subject: "x509.Name", issuer: "x509.Name", key: "EllipticCurvePrivateKey") -> "x509.CertificateBuilder":
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + _LIFETIME)
+    )
+
+
+def _name(common_name: str) -> "x509.Name":
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _key_usage(*, certificates: bool) -> "x509.KeyUsage":
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=certificates,
+        crl_sign=certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternatives(extra_hosts: Sequence[str]) -> "list[x509.GeneralName]":
+    from cryptography import x509
+
+    names: list[x509.GeneralName] = [x509.DNSName(name) for name in _NAMES]
+    names += [x509.IPAddress(ip_address(address)) for address in _ADDRESSES]
+    for host in extra_hosts:
+        try:
+            names.append(x509.IPAddress(ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return names

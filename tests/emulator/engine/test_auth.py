@@ -1,0 +1,135 @@
+"""Tokens: signatures, bearer tokens, `$cbs`, and links whose token runs out."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from sbpair.emulator.auth import (
+    ALL_RIGHTS,
+    LISTEN,
+    NO_RIGHTS,
+    SEND,
+    AuthError,
+    authenticate,
+    check_token,
+    make_sas_token,
+    resource_path,
+    rights_for,
+)
+from sbpair.emulator.performatives import DETACH
+
+NOW = 1_000_000.0
+ORDERS = "sb://127.0.0.1:5671/Orders"
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("sb://127.0.0.1:5671/Orders", "Orders"),
+        ("amqps://h/a/Subscriptions/b/$DeadLetterQueue?x=1", "a/Subscriptions/b/$DeadLetterQueue"),
+        ("/plain/", "plain"),
+        ("sb://h:1", ""),
+        ("https://h/a%20b", "a b"),
+    ],
+)
+def test_the_path_of_a_resource(uri: str, path: str) -> None:
+    assert resource_path(uri) == path
+
+
+def test_a_good_signature_carries_its_keys_rights(namespace: Any) -> None:
+    token = make_sas_token(ORDERS, "sender", namespace.rules["sender"].primary_key, NOW + 60)
+    assert check_token(namespace.rules, token, ORDERS + "/$management", NOW) == {SEND}
+    secondary = make_sas_token(ORDERS, "both", "second", NOW + 60)
+    assert check_token(namespace.rules, secondary, ORDERS, NOW) == {SEND, LISTEN}
+
+
+def test_a_token_for_the_namespace_is_good_for_all_of_it(namespace: Any, root_key: str) -> None:
+    token = make_sas_token("sb://127.0.0.1:5671", "root", root_key, NOW + 60)
+    claims = authenticate(namespace.rules, token, ORDERS, NOW)
+    assert (claims.path, claims.rights, claims.expires_at, claims.key_name) == ("orders", ALL_RIGHTS, NOW + 60, "root")
+
+
+def test_a_token_for_an_address_of_the_namespaces_own_is_good_for_the_namespace(namespace: Any, root_key: str) -> None:
+    token = make_sas_token("https://127.0.0.1:1/$Resources/queues?$skip=0", "root", root_key, NOW + 60)
+    assert check_token(namespace.rules, token, "", NOW) == ALL_RIGHTS
+
+
+@pytest.mark.parametrize(
+    ("key_name", "key", "resource", "expires_in", "word"),
+    [
+        ("root", "wrong", ORDERS, 60, "signature"),
+        ("nobody", None, ORDERS, 60, "signature"),
+        ("root", None, ORDERS, 0, "expired"),
+        ("root", None, ORDERS + "2", 60, "not for 'orders'"),
+    ],
+)
+def test_a_bad_signature_is_refused(
+    namespace: Any, root_key: str, key_name: str, key: str | None, resource: str, expires_in: int, word: str
+) -> None:
+    token = make_sas_token(resource, key_name, key or root_key, NOW + expires_in)
+    with pytest.raises(AuthError, match=word):
+        authenticate(namespace.rules, token, ORDERS, NOW)
+
+
+@pytest.mark.parametrize("cut", ["sr", "sig", "se", "skn"])
+def test_a_signature_with_a_part_missing_is_refused(namespace: Any, root_key: str, cut: str) -> None:
+    prefix, _, fields = make_sas_token(ORDERS, "root", root_key, NOW + 60).partition(" ")
+    kept = "&".join(part for part in fields.split("&") if not part.startswith(cut + "="))
+    with pytest.raises(AuthError, match=cut):
+        authenticate(namespace.rules, f"{prefix} {kept}", ORDERS, NOW)
+
+
+def bearer(**claims: object) -> str:
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{body}.c2ln"
+
+
+def test_bearer_tokens_are_believed_until_they_expire(namespace: Any) -> None:
+    claims = authenticate({}, bearer(exp=NOW + 5, oid="me"), ORDERS, NOW)
+    assert (claims.rights, claims.expires_at, claims.key_name) == (ALL_RIGHTS, NOW + 5, "me")
+    assert authenticate({}, "made-up", ORDERS, NOW).rights == ALL_RIGHTS
+    with pytest.raises(AuthError, match="expired"):
+        authenticate({}, bearer(exp=NOW - 1), ORDERS, NOW)
+    with pytest.raises(AuthError, match="not accepted"):
+        authenticate({}, bearer(exp=NOW + 5), ORDERS, NOW, allow_entra=False)
+
+
+def test_configured_principals_have_their_rights_and_others_none() -> None:
+    rights = {"me": frozenset({LISTEN})}
+    assert authenticate({}, bearer(oid="me"), ORDERS, NOW, entra_rights=rights).rights == {LISTEN}
+    assert authenticate({}, bearer(oid="you"), ORDERS, NOW, entra_rights=rights).rights == NO_RIGHTS
+
+
+async def test_cbs_accepts_a_good_token_and_the_rights_count_below_its_path(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    assert await client.put_token(ORDERS) == (202, "Accepted")
+    await client.sender(ORDERS + "/$management", 0)
+    connection = service.handlers[0].link.connection
+    assert rights_for(connection, "Orders/$Management") == ALL_RIGHTS
+    assert rights_for(connection, "orders2") == NO_RIGHTS
+
+
+async def test_cbs_says_401_for_a_bad_key_and_404_for_no_entity(connect: Any, namespace: Any) -> None:
+    namespace.missing.add("orders")
+    first, second = await connect(), await connect()
+    await first.session()
+    assert (await first.put_token(ORDERS, key="wrong"))[0] == 401
+    await second.session()
+    assert (await second.put_token(ORDERS))[0] == 404
+
+
+async def test_a_link_goes_when_its_newest_token_runs_out(connect: Any, namespace: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.put_token(ORDERS, expires_at=namespace.clock.now() + 60)
+    await client.sender("orders", 0)
+    await client.sender("elsewhere", 1)
+    namespace.clock.advance(59)
+    assert service.handlers[0].detached == []
+    namespace.clock.advance(1)
+    detach = await client.until(DETACH)
+    assert (detach.field(0), detach.error[0]) == (0, "amqp:unauthorized-access")
+    assert [handler.detached for handler in service.handlers] == [[(True, False)], []]

@@ -1,0 +1,245 @@
+"""Attach, transfers both ways, credit, settlement, refusals."""
+
+import asyncio
+from typing import Any
+
+from sbpair.amqp.types import Described, Symbol, Uint
+from sbpair.emulator.link import Link
+from sbpair.emulator.performatives import (
+    ACCEPTED,
+    ATTACH,
+    DETACH,
+    DISPOSITION,
+    FLOW,
+    REJECTED,
+    TRANSFER,
+    accepted,
+    modified,
+    rejected,
+)
+
+
+async def test_attach_is_echoed_and_credit_granted(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    reply = await client.sender("amqps://localhost:99/Orders/$management", 4)
+    assert reply.field(2) is True
+    assert reply.field(6).value[0] == "amqps://localhost:99/Orders/$management"
+    assert reply.field(10) == 200_000
+    assert service.handlers[0].link.address == "Orders/$management"
+    client.attach(5, "x", sends=True)
+    flow = await client.until(FLOW)
+    assert (flow.field(4), flow.field(6)) == (5, 1000)
+
+
+async def test_neighbouring_settlements_become_one_range(connect: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    for number in range(5):
+        client.transfer(number, b"m%d" % number)
+    frame = await client.until(DISPOSITION)
+    seen = frame.field(1), frame.field(2), frame.field(3), frame.field(4).descriptor
+    assert seen == (0, 4, True, ACCEPTED)
+
+
+async def test_credit_is_given_back_at_half_and_never_enforced(connect: Any, service: Any) -> None:
+    service.special["q"] = lambda link: link.open(credit=10)
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    for number in range(30):
+        client.transfer(number, b"m")
+    flow = await client.until(FLOW)
+    assert (flow.field(5), flow.field(6)) == (5, 10)
+    while len(service.handlers[0].deliveries) < 30:
+        await asyncio.sleep(0.001)
+
+
+async def test_a_message_in_many_frames_is_put_together(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    client.transfer(0, b"one ", more=True)
+    client.transfer(0, b"two ", more=True)
+    client.transfer(0, b"three")
+    disposition = await client.until(DISPOSITION)
+    assert (disposition.field(1), disposition.field(2)) == (0, None)
+    assert service.handlers[0].deliveries[0].payload == b"one two three"
+
+
+async def test_a_settled_message_gets_no_disposition(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    client.transfer(0, b"quiet", settled=True)
+    client.transfer(1, b"loud")
+    assert (await client.until(DISPOSITION)).field(1) == 1
+    assert len(service.handlers[0].deliveries) == 2
+
+
+async def test_a_message_above_the_links_limit_is_refused(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    for turn in range(4):
+        client.transfer(0, b"x" * 60_000, more=turn < 3)
+    state = (await client.until(DISPOSITION)).field(4)
+    assert state.value[0].value[0] == "amqp:link:message-size-exceeded"
+    client.transfer(1, b"small")
+    assert (await client.until(DISPOSITION)).field(4).descriptor == ACCEPTED
+    assert [delivery.payload for delivery in service.handlers[0].deliveries] == [b"small"]
+
+
+async def test_a_settled_message_above_the_limit_detaches_the_link(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    for turn in range(4):
+        client.transfer(0, b"x" * 60_000, more=turn < 3, settled=True)
+    assert (await client.until(DETACH)).error[0] == "amqp:link:message-size-exceeded"
+    assert service.handlers[0].detached == [(True, False)]
+
+
+async def test_a_refused_send_carries_an_error_of_three_fields(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    service.handlers[0].answer = lambda delivery: rejected("amqp:not-allowed", "no")
+    client.transfer(0, b"m")
+    state = (await client.until(DISPOSITION)).field(4)
+    assert state.descriptor == REJECTED
+    assert state.value[0].value == ["amqp:not-allowed", "no", {}]
+
+
+async def test_deliveries_stop_at_the_credit_and_go_on_with_more(connect: Any, service: Any) -> None:
+    service.stock["q"].extend(b"m%d" % number for number in range(5))
+    client = await connect()
+    await client.session()
+    await client.receiver("q", credit=2)
+    got = [(await client.until(TRANSFER)).payload for _ in range(2)]
+    assert service.handlers[0].link.credit == 0
+    client.credit(3, count=2)
+    got += [(await client.until(TRANSFER)).payload for _ in range(3)]
+    assert got == [b"m0", b"m1", b"m2", b"m3", b"m4"]
+
+
+async def test_drain_uses_up_the_credit_and_says_so(connect: Any, service: Any) -> None:
+    service.stock["q"].append(b"only")
+    client = await connect()
+    await client.session()
+    await client.receiver("q")
+    client.credit(10, drain=True)
+    assert (await client.until(TRANSFER)).payload == b"only"
+    flow = await client.until(FLOW)
+    assert (flow.field(5), flow.field(6), flow.field(8)) == (10, 0, True)
+
+
+async def test_a_large_message_is_cut_to_the_clients_frame_size(connect: Any, service: Any) -> None:
+    payload = bytes(range(256)) * 12
+    service.stock["q"].append(payload)
+    client = await connect()
+    await client.session(max_frame_size=512)
+    await client.receiver("q", credit=1)
+    frames = [await client.until(TRANSFER)]
+    while frames[-1].field(5):
+        frames.append(await client.until(TRANSFER))
+    assert b"".join(frame.payload for frame in frames) == payload
+    assert all(len(frame.payload) <= 512 for frame in frames)
+    assert [frame.field(1) for frame in frames] == [1] + [None] * (len(frames) - 1)
+
+
+async def test_the_sessions_window_is_kept(connect: Any, service: Any) -> None:
+    service.stock["q"].extend([b"a", b"b", b"c"])
+    client = await connect()
+    await client.session(window=2)
+    await client.receiver("q")
+    client.credit(10, window=2)
+    assert [(await client.until(TRANSFER)).payload for _ in range(2)] == [b"a", b"b"]
+    client.send(FLOW, [Uint(3), Uint(0), Uint(0), Uint(9), None, None, None, None, None, True])
+    assert (await client.next()).code == FLOW
+    client.send(FLOW, [Uint(3), Uint(5), Uint(0), Uint(9)])
+    assert (await client.until(TRANSFER)).payload == b"c"
+
+
+async def test_a_settlement_is_confirmed_with_the_same_outcome(connect: Any, service: Any) -> None:
+    service.stock["q"].extend([b"a", b"b", b"c"])
+    client = await connect()
+    await client.session()
+    await client.receiver("q", credit=3)
+    ids = [(await client.until(TRANSFER)).field(1) for _ in range(3)]
+    client.settle(ids[0], ids[2], accepted())
+    confirmed = await client.until(DISPOSITION)
+    assert (confirmed.field(0), confirmed.field(1), confirmed.field(2), confirmed.field(3)) == (False, 1, 3, True)
+    assert [one[0] for one in service.handlers[0].dispositions] == ids
+
+
+async def test_a_huge_range_settles_what_there_is(connect: Any, service: Any) -> None:
+    service.stock["q"].extend([b"a", b"b"])
+    client = await connect()
+    await client.session()
+    await client.receiver("q", credit=2)
+    for _ in range(2):
+        await client.until(TRANSFER)
+    client.settle(0, 0x7FFFFFFF, modified(True), settled=True)
+    client.send(FLOW, [Uint(3), Uint(5), Uint(0), Uint(9), None, None, None, None, None, True])
+    await client.next()
+    assert [(number, settled) for number, _, settled in service.handlers[0].dispositions] == [(1, True), (2, True)]
+
+
+async def test_dispositions_after_a_detach_are_ignored(connect: Any, service: Any) -> None:
+    service.stock["q"].append(b"a")
+    client = await connect()
+    await client.session()
+    await client.receiver("q", credit=1)
+    await client.until(TRANSFER)
+    client.send(DETACH, [Uint(1), True])
+    client.settle(1, None, accepted())
+    await client.until(DETACH)
+    assert (await client.begin(channel=1)).channel == 1
+    assert service.handlers[0].dispositions == []
+    assert service.handlers[0].detached == [(True, False)]
+
+
+async def test_a_refused_attach_has_no_terminus_and_then_the_reason(connect: Any, service: Any) -> None:
+    service.special["gone"] = lambda link: link.reject("amqp:not-found", "no such entity")
+    client = await connect()
+    await client.session()
+    for handle, sends, index in ((1, True, 6), (2, False, 5)):
+        client.attach(handle, "gone", sends=sends)
+        attach, detach = await client.until(ATTACH), await client.until(DETACH)
+        assert attach.field(index) is None
+        assert detach.field(1) is True
+        assert detach.error == ("amqp:not-found", "no such entity")
+
+
+async def test_an_attach_may_be_answered_later_and_with_other_filters(connect: Any, service: Any) -> None:
+    held: list[Link] = []
+    service.special["q"] = held.append
+    client = await connect()
+    await client.session()
+    key = Symbol("com.microsoft:session-filter")
+    client.attach(1, "q", sends=False, filters={key: Described(Symbol(key), None)})
+    while not held:
+        await asyncio.sleep(0.001)
+    assert held[0].filters == {key: None}
+    held[0].open(filter_replies={key: "room 1"}, properties={"com.microsoft:locked-until-utc": "x"})
+    reply = await client.until(ATTACH)
+    assert reply.field(5).value[7] == {key: "room 1"}
+    assert reply.field(9) == 0
+    assert reply.field(13) == {"com.microsoft:locked-until-utc": "x"}
+
+
+async def test_the_brokers_own_detach_does_not_come_back_to_it(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    service.handlers[0].link.detach("amqp:resource-deleted", "gone")
+    detach = await client.until(DETACH)
+    assert detach.error[0] == "amqp:resource-deleted"
+    client.transfer(0, b"late")
+    client.send(DETACH, [Uint(0), True])
+    client.attach(0, "q", sends=True)
+    assert (await client.until(ATTACH)).field(1) == 0
+    assert service.handlers[0].detached == []
+    assert service.handlers[0].deliveries == []

@@ -1,0 +1,3 @@
+"""Names the preparers agree on."""
+
+RESOURCE_GROUP_PARAM = "resource_group"
