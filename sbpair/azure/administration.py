@@ -1,0 +1,293 @@
+"""NamespaceAdmin over the data plane: the SDK's asynchronous ServiceBusAdministrationClient (ATOM over HTTPS)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from sbpair.azure.calls import READ, WRITE, bounded, changing, every_item
+from sbpair.azure.credentials import NamedCredential, token_credential
+from sbpair.azure.durations import seconds_of
+from sbpair.azure.errors import translating
+from sbpair.azure.messaging import quiet_sdk
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.entities import Counts, EntityStatus, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
+from sbpair.core.errors import EntityNotFoundError
+
+PARTITIONS = 16
+"""A partitioned entity reports its configured size times this."""
+
+_DEFAULTS = QueueSettings()
+_OPTIONAL = ("requires_duplicate_detection", "requires_session", "enable_express", "enable_partitioning")
+"""Sent only when on: the Basic tier refuses the mere mention of them."""
+
+
+class DataPlaneAdmin:
+    """Queues and topics of one namespace, by connection string or Entra ID."""
+
+    def __init__(self, access: NamespaceAccess, *, credential: NamedCredential | None = None) -> None:
+        """`credential`: instead of the one that `access` names."""
+        quiet_sdk()
+        self._access = access
+        self._credential = credential
+        self._sdk: Any = None
+        self._transport: Any = None
+
+    @property
+    def control_plane(self) -> str:
+        return "data-plane"
+
+    async def namespace(self) -> NamespaceFacts:
+        with translating(f"read the properties of {self._access.label}"):
+            found = await bounded(self._client().get_namespace_properties(**READ))
+        return NamespaceFacts(
+            name=found.name,
+            host=self._access.host,
+            tier=_tier(found.messaging_sku),
+            messaging_units=found.messaging_units or None,
+            alias=found.alias or None,
+            service_time=self._transport.service_time,
+            control_plane=self.control_plane,
+            extra=(("namespace_type", str(getattr(found.namespace_type, "value", found.namespace_type))),),
+        )
+
+    async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
+        """Two listings, joined; a queue that only one of them shows is asked for itself."""
+        client = self._client()
+        with translating(f"list the queues of {self._access.label}"):
+            properties, runtimes = await asyncio.gather(
+                every_item(client.list_queues(**READ)),
+                every_item(client.list_queues_runtime_properties(**READ)),
+            )
+        wanted = prefix.lower()
+        described = {one.name.lower(): one for one in properties if one.name.lower().startswith(wanted)}
+        counted = {one.name.lower(): one for one in runtimes if one.name.lower().startswith(wanted)}
+        for name in described | counted:
+            if name in described and name in counted:
+                yield _queue(described[name], counted[name])
+            elif (facts := await self.get_queue((described.get(name) or counted[name]).name)) is not None:
+                yield facts
+
+    async def get_queue(self, path: str) -> QueueFacts | None:
+        client = self._client()
+        try:
+            with translating(f"read queue {path} of {self._access.label}", path):
+                found, runtime = await asyncio.gather(
+                    bounded(client.get_queue(path, **READ)),
+                    bounded(client.get_queue_runtime_properties(path, **READ)),
+                )
+        except EntityNotFoundError:
+            return None
+        return _queue(found, runtime)
+
+    async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
+        with translating(f"create queue {path} on {self._access.label}", path):
+            made = await bounded(self._client().create_queue(path, **_create_options(settings), **WRITE))
+        return _queue(made, None)
+
+    async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
+        client = self._client()
+        with changing(f"update queue {path} on {self._access.label}", path):
+            present = await bounded(client.get_queue(path, **READ))
+            for name, value in _all_options(settings).items():
+                if value is not None or name != "max_message_size_in_kilobytes":
+                    setattr(present, name, value)
+            await bounded(client.update_queue(present, **WRITE))
+        updated = await self.get_queue(path)
+        if updated is None:
+            raise EntityNotFoundError(f"Queue {path} of {self._access.label} is gone after its update.", entity=path)
+        return updated
+
+    async def delete_queue(self, path: str) -> None:
+        with changing(f"delete queue {path} on {self._access.label}", path):
+            await bounded(self._client().delete_queue(path, **WRITE))
+
+    async def list_topics(self) -> AsyncIterator[TopicFacts]:
+        client = self._client()
+        with translating(f"list the topics of {self._access.label}"):
+            properties, runtimes = await asyncio.gather(
+                every_item(client.list_topics(**READ)),
+                every_item(client.list_topics_runtime_properties(**READ)),
+            )
+        counted = {runtime.name.lower(): runtime for runtime in runtimes}
+        for found in properties:
+            yield _topic(found, counted.get(found.name.lower()))
+
+    async def get_topic(self, path: str) -> TopicFacts | None:
+        client = self._client()
+        try:
+            with translating(f"read topic {path} of {self._access.label}", path):
+                found, runtime = await asyncio.gather(
+                    bounded(client.get_topic(path, **READ)),
+                    bounded(client.get_topic_runtime_properties(path, **READ)),
+                )
+        except EntityNotFoundError:
+            return None
+        return _topic(found, runtime)
+
+    async def close(self) -> None:
+        sdk, self._sdk = self._sdk, None
+        if sdk is not None:
+            await sdk.close()
+        if self._credential is not None:
+            await self._credential.close()
+
+    def _client(self) -> Any:
+        if self._sdk is None:
+            with translating(f"prepare the administration of {self._access.label}"):
+                self._sdk = self._make_client()
+        return self._sdk
+
+    def _make_client(self) -> Any:
+        from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+        from sbpair.azure.http import make_transport
+
+        access = self._access
+        self._transport = make_transport(access.ca_file)
+        if access.connection_string is not None:
+            return ServiceBusAdministrationClient.from_connection_string(
+                access.connection_string.reveal(), transport=self._transport
+            )
+        if self._credential is None:
+            self._credential = token_credential(access)
+        return ServiceBusAdministrationClient(access.host, self._credential, transport=self._transport)
+
+
+def _create_options(settings: QueueSettings) -> dict[str, Any]:
+    """What to say in a create: no "never" (it is the default, and the SDK would write it above the maximum), and
+    nothing a tier could refuse to hear unless it is wanted."""
+    options = {name: value for name, value in _all_options(settings).items() if value is not None}
+    for name in _OPTIONAL:
+        if not options[name]:
+            del options[name]
+    if not settings.requires_duplicate_detection:
+        del options["duplicate_detection_history_time_window"]
+    if settings.status is EntityStatus.ACTIVE:
+        del options["status"]
+    return options
+
+
+def _all_options(settings: QueueSettings) -> dict[str, Any]:
+    """Every settable property by the SDK's names; None stands for "never" or "not set" and is not sent."""
+    return {
+        "lock_duration": timedelta(seconds=settings.lock_duration_seconds),
+        "max_size_in_megabytes": settings.max_size_in_megabytes,
+        "requires_duplicate_detection": settings.requires_duplicate_detection,
+        "duplicate_detection_history_time_window": timedelta(
+            seconds=settings.duplicate_detection_history_time_window_seconds
+        ),
+        "requires_session": settings.requires_session,
+        "default_message_time_to_live": _timedelta(settings.default_message_time_to_live_seconds),
+        "auto_delete_on_idle": _timedelta(settings.auto_delete_on_idle_seconds),
+        "dead_lettering_on_message_expiration": settings.dead_lettering_on_message_expiration,
+        "max_delivery_count": settings.max_delivery_count,
+        "enable_batched_operations": settings.enable_batched_operations,
+        "enable_partitioning": settings.enable_partitioning,
+        "enable_express": settings.enable_express,
+        "status": settings.status.value,
+        "forward_to": settings.forward_to,
+        "forward_dead_lettered_messages_to": settings.forward_dead_lettered_messages_to,
+        "user_metadata": settings.user_metadata,
+        "max_message_size_in_kilobytes": settings.max_message_size_in_kilobytes,
+    }
+
+
+def _timedelta(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _queue(found: Any, runtime: Any | None) -> QueueFacts:
+    rules = tuple(
+        (rule.key_name, tuple(str(getattr(right, "value", right)) for right in rule.rights or ()))
+        for rule in found.authorization_rules or ()
+    )
+    if runtime is None:
+        return QueueFacts(path=found.name, settings=_settings(found), authorization_rules=rules)
+    return QueueFacts(
+        path=found.name,
+        settings=_settings(found),
+        counts=Counts(
+            active=runtime.active_message_count or 0,
+            dead_letter=runtime.dead_letter_message_count or 0,
+            scheduled=runtime.scheduled_message_count or 0,
+            transfer=runtime.transfer_message_count or 0,
+            transfer_dead_letter=runtime.transfer_dead_letter_message_count or 0,
+        ),
+        size_in_bytes=runtime.size_in_bytes or 0,
+        created_at=_epoch(runtime.created_at_utc),
+        updated_at=_epoch(runtime.updated_at_utc),
+        accessed_at=_epoch(runtime.accessed_at_utc),
+        authorization_rules=rules,
+    )
+
+
+def _settings(found: Any) -> QueueSettings:
+    partitioned = bool(found.enable_partitioning)
+    lock_seconds = seconds_of(found.lock_duration)
+    window = seconds_of(found.duplicate_detection_history_time_window)
+    return QueueSettings(
+        lock_duration_seconds=_DEFAULTS.lock_duration_seconds if lock_seconds is None else lock_seconds,
+        max_size_in_megabytes=configured_size(found.max_size_in_megabytes, partitioned),
+        requires_duplicate_detection=bool(found.requires_duplicate_detection),
+        duplicate_detection_history_time_window_seconds=(
+            _DEFAULTS.duplicate_detection_history_time_window_seconds if window is None else window
+        ),
+        requires_session=bool(found.requires_session),
+        default_message_time_to_live_seconds=seconds_of(found.default_message_time_to_live),
+        auto_delete_on_idle_seconds=seconds_of(found.auto_delete_on_idle),
+        dead_lettering_on_message_expiration=bool(found.dead_lettering_on_message_expiration),
+        max_delivery_count=found.max_delivery_count or _DEFAULTS.max_delivery_count,
+        enable_batched_operations=found.enable_batched_operations is not False,
+        enable_partitioning=partitioned,
+        enable_express=bool(found.enable_express),
+        status=entity_status(found.status),
+        forward_to=bare_path(found.forward_to),
+        forward_dead_lettered_messages_to=bare_path(found.forward_dead_lettered_messages_to),
+        user_metadata=found.user_metadata,
+        max_message_size_in_kilobytes=found.max_message_size_in_kilobytes,
+    )
+
+
+def _topic(found: Any, runtime: Any | None) -> TopicFacts:
+    partitioned = bool(found.enable_partitioning)
+    return TopicFacts(
+        path=found.name,
+        status=entity_status(found.status),
+        enable_partitioning=partitioned,
+        requires_duplicate_detection=bool(found.requires_duplicate_detection),
+        max_size_in_megabytes=configured_size(found.max_size_in_megabytes, partitioned),
+        max_message_size_in_kilobytes=found.max_message_size_in_kilobytes,
+        size_in_bytes=(runtime.size_in_bytes or 0) if runtime is not None else 0,
+        subscription_count=runtime.subscription_count if runtime is not None else None,
+    )
+
+
+def configured_size(reported_megabytes: int | None, partitioned: bool) -> int:
+    """Maximum size as configured: a partitioned entity reports that of its 16 partitions together."""
+    if reported_megabytes is None:
+        return _DEFAULTS.max_size_in_megabytes
+    return reported_megabytes // PARTITIONS if partitioned else reported_megabytes
+
+
+def entity_status(value: Any) -> EntityStatus:
+    """The status, UNKNOWN for passing states (Creating, Deleting, ...)."""
+    text = str(getattr(value, "value", value or EntityStatus.ACTIVE.value))
+    return EntityStatus(text) if text in list(EntityStatus) else EntityStatus.UNKNOWN
+
+
+def bare_path(forward: str | None) -> str | None:
+    """A forwarding target as an entity path; the data plane reports it as a URL."""
+    if not forward:
+        return None
+    return urlsplit(forward).path.strip("/") if "://" in forward else forward
+
+
+def _tier(sku: Any) -> Tier | None:
+    text = str(getattr(sku, "value", sku))
+    return Tier(text) if text in list(Tier) else None
+
+
+def _epoch(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

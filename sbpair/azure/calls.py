@@ -1,0 +1,45 @@
+"""What both management clients share: calls within a bound, whole lists, retries, and the meaning of 409."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from sbpair.azure.errors import translating
+from sbpair.core.errors import ConflictError, EntityExistsError
+
+T = TypeVar("T")
+
+CALL_SECONDS: Final = 60.0
+"""Bound of one management call, or of one page of a list, retries included."""
+
+READ: Final = {"retry_total": 2}
+"""Options of a read: it may be tried again within the call's bound."""
+
+WRITE: Final = {"retry_total": 0}
+"""Options of a create or delete: sent twice it can report its own success as a conflict."""
+
+
+async def bounded(call: Awaitable[T]) -> T:
+    """The call's answer; TimeoutError after CALL_SECONDS."""
+    async with asyncio.timeout(CALL_SECONDS):
+        return await call
+
+
+async def every_item(pages: Any) -> list[Any]:
+    """Every item of a paged list, each page bounded."""
+    found: list[Any] = []
+    iterator = pages.by_page()
+    while (page := await bounded(anext(iterator, None))) is not None:
+        found += [item async for item in page]
+    return found
+
+
+@contextmanager
+def changing(tried: str, entity: str) -> Iterator[None]:
+    """Translate errors of an update or delete, where 409 means that another operation is in progress."""
+    try:
+        with translating(tried, entity):
+            yield
+    except EntityExistsError as error:
+        raise ConflictError(error.message, entity=entity) from error

@@ -1,0 +1,33 @@
+"""Which adapter serves a namespace: the one place that chooses."""
+
+from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess
+from sbpair.ports import Messaging, NamespaceAdmin
+
+
+def make_messaging(access: NamespaceAccess) -> Messaging:
+    """The messaging side of a namespace. Connects on first use."""
+    from sbpair.azure.messaging import AzureMessaging
+
+    return AzureMessaging(access)
+
+
+def make_admin(access: NamespaceAccess) -> NamespaceAdmin:
+    """The control plane of a namespace, chosen by `access.control_plane` (`auto`: see `chosen_plane`)."""
+    if chosen_plane(access) is ControlPlane.ARM:
+        from sbpair.azure.management import ArmAdmin
+
+        return ArmAdmin(access)
+    from sbpair.azure.administration import DataPlaneAdmin
+
+    return DataPlaneAdmin(access)
+
+
+def chosen_plane(access: NamespaceAccess) -> ControlPlane:
+    """`auto` means the data plane with a connection string, ARM where subscription and resource group are known,
+    otherwise the data plane."""
+    if access.control_plane is not ControlPlane.AUTO:
+        return access.control_plane
+    with_key = access.auth is AuthMethod.CONNECTION_STRING or access.connection_string is not None
+    if not with_key and access.subscription and access.resource_group:
+        return ControlPlane.ARM
+    return ControlPlane.DATA_PLANE

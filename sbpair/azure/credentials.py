@@ -1,0 +1,132 @@
+"""Credentials by name: one azure-identity credential, tried alone, and an error that says which one it was."""
+
+import asyncio
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from sbpair.azure.errors import scrub
+from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.errors import ConfigurationError, CredentialError
+
+if TYPE_CHECKING:
+    from azure.core.credentials import AccessToken
+
+_REFRESH_BEFORE_EXPIRY_SECONDS = 300.0
+_TOKEN_TIMEOUT_SECONDS = 60.0
+_NEEDS = {
+    AuthMethod.AZURE_CLI: "Sign in with `az login`, or choose another credential.",
+    AuthMethod.MANAGED_IDENTITY: "It works on Azure hosts with an identity assigned only.",
+    AuthMethod.WORKLOAD_IDENTITY: "It needs AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE.",
+    AuthMethod.ENVIRONMENT: "It needs AZURE_TENANT_ID, AZURE_CLIENT_ID and a secret or certificate variable.",
+    AuthMethod.BROWSER: "It needs a browser on this machine.",
+    AuthMethod.DEFAULT: "Name one credential to see only its own error.",
+}
+
+
+class NamedCredential:
+    """An azure-identity credential under the name the user gave it; satisfies azure-core's AsyncTokenCredential.
+
+    Tokens are kept until five minutes before they expire, so that many links of one namespace cost one request
+    (the Azure CLI credential starts a process each time).
+    """
+
+    def __init__(self, method: AuthMethod, inner: Any) -> None:
+        self.method = method
+        self._inner = inner
+        self._lock = asyncio.Lock()
+        self._tokens: dict[tuple[str, ...], AccessToken] = {}
+
+    async def get_token(
+        self, *scopes: str, claims: str | None = None, tenant_id: str | None = None, enable_cae: bool = False, **_: Any
+    ) -> "AccessToken":
+        """A token for the scopes.
+
+        Raises:
+            CredentialError: the credential could not give one; the message names it.
+        """
+        options = {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
+        async with self._lock:
+            known = self._tokens.get(scopes)
+            fresh_until = known.expires_on - _REFRESH_BEFORE_EXPIRY_SECONDS if known is not None else 0.0
+            if known is not None and time.time() < fresh_until and not claims:
+                return known
+            fresh = await self._ask(scopes, {name: value for name, value in options.items() if value})
+            self._tokens[scopes] = fresh
+            return fresh
+
+    async def _ask(self, scopes: tuple[str, ...], options: dict[str, Any]) -> "AccessToken":
+        try:
+            async with asyncio.timeout(_TOKEN_TIMEOUT_SECONDS):
+                token: AccessToken = await self._inner.get_token(*scopes, **options)
+                return token
+        except Exception as error:
+            text = " ".join(scrub(str(error)).split())[:400] or type(error).__name__
+            raise CredentialError(
+                f"The credential `{self.method}` gave no token for {', '.join(scopes)}: {text}",
+                hint=_NEEDS.get(self.method),
+            ) from error
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def __aenter__(self) -> "NamedCredential":
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.close()
+
+
+class _BrowserCredential:
+    """azure-identity has no asynchronous browser credential; its synchronous one runs in a thread."""
+
+    def __init__(self) -> None:
+        from azure.identity import InteractiveBrowserCredential
+
+        self._inner = InteractiveBrowserCredential()
+
+    async def get_token(self, *scopes: str, **options: Any) -> Any:
+        return await asyncio.to_thread(self._inner.get_token, *scopes, **options)
+
+    async def close(self) -> None:
+        self._inner.close()
+
+
+def token_credential(access: NamespaceAccess) -> NamedCredential:
+    """The Entra ID credential the access names.
+
+    Raises:
+        ConfigurationError: the access is a connection string, which has no token.
+        CredentialError: the credential cannot even be made (a variable is missing).
+    """
+    if access.auth is AuthMethod.CONNECTION_STRING:
+        raise ConfigurationError(
+            f"{access.label} is reached by a connection string, which Azure Resource Manager does not take.",
+            hint="Choose an Entra ID credential with --auth, or --control-plane data-plane.",
+        )
+    try:
+        return NamedCredential(access.auth, _make(access.auth))
+    except Exception as error:
+        raise CredentialError(
+            f"The credential `{access.auth}` cannot be used: {scrub(str(error))}", hint=_NEEDS.get(access.auth)
+        ) from error
+
+
+def _make(method: AuthMethod) -> Any:
+    from azure.identity import aio
+
+    if method is AuthMethod.BROWSER:
+        return _BrowserCredential()
+    factories = {
+        AuthMethod.AZURE_CLI: aio.AzureCliCredential,
+        AuthMethod.MANAGED_IDENTITY: aio.ManagedIdentityCredential,
+        AuthMethod.WORKLOAD_IDENTITY: aio.WorkloadIdentityCredential,
+        AuthMethod.ENVIRONMENT: aio.EnvironmentCredential,
+        AuthMethod.DEFAULT: aio.DefaultAzureCredential,
+    }
+    return factories[method]()

@@ -1,0 +1,46 @@
+"""Durations as the management APIs write them: ISO 8601, where TimeSpan.MaxValue stands for "never".
+
+Arithmetic is exact: both SDKs lose the last digits of TimeSpan.MaxValue on the way out and the service refuses a
+value above it, so "never" is left out of requests or written as this very text.
+"""
+
+import re
+from datetime import timedelta
+
+NEVER = "P10675199DT2H48M5.4775807S"
+"""TimeSpan.MaxValue."""
+
+_NEVER_DAYS = 10675199
+_ISO = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+def seconds_of(value: timedelta | str | None) -> float | None:
+    """Seconds of a duration in either client's form; None for "never" and for none at all."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return None if value.days >= _NEVER_DAYS else value.total_seconds()
+    match = _ISO.fullmatch(value)
+    if match is None:
+        raise ValueError(f"{value!r} is not an ISO 8601 duration")
+    days = int(match["days"] or 0)
+    if days >= _NEVER_DAYS:
+        return None
+    return (
+        days * 86400 + int(match["hours"] or 0) * 3600 + int(match["minutes"] or 0) * 60 + float(match["seconds"] or 0)
+    )
+
+
+def to_iso(seconds: float) -> str:
+    """ISO 8601 text of a duration: 90.5 is `PT1M30.5S`."""
+    minutes, rest = divmod(round(seconds * 1000), 60_000)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    whole, milliseconds = divmod(rest, 1000)
+    clock = "".join(f"{number}{unit}" for number, unit in ((hours, "H"), (minutes, "M")) if number)
+    if rest or not (days or clock):
+        fraction = f".{milliseconds:03d}".rstrip("0") if milliseconds else ""
+        clock += f"{whole}{fraction}S"
+    return f"P{f'{days}D' if days else ''}{f'T{clock}' if clock else ''}"

@@ -1,0 +1,126 @@
+"""What the adapters read from and put around encoded messages: receipts' facts, batches, schedule requests."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sbpair.amqp import codec, sections
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.types import AmqpError, MapPairs, Symbol
+from sbpair.core.message import Received, State
+
+_SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
+_ENQUEUED_TIME = Symbol("x-opt-enqueued-time")
+_LOCKED_UNTIL = Symbol("x-opt-locked-until")
+_PARTITION_KEY = Symbol("x-opt-partition-key")
+_STATE = Symbol("x-opt-message-state")
+_STATES = {1: State.DEFERRED, 2: State.SCHEDULED}
+_SHORT_DESCRIPTOR = b"\x00\x53"
+_UNREADABLE = (AmqpError, AttributeError, IndexError, TypeError, ValueError)
+"""What reading raises where a section or a field is not of the kind it should be."""
+_NO_MAP: Mapping[Any, Any] = {}
+
+
+def to_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
+    """A Received with what the broker wrote on the message; `locked_until` overrides (sessions, deferred messages).
+
+    A payload that is no AMQP message still comes through, with sequence number 0 and nothing known: it is the
+    caller's to dead-letter or leave, not ours to lose.
+    """
+    try:
+        return _described(payload, source, receipt, locked_until)
+    except _UNREADABLE:
+        return Received(payload=payload, sequence_number=0, source=source, locked_until=locked_until, receipt=receipt)
+
+
+def _described(payload: bytes, source: str, receipt: object, locked_until: float | None) -> Received:
+    header, annotations, properties = _read(payload)
+    until = _seconds(annotations.get(_LOCKED_UNTIL)) if receipt is not None else None
+    return Received(
+        payload=payload,
+        sequence_number=int(annotations.get(_SEQUENCE_NUMBER) or 0),
+        source=source,
+        message_id=_id_text(sections.field(properties, PropertyField.MESSAGE_ID)),
+        session_id=_id_text(sections.field(properties, PropertyField.GROUP_ID)),
+        partition_key=_id_text(annotations.get(_PARTITION_KEY)),
+        enqueued_at=_seconds(annotations.get(_ENQUEUED_TIME)),
+        locked_until=until if locked_until is None else locked_until,
+        delivery_count=int(sections.field(header, HeaderField.DELIVERY_COUNT) or 0),
+        state=_STATES.get(int(annotations.get(_STATE) or 0), State.ACTIVE),
+        receipt=receipt,
+    )
+
+
+def batch(payloads: Sequence[bytes]) -> bytes:
+    """A batch (message format 0x80013700): one Data section per message, under an envelope with the message id,
+    session and partition key of the first, by which the service places the batch."""
+    annotations, properties = _placing(payloads[0])
+    return sections.build(
+        message_annotations={_PARTITION_KEY: annotations[_PARTITION_KEY]} if _PARTITION_KEY in annotations else None,
+        properties=properties or None,
+        data=payloads,
+    )
+
+
+def schedule_entry(payload: bytes) -> dict[str, Any]:
+    """One message of a `schedule-message` request."""
+    annotations, properties = _placing(payload)
+    entry: dict[str, Any] = {"message-id": _id_text(properties.get(PropertyField.MESSAGE_ID))}
+    if PropertyField.GROUP_ID in properties:
+        entry["session-id"] = _id_text(properties[PropertyField.GROUP_ID])
+    if _PARTITION_KEY in annotations:
+        entry["partition-key"] = _id_text(annotations[_PARTITION_KEY])
+    entry["message"] = bytearray(payload)
+    return entry
+
+
+def _placing(payload: bytes) -> tuple[Mapping[Any, Any], dict[int, Any]]:
+    try:
+        _, annotations, properties = _read(payload)
+    except _UNREADABLE:
+        return _NO_MAP, {}
+    wanted = (PropertyField.MESSAGE_ID, PropertyField.GROUP_ID)
+    found = {int(index): sections.field(properties, index) for index in wanted}
+    return annotations, {index: value for index, value in found.items() if value is not None}
+
+
+def _read(payload: bytes) -> tuple[list[Any] | None, Mapping[Any, Any], list[Any] | None]:
+    """Header, annotations of the message, properties. What follows them is not even skipped over."""
+    found: dict[int, Any] = {}
+    position = 0
+    while payload[position : position + 2] == _SHORT_DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
+        section = payload[position + 2]
+        if section == Section.DELIVERY_ANNOTATIONS:
+            position = codec.skip(payload, position + 3)
+        else:
+            found[section], position = codec.decode(payload, position + 3)
+    if payload[position : position + 2] != _SHORT_DESCRIPTOR and position < len(payload):
+        return _read_spelled_out(payload)
+    return found.get(Section.HEADER), _as_mapping(found.get(Section.MESSAGE_ANNOTATIONS)), found.get(Section.PROPERTIES)
+
+
+def _read_spelled_out(payload: bytes) -> tuple[list[Any] | None, Mapping[Any, Any], list[Any] | None]:
+    """The same for a message with long forms of descriptors."""
+    spans = sections.scan(payload)
+    header = sections.read(payload, spans, Section.HEADER)
+    annotations = sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS)
+    return header, _as_mapping(annotations), sections.read(payload, spans, Section.PROPERTIES)
+
+
+def _as_mapping(value: Any) -> Mapping[Any, Any]:
+    if isinstance(value, MapPairs):
+        return {key: item for key, item in value.items() if isinstance(key, Symbol)}
+    return value or _NO_MAP
+
+
+def _id_text(value: Any) -> str | None:
+    """An id for people and comparisons; the encoded message keeps its type."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value) if isinstance(value, UUID) else str(int(value))
+
+
+def _seconds(timestamp: Any) -> float | None:
+    return None if timestamp is None else int(timestamp) / 1000

@@ -1,0 +1,303 @@
+"""MessageReceiver over azure-servicebus: exact bytes under peek-lock, settled in a pipeline, browsed, deferred."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sbpair.azure import frames
+from sbpair.azure.browse import Browser, partition_of
+from sbpair.azure.errors import WireError, translate, translating
+from sbpair.azure.links import Link
+from sbpair.azure.payloads import to_received
+from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Wire
+from sbpair.core.errors import ArgumentRefusedError, LockLostError
+from sbpair.core.message import Disposition, Received
+
+REQUEST_SECONDS = 30.0
+"""Bound of one renewal, browse page or deferred receive."""
+SETTLE_SECONDS = 15.0
+"""Bound of the wait for a settlement's confirmation."""
+
+_IDLE_SECONDS = 1.0
+_DRAIN_SECONDS = 1.0
+_FLOW_SECONDS = 5.0
+"""What a receive may take beyond its wait to tell the service about credit: only a stalled connection needs it."""
+_MAX_PEEK = 250
+_PEEK = b"com.microsoft:peek-message"
+_RECEIVE_DEFERRED = b"com.microsoft:receive-by-sequence-number"
+_RENEW = b"com.microsoft:renew-lock"
+_RENEW_SESSION = b"com.microsoft:renew-session-lock"
+_UPDATE = b"com.microsoft:update-disposition"
+_PEEK_LOCK_MODE = 1
+_TOKEN_BYTES = 16
+_ON_LINK = {
+    Disposition.COMPLETE: (frames.ACCEPTED, "accepted"),
+    Disposition.ABANDON: (frames.MODIFIED_FAILED, "modified"),
+    Disposition.DEFER: (frames.MODIFIED_UNDELIVERABLE, "modified"),
+}
+_BY_REQUEST = {
+    Disposition.COMPLETE: "completed",
+    Disposition.ABANDON: "abandoned",
+    Disposition.RELEASE: "abandoned",
+    Disposition.DEFER: "defered",
+    Disposition.DEAD_LETTER: "suspended",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Receipt:
+    """What settles a message: its delivery on a link, or the lock token alone (deferred messages)."""
+
+    wire: ReceiverWire | None = None
+    delivery: Delivery | None = None
+    deferred_token: UUID | None = None
+
+    @property
+    def token(self) -> UUID | None:
+        """The lock token, by which `$management` knows the lock. On a link it is the delivery's tag."""
+        if self.delivery is None:
+            return self.deferred_token
+        return UUID(bytes_le=self.delivery.tag) if len(self.delivery.tag) == _TOKEN_BYTES else None
+
+
+class AzureReceiver:
+    """Receives from one queue, subscription or sub-queue; `session_id` binds it to that session.
+
+    Without prefetch nothing is asked of the service but what a `receive` waits for; what comes in late is handed
+    to the next call, or given back (without a failed delivery) when there is none within a second.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        source: str,
+        make_sdk: Callable[[], Any],
+        on_close: Callable[[object], None],
+        *,
+        session_id: str | None,
+        next_session: bool = False,
+        prefetch: int = 0,
+        open_seconds: float = 15.0,
+    ) -> None:
+        self._host = host
+        self._source = source
+        self._wanted_session = session_id
+        self._next_session = next_session
+        self._prefetch = prefetch
+        self._link = Link(lambda: ReceiverWire(make_sdk()), open_seconds=open_seconds)
+        self._browsing = Link(lambda: ManagementWire(make_sdk()))
+        self._open_seconds = open_seconds
+        self._browser = Browser()
+        self._receiving = asyncio.Lock()
+        self._idle: asyncio.Task[None] | None = None
+        self._held_session: ReceiverWire | None = None
+        self._on_close = on_close
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    @property
+    def session_id(self) -> str | None:
+        held = self._held_session
+        return held.session_id if held is not None else self._wanted_session
+
+    async def receive(self, max_messages: int, *, wait_seconds: float) -> list[Received]:
+        with translating(f"receive from {self._source} on {self._host}", self._source):
+            wire = await self._wire()
+            deadline = time.monotonic() + wait_seconds
+            async with asyncio.timeout(wait_seconds + _FLOW_SECONDS), self._receiving:
+                await self._stop_idling()
+                deliveries = await self._collect(wire, max_messages, deadline)
+                if self._prefetch:
+                    await self._top_up(wire, 0)
+                else:
+                    await self._expect_nothing(wire, got_any=bool(deliveries))
+            return [self._received(wire, delivery) for delivery in deliveries]
+
+    async def _wire(self) -> ReceiverWire:
+        if self._next_session and self._held_session is not None and self._held_session.failed:
+            raise LockLostError(f"The session of {self._source} is lost; ask for the next one.", entity=self._source)
+        wire = await self._link.get(timeout_seconds=self._open_seconds)
+        if self._wanted_session is not None or self._next_session:
+            self._held_session = wire
+        return wire
+
+    async def _collect(self, wire: ReceiverWire, max_messages: int, deadline: float) -> list[Delivery]:
+        while not wire.arrived:
+            wire.raise_if_failed()
+            wire.arrival.clear()
+            await self._top_up(wire, max_messages)
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    await wire.arrival.wait()
+            except TimeoutError:
+                break
+        wire.raise_if_failed()
+        return [wire.arrived.popleft() for _ in range(min(max_messages, len(wire.arrived)))]
+
+    async def _top_up(self, wire: ReceiverWire, max_messages: int) -> None:
+        wanted = max(self._prefetch, max_messages) - len(wire.arrived)
+        enough = wanted // 2 if self._prefetch else wanted - 1
+        if wire.credit <= enough and wanted > 0:
+            await wire.grant(wanted)
+
+    async def _expect_nothing(self, wire: ReceiverWire, *, got_any: bool) -> None:
+        """Nobody waits any more. Credit that is left after a success is for messages already on their way."""
+        if not got_any and wire.credit > 0:
+            await wire.grant(0)
+        self._idle = asyncio.create_task(self._give_back_late_ones(wire))
+        self._idle.add_done_callback(_forget)
+
+    async def _give_back_late_ones(self, wire: ReceiverWire) -> None:
+        await asyncio.sleep(_IDLE_SECONDS)
+        async with self._receiving:
+            if not wire.failed:
+                await wire.drain(timeout_seconds=_DRAIN_SECONDS)
+                self._release_arrived(wire)
+
+    def _release_arrived(self, wire: ReceiverWire) -> None:
+        if wire.arrived and not wire.failed:
+            wire.release(list(wire.arrived))
+        wire.arrived.clear()
+
+    async def _stop_idling(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.cancel()
+
+    def _received(self, wire: ReceiverWire, delivery: Delivery) -> Received:
+        return to_received(delivery.payload, self._source, Receipt(wire, delivery), wire.session_locked_until)
+
+    async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[Received]:
+        """Lock deferred messages by number, all or none of those in one partition."""
+        found: list[Received] = []
+        with translating(f"receive deferred messages of {self._source} on {self._host}", self._source):
+            wire = await self._request_wire()
+            for partition in sorted({partition_of(number) for number in sequence_numbers}):
+                numbers = [number for number in sequence_numbers if partition_of(number) == partition]
+                found += await self._deferred(wire, numbers)
+        return found
+
+    async def _deferred(self, wire: Wire, numbers: Sequence[int]) -> list[Received]:
+        body = {
+            "sequence-numbers": wire.array([wire.integer(number, "long") for number in numbers]),
+            "receiver-settle-mode": wire.integer(_PEEK_LOCK_MODE, "uint"),
+        }
+        answer = await self._request(wire, _RECEIVE_DEFERRED, body)
+        if answer.status == 204:
+            return []
+        return [
+            to_received(bytes(one[b"message"]), self._source, Receipt(deferred_token=one[b"lock-token"]))
+            for one in answer.value[b"messages"]
+        ]
+
+    async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
+        with translating(f"browse {self._source} on {self._host}", self._source):
+            wire = await self._request_wire()
+
+            async def ask(start: int) -> list[Received]:
+                body = {
+                    "from-sequence-number": wire.integer(start, "long"),
+                    "message-count": min(max_messages, _MAX_PEEK),
+                }
+                answer = await self._request(wire, _PEEK, body)
+                entries = answer.value[b"messages"] if answer.status == 200 else []
+                return [to_received(bytes(one[b"message"]), self._source) for one in entries]
+
+            return await self._browser.next_page(ask, from_sequence_number)
+
+    async def settle(
+        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
+    ) -> None:
+        receipt = received.receipt
+        if not isinstance(receipt, Receipt):
+            raise ArgumentRefusedError("A browsed message has no lock and cannot be settled.", entity=self._source)
+        with translating(f"{disposition} a message of {self._source} on {self._host}", self._source):
+            if receipt.wire is None or receipt.delivery is None or receipt.wire.failed:
+                await self._settle_by_request(receipt, disposition, reason, description)
+            elif disposition is Disposition.RELEASE:
+                receipt.wire.release([receipt.delivery])
+            else:
+                await self._settle_on_link(receipt.wire, receipt.delivery, disposition, reason, description)
+
+    async def _settle_on_link(
+        self, wire: ReceiverWire, delivery: Delivery, disposition: Disposition, reason: str, description: str
+    ) -> None:
+        if disposition is Disposition.DEAD_LETTER:
+            outcome, expected = frames.rejected(reason, description), "rejected"
+        else:
+            outcome, expected = _ON_LINK[disposition]
+        confirmed = wire.settle(delivery, outcome, expected)
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await confirmed
+        except TimeoutError as error:
+            raise TimeoutError("the settlement was not confirmed in time") from error
+        except WireError as error:
+            translated = translate(error, f"{disposition} a message of {self._source} on {self._host}", self._source)
+            # Without the link there is no answer: the settlement may have been applied.
+            translated.uncertain = wire.failed
+            raise translated from error
+
+    async def _settle_by_request(
+        self, receipt: Receipt, disposition: Disposition, reason: str, description: str
+    ) -> None:
+        """By lock token: for deferred messages, and for locks that outlived the link they came on."""
+        if receipt.token is None or (receipt.wire is not None and receipt.wire.session_id is not None):
+            raise LockLostError(f"The lock went with the connection to {self._source}.", entity=self._source)
+        wire = await self._request_wire()
+        body: dict[str, Any] = {
+            "disposition-status": _BY_REQUEST[disposition],
+            "lock-tokens": wire.array([receipt.token]),
+        }
+        if disposition is Disposition.DEAD_LETTER:
+            body |= {"deadletter-reason": reason, "deadletter-description": description}
+        await self._request(wire, _UPDATE, body)
+
+    async def renew_lock(self, received: Received) -> float:
+        receipt = received.receipt
+        if not isinstance(receipt, Receipt):
+            raise ArgumentRefusedError("A browsed message has no lock to renew.", entity=self._source)
+        with translating(f"renew a lock on {self._source} of {self._host}", self._source):
+            wire = await self._request_wire()
+            if receipt.wire is not None and receipt.wire.session_id is not None:
+                answer = await self._request(wire, _RENEW_SESSION, {"session-id": receipt.wire.session_id})
+                return int(answer.value[b"expiration"]) / 1000
+            answer = await self._request(wire, _RENEW, {"lock-tokens": wire.array([receipt.token])})
+            return int(answer.value[b"expirations"][0]) / 1000
+
+    async def _request_wire(self) -> Wire:
+        """The receiver's own connection if it is there, else one for requests alone."""
+        if self._wanted_session is not None or self._next_session:
+            return await self._wire()
+        return self._link.current or await self._browsing.get(timeout_seconds=REQUEST_SECONDS)
+
+    async def _request(self, wire: Wire, operation: bytes, body: dict[str, Any]) -> Answer:
+        session_id = self.session_id
+        if session_id is not None:
+            body.setdefault("session-id", session_id)
+        async with asyncio.timeout(REQUEST_SECONDS + 1.0):
+            answer = await wire.request(operation, body, timeout_seconds=REQUEST_SECONDS)
+        if answer.status not in (200, 202, 204):
+            raise WireError(answer.condition, answer.description, status=answer.status)
+        return answer
+
+    async def close(self) -> None:
+        await self._stop_idling()
+        wire = self._link.current
+        if wire is not None:
+            await wire.drain(timeout_seconds=_DRAIN_SECONDS)
+            self._release_arrived(wire)
+        await self._link.close()
+        await self._browsing.close()
+        self._on_close(self)
+
+
+def _forget(task: "asyncio.Task[None]") -> None:
+    """A connection that breaks while late messages are given back is told to the next caller, by the wire."""
+    if not task.cancelled():
+        task.exception()

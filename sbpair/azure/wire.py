@@ -1,0 +1,777 @@
+"""The lossless wire: the one file that touches private parts of azure-servicebus (release line 7.15).
+
+The SDK makes the connection: DNS, TLS or WebSocket, SASL, claims, token refresh, the attach of the link, the request
+and response of `$management`. Then this file takes over what crosses the connection, by attributes of these instances
+only; nothing is patched for other users of the SDK in the process:
+
+* `connection.listen` no longer reads the socket; it waits for news from the one task here that does. The SDK's own
+  reader holds the lock that its writer needs, for up to 0.2 seconds at a time, which is why its concurrent settlements
+  crawl. Its other code keeps working, several calls at once.
+* `link._incoming_transfer` keeps the payload bytes of a message as they are. Nothing is decoded, so a message that the
+  SDK cannot decode (char, decimal32, ...) is received like any other and cannot poison the receiver.
+* `link._incoming_flow` and `link._incoming_disposition` resolve futures. Sends and settlements are pipelined: written
+  as fast as credit allows, confirmed in any order.
+
+`self_test` proves on synthetic bytes that these hooks still take; a release that moved them is refused with a clear
+message instead of altering messages.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from sbpair.azure import frames
+from sbpair.azure.errors import WireError
+from sbpair.core.errors import IncompatibleSdkError
+
+IDLE_TIMEOUT_SECONDS = 60
+"""Asked of the peer in the open frame: it sends an empty frame at half of this, so that silence means loss."""
+
+_SILENCE_SECONDS = 1.5 * IDLE_TIMEOUT_SECONDS
+_HOUSEKEEPING_SECONDS = 2.0
+_LISTEN_SECONDS = 0.2
+_READ_BYTES = 1 << 18
+_WRITE_BYTES = 1 << 18
+_GOODBYE_SECONDS = 2.0
+_ATTACHED = 3
+_SUPPORTED_RELEASE = "7.15."
+_TRANSFER, _HANDLE, _DELIVERY_ID, _DELIVERY_TAG, _SETTLED, _MORE, _ABORTED, _PAYLOAD = 20, 0, 1, 2, 4, 5, 9, 11
+_MAX_SERIAL = 1 << 32
+_PROTOCOL_HEADER = ord("A")
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message as it came: its bytes and what settles it."""
+
+    payload: bytes
+    delivery_id: int
+    tag: bytes
+    arrived_at: float
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """One transfer to be sent; `confirmed` is resolved by the peer's disposition."""
+
+    payload: bytes
+    message_format: int
+    confirmed: "asyncio.Future[None]"
+    written: bool = False
+    answered: bool = False
+    """The peer said what became of it; without that a written transfer may have arrived or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Response of a `$management` request."""
+
+    status: int
+    value: Any
+    condition: str | None
+    description: str
+
+
+class Wire:
+    """One sender or receiver of the SDK whose connection is read and written by tasks of ours."""
+
+    def __init__(self, sdk: Any) -> None:
+        self._sdk = sdk
+        self._client: Any = None
+        self._connection: Any = None
+        self._link: Any = None
+        self._failure: Exception | None = None
+        self._ready = False
+        self._closing = False
+        self._news = asyncio.Event()
+        self._seen = 0
+        self._told = 0
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heard_at = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """The link or its connection is gone; nothing more will come of this wire."""
+        return self._failure is not None or self._closing
+
+    def silent_for(self) -> float:
+        """Seconds since the peer was last heard."""
+        return time.monotonic() - self._heard_at
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the wire, if it has ended."""
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise WireError("amqp:socket-error", "The connection was closed.")
+
+    async def open(self) -> None:
+        """Connect, authenticate and attach. The caller bounds the time; cancellation leaves nothing behind.
+
+        Raises:
+            WireError, and what the operating system or the credential raises.
+        """
+        try:
+            await self._open()
+        except BaseException as error:
+            await self.abort()
+            if isinstance(error, Exception):
+                raise _plain(error) from error
+            raise
+        self._ready = True
+
+    async def _open(self) -> None:
+        from azure.servicebus.aio import _async_utils
+
+        authenticate: Any = _async_utils.create_authentication
+        self._make_client(await authenticate(self._sdk))
+        client = self._client = self._sdk._handler
+        client._idle_timeout = IDLE_TIMEOUT_SECONDS
+        await client.open_async()
+        self._take_over(client)
+        while not await client.client_ready_async():
+            self._raise_failure()
+        self._raise_failure()
+        if self._link is not None and self._link.get_state().value != _ATTACHED:
+            raise WireError("amqp:link:detach-forced", "The link was not attached.")
+        self._sdk._running = True
+
+    def _make_client(self, authentication: Any) -> None:
+        self._sdk._create_handler(authentication)
+
+    def _take_over(self, client: Any) -> None:
+        self._connection = client._connection
+        self._connection.listen = self._listen
+        self._hook_next_link(client._session)
+        self._heard_at = time.monotonic()
+        for work in (self._read_loop(), self._write_loop(), self._keep_house()):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
+
+    def _hook_next_link(self, session: Any) -> None:
+        """The next link the SDK makes on the session is the entity's own; later ones are those of `$management`."""
+        for maker in ("create_sender_link", "create_receiver_link"):
+            setattr(session, maker, self._hooking(session, maker))
+
+    def _hooking(self, session: Any, maker: str) -> Any:
+        def make(*arguments: Any, **options: Any) -> Any:
+            for name in ("create_sender_link", "create_receiver_link"):
+                delattr(session, name)
+            self._link = getattr(session, maker)(*arguments, **options)
+            self._hook(self._link)
+            return self._link
+
+        return make
+
+    def _hook(self, link: Any) -> None:
+        """Take over what comes in on the entity's link."""
+
+    def _compose(self) -> bytes:
+        """What is to be written now; empty when there is nothing or no leave to write it."""
+        return b""
+
+    def _give_up(self, error: Exception) -> None:
+        """Fail everything that waits for the peer."""
+
+    async def _read_loop(self) -> None:
+        source = _Source(self._connection._transport)
+        buffer = frames.FrameBuffer(source.left_over())
+        chunk = b""
+        while True:
+            for channel, body in buffer.feed(chunk):
+                await self._process(channel, body)
+            self._tell()
+            chunk = await source.read()
+
+    async def _process(self, channel: int, body: memoryview) -> None:
+        from azure.servicebus._pyamqp._decode import decode_frame
+
+        self._seen += 1
+        if not body:
+            return
+        frame = (0, bytes(body)) if body[0] == _PROTOCOL_HEADER else decode_frame(body)
+        await self._connection._process_incoming_frame(channel, frame)
+
+    def _tell(self) -> None:
+        """Frames were processed: check what became of connection and link, wake everybody who listens."""
+        self._heard_at = time.monotonic()
+        self._connection._last_frame_received_time = time.time()
+        if not self._closing:
+            self._check_alive()
+        self._wake_listeners()
+
+    def _wake_listeners(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _check_alive(self) -> None:
+        connection = self._connection
+        if connection._error is not None or not connection._can_read():
+            self._fail(connection._error or WireError("amqp:connection:forced", "The peer closed the connection."))
+        elif self._ready and self._link is not None and self._link.state.value != _ATTACHED:
+            self._fail(self._link._error or WireError("amqp:link:detach-forced", "The link was detached."))
+
+    async def _listen(self, wait: float | bool = False, batch: int = 1, **_: Any) -> None:
+        """Stands in for the connection's `listen`: returns when frames came since the last call, or after `wait`."""
+        self._raise_failure()
+        if self._told == self._seen:
+            seconds = wait if not isinstance(wait, bool) and wait > 0 else _LISTEN_SECONDS
+            news = self._news
+            try:
+                async with asyncio.timeout(seconds):
+                    await news.wait()
+            except TimeoutError:
+                return
+        self._told = self._seen
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _write_loop(self) -> None:
+        connection = self._connection
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while data := self._compose():
+                connection._last_frame_sent_time = time.time()
+                await connection._transport.write(data)
+
+    async def _keep_house(self) -> None:
+        """Heartbeats, token refresh, and the verdict on a silent peer."""
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            if time.monotonic() - self._heard_at > _SILENCE_SECONDS:
+                raise WireError("amqp:socket-error", f"Nothing was heard for {_SILENCE_SECONDS:.0f} seconds.")
+            await self._connection._get_remote_timeout(time.time())
+            if self._client._cbs_authenticator is not None:
+                await self._client._cbs_authenticator.handle_token()
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = _plain(error)
+            self._give_up(self._failure)
+            self._wake_listeners()
+
+    async def request(self, operation: bytes, body: dict[str, Any], *, timeout_seconds: float) -> Answer:
+        """One `$management` request on this connection.
+
+        Raises:
+            WireError: the link to `$management` was refused, or the connection is lost.
+        """
+        self.raise_if_failed()
+        try:
+            answer: Answer = await self._sdk._mgmt_request_response(
+                operation, body, _as_answer, timeout=timeout_seconds
+            )
+        except Exception as error:
+            raise self._management_error(error) from error
+        return answer
+
+    def _management_error(self, error: Exception) -> Exception:
+        """The SDK reports a refused management link without its cause, and would keep the dead link: mend both."""
+        links = self._client._mgmt_links if self._client is not None else {}
+        for node, operation in list(links.items()):
+            pair = operation._mgmt_link
+            for link in (pair._request_link, pair._response_link):
+                if link._error is not None:
+                    del links[node]
+                    return _plain(link._error)
+        return _plain(error)
+
+    def integer(self, value: int, width: str) -> Any:
+        """An integer for a management body in the width the service wants: `long` or `uint`."""
+        kind = self._sdk._amqp_transport
+        return kind.AMQP_LONG_VALUE(value) if width == "long" else kind.AMQP_UINT_VALUE(value)
+
+    def array(self, items: Sequence[Any]) -> Any:
+        return self._sdk._amqp_transport.AMQP_ARRAY_VALUE(list(items))
+
+    async def close(self) -> None:
+        """Detach, wait for the peer to have seen everything sent so far, disconnect; bounded, never raises."""
+        alive = self._ready and not self.failed
+        self._closing = True
+        try:
+            if alive:
+                # Whatever goes wrong in a farewell ends in the same place: the connection is dropped below.
+                with suppress(Exception):
+                    async with asyncio.timeout(_GOODBYE_SECONDS):
+                        await self._say_goodbye()
+                        await self._stop_tasks()
+                        del self._connection.listen
+                        await self._client.close_async()
+        finally:
+            await self.abort()
+
+    async def _say_goodbye(self) -> None:
+        while data := self._compose():
+            await self._connection._transport.write(data)
+        if self._link is None:
+            return
+        await self._link.detach(close=True)
+        while self._link.state.name == "DETACH_SENT" and self._failure is None:
+            await self._listen()
+
+    async def _stop_tasks(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def abort(self) -> None:
+        """Drop the connection at once."""
+        self._closing = True
+        await self._stop_tasks()
+        self._give_up(self._failure or WireError("amqp:socket-error", "The connection was closed."))
+        connection = self._connection or getattr(self._client, "_connection", None)
+        transport = getattr(connection, "_transport", None)
+        writer = getattr(transport, "writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        session = getattr(transport, "session", None)
+        if session is not None and not session.closed:
+            await session.close()
+        self._sdk._running = False
+
+
+class ManagementWire(Wire):
+    """A connection without a link, for requests to `$management` alone: browsing needs no receiver, and an entity
+    with sessions refuses one that names no session."""
+
+    def _make_client(self, authentication: Any) -> None:
+        sdk = self._sdk
+        sdk._handler = sdk._amqp_transport.create_mgmt_client_async(
+            config=sdk._config,
+            auth=authentication,
+            properties=sdk._properties,
+            retry_policy=sdk._error_policy,
+            client_name=sdk._name,
+        )
+
+    def _hook_next_link(self, session: Any) -> None:
+        """There is no link of the entity: what the SDK makes here are those of `$management`, which it minds itself."""
+
+
+class SenderWire(Wire):
+    """Sends encoded messages, many at once, on one link."""
+
+    def __init__(self, sdk: Any) -> None:
+        super().__init__(sdk)
+        self._credit = 0
+        self._queue: deque[Outgoing] = deque()
+        self._unconfirmed: dict[int, Outgoing] = {}
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """What the link said it takes; None if it said nothing."""
+        return self._link.remote_max_message_size or None
+
+    @property
+    def max_batch_bytes(self) -> int | None:
+        """The vendor's separate limit for batches, where the link names one."""
+        told = (self._link.remote_properties or {}).get(b"com.microsoft:max-message-batch-size")
+        return int(told) if told else None
+
+    def send(self, payload: bytes, message_format: int) -> Outgoing:
+        """Queue one transfer; await its `confirmed`. Cancel that future to take it back if it is not written yet."""
+        self.raise_if_failed()
+        outgoing = Outgoing(payload, message_format, asyncio.get_running_loop().create_future())
+        self._queue.append(outgoing)
+        self._wake.set()
+        return outgoing
+
+    def _hook(self, link: Any) -> None:
+        link._incoming_flow = self._on_flow
+        link._incoming_disposition = self._on_disposition
+
+    async def _on_flow(self, frame: Sequence[Any]) -> None:
+        _, _, _, _, handle, delivery_count, link_credit, *_ = frame
+        if handle is not None and link_credit is not None:
+            self._credit = (delivery_count or 0) + link_credit - self._link.delivery_count
+        self._wake.set()
+
+    def _compose(self) -> bytes:
+        session = self._link._session
+        blobs: list[bytes] = []
+        size = 0
+        while self._queue and size < _WRITE_BYTES:
+            outgoing = self._queue[0]
+            if outgoing.confirmed.done():
+                self._queue.popleft()
+                continue
+            if self._credit <= 0 or session.remote_incoming_window <= 0:
+                break
+            self._queue.popleft()
+            blobs.append(self._transfer(session, outgoing))
+            size += len(blobs[-1])
+        return b"".join(blobs)
+
+    def _transfer(self, session: Any, outgoing: Outgoing) -> bytes:
+        link = self._link
+        delivery_id = session.next_outgoing_id
+        link.delivery_count = (link.delivery_count + 1) % _MAX_SERIAL
+        data, count = frames.transfer_frames(
+            session.channel,
+            link.handle,
+            delivery_id,
+            link.delivery_count.to_bytes(4, "big"),
+            outgoing.message_format,
+            outgoing.payload,
+            self._connection._remote_max_frame_size,
+        )
+        session.next_outgoing_id = (delivery_id + count) % _MAX_SERIAL
+        session.remote_incoming_window -= count
+        self._credit -= 1
+        outgoing.written = True
+        self._unconfirmed[delivery_id] = outgoing
+        return data
+
+    async def _on_disposition(self, frame: Sequence[Any]) -> None:
+        role_is_receiver, first, last, _, state, *_ = frame
+        if not role_is_receiver:
+            return
+        for delivery_id in _range_in(self._unconfirmed, first, last):
+            outgoing = self._unconfirmed.pop(delivery_id)
+            outgoing.answered = True
+            _resolve(outgoing.confirmed, _refusal(state, "accepted"))
+
+    def _give_up(self, error: Exception) -> None:
+        waiting = [*self._unconfirmed.values(), *self._queue]
+        self._unconfirmed.clear()
+        self._queue.clear()
+        for outgoing in waiting:
+            _resolve(outgoing.confirmed, error)
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """Transfer frames of one delivery until the last has come."""
+
+    delivery_id: int = 0
+    tag: bytes = b""
+    parts: list[bytes] = field(default_factory=list)
+
+
+class ReceiverWire(Wire):
+    """Receives the bytes of messages under peek-lock and settles them, many at once."""
+
+    def __init__(self, sdk: Any) -> None:
+        super().__init__(sdk)
+        self.arrived: deque[Delivery] = deque()
+        self.arrival = asyncio.Event()
+        self._assembly: _Assembly | None = None
+        self._unsettled: dict[int, tuple[str, asyncio.Future[None]]] = {}
+        self._outbox: list[bytes] = []
+        self._drained = asyncio.Event()
+
+    @property
+    def session_id(self) -> str | None:
+        """The session whose lock the link holds."""
+        found = self._sdk._session_id
+        return found if isinstance(found, str) else None
+
+    @property
+    def session_locked_until(self) -> float | None:
+        """UTC epoch seconds."""
+        session = self._sdk._session
+        until = session.locked_until_utc if session is not None else None
+        return until.timestamp() if until is not None else None
+
+    @property
+    def credit(self) -> int:
+        """Messages the peer may still send unasked."""
+        return int(self._link.current_link_credit)
+
+    async def grant(self, credit: int) -> None:
+        """Let the peer send up to `credit` more messages from now on."""
+        await self._link.flow(link_credit=credit)
+
+    async def drain(self, *, timeout_seconds: float) -> None:
+        """Take the credit back and wait until the peer has sent what was under way."""
+        if self.credit <= 0:
+            return
+        self._drained.clear()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._link.flow(link_credit=0, drain=True, echo=True)
+                await self._drained.wait()
+        except TimeoutError:
+            return
+
+    def settle(self, delivery: Delivery, outcome: bytes, expected: str) -> "asyncio.Future[None]":
+        """Settle one delivery; the future is resolved by the peer's confirmation of the `expected` outcome."""
+        self.raise_if_failed()
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsettled[delivery.delivery_id] = (expected, confirmed)
+        self._post(frames.disposition_frame(self._link._session.channel, delivery.delivery_id, outcome, settled=False))
+        return confirmed
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Give deliveries back without a failed delivery. Settled at once: the service does not confirm it, and a
+        lock that is already gone comes to the same."""
+        channel = self._link._session.channel
+        for delivery in deliveries:
+            self._post(frames.disposition_frame(channel, delivery.delivery_id, frames.RELEASED, settled=True))
+
+    def _post(self, frame: bytes) -> None:
+        self._outbox.append(frame)
+        self._wake.set()
+
+    def _hook(self, link: Any) -> None:
+        link._incoming_transfer = self._on_transfer
+        link._incoming_disposition = self._on_disposition
+        link._incoming_flow = self._on_flow
+
+    async def _on_transfer(self, frame: Sequence[Any]) -> None:
+        if self._assembly is None:
+            self._assembly = _Assembly(frame[_DELIVERY_ID], bytes(frame[_DELIVERY_TAG] or b""))
+        assembly = self._assembly
+        assembly.parts.append(bytes(frame[_PAYLOAD]))
+        if frame[_MORE] and not frame[_ABORTED]:
+            return
+        self._assembly = None
+        self._link.delivery_count = (self._link.delivery_count + 1) % _MAX_SERIAL
+        self._link.current_link_credit -= 1
+        if not frame[_ABORTED]:
+            payload = assembly.parts[0] if len(assembly.parts) == 1 else b"".join(assembly.parts)
+            self.arrived.append(Delivery(payload, assembly.delivery_id, assembly.tag, time.monotonic()))
+            self.arrival.set()
+
+    async def _on_flow(self, frame: Sequence[Any]) -> None:
+        self._drained.set()
+
+    async def _on_disposition(self, frame: Sequence[Any]) -> None:
+        role_is_receiver, first, last, settled, state, *_ = frame
+        if role_is_receiver or not settled:
+            return
+        for delivery_id in _range_in(self._unsettled, first, last):
+            expected, confirmed = self._unsettled.pop(delivery_id)
+            _resolve(confirmed, _refusal(state, expected))
+
+    def _compose(self) -> bytes:
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        return data
+
+    def _give_up(self, error: Exception) -> None:
+        waiting = [confirmed for _, confirmed in self._unsettled.values()]
+        self._unsettled.clear()
+        for confirmed in waiting:
+            _resolve(confirmed, error)
+        self.arrival.set()
+        self._drained.set()
+
+
+class _Source:
+    """Reads what has arrived from the SDK's transport, whichever of its two kinds it is."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._reader = getattr(transport, "reader", None)
+
+    def left_over(self) -> bytes:
+        """Bytes the SDK read before it was interrupted in the middle of a frame."""
+        data: bytes = self._transport._read_buffer.read()
+        return data
+
+    async def read(self) -> bytes:
+        """Some bytes. Raises ConnectionError at the end of the stream."""
+        if self._reader is not None:
+            chunk: bytes = await self._reader.read(_READ_BYTES)
+        else:
+            try:
+                chunk = await self._transport.sock.receive_bytes()
+            except TypeError as error:
+                raise ConnectionResetError("The peer closed the WebSocket.") from error
+        if not chunk:
+            raise ConnectionResetError("The peer closed the connection.")
+        return chunk
+
+
+def _range_in(waiting: dict[int, Any], first: int, last: int | None) -> list[int]:
+    """Ids of `waiting` within a disposition's range; walks what waits, as the range is the peer's to choose."""
+    if last is None or last == first:
+        return [first] if first in waiting else []
+    return [delivery_id for delivery_id in waiting if first <= delivery_id <= last]
+
+
+def _resolve(future: "asyncio.Future[None]", error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()
+
+
+def _refusal(state: Any, expected: str) -> Exception | None:
+    """None if the peer applied the expected outcome, otherwise its error."""
+    outcome = next(iter(state), None) if isinstance(state, dict) else None
+    details = state.get("rejected") if isinstance(state, dict) else None
+    error = details[0] if details else None
+    if error:
+        return WireError(_text(error[0]), _text(error[1]) if len(error) > 1 else "")
+    if outcome == expected:
+        return None
+    return WireError("amqp:internal-error", f"The service answered `{outcome}` where `{expected}` was expected.")
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value or "")
+
+
+def _plain(error: Exception) -> Exception:
+    """An exception of the SDK's AMQP layer as a WireError; any other as it is."""
+    from azure.servicebus._pyamqp.error import AMQPException, TokenAuthFailure
+
+    if isinstance(error, TokenAuthFailure):
+        return WireError(None, _text(error.status_description), status=int(error.status_code or 401))
+    if isinstance(error, AMQPException):
+        condition = getattr(error.condition, "value", error.condition)
+        cause = error.inner_error
+        text = _text(error.description or error.message or (cause and str(cause)))
+        return WireError(_text(condition), text)
+    return error
+
+
+def _as_answer(status: Any, response: Any, description: Any, **_: Any) -> Answer:
+    properties = response.application_properties or {}
+    condition = properties.get(b"errorCondition")
+    return Answer(int(status), response.value, _text(condition) if condition else None, _text(description))
+
+
+def make_sdk_sender(client: Any, entity: str) -> Any:
+    """The SDK's sender for a queue or topic, without its keep-alive task (which would delay every close)."""
+    return client.get_queue_sender(entity, keep_alive=0)
+
+
+def make_sdk_receiver(
+    client: Any, path: str, *, dead_letter: bool, session_id: str | None, next_session_seconds: float | None
+) -> Any:
+    """The SDK's receiver under peek-lock. `next_session_seconds` asks for the next available session."""
+    from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
+
+    options: dict[str, Any] = {"prefetch_count": 1, "keep_alive": 0}
+    if dead_letter:
+        options["sub_queue"] = ServiceBusSubQueue.DEAD_LETTER
+    if next_session_seconds is not None:
+        options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": next_session_seconds}
+    elif session_id is not None:
+        options["session_id"] = session_id
+    topic, separator, subscription = path.partition("/Subscriptions/")
+    if separator:
+        return client.get_subscription_receiver(topic, subscription, **options)
+    return client.get_queue_receiver(path, **options)
+
+
+_tested = False
+
+
+def self_test() -> None:
+    """Prove once per process that the hooks above still take, on synthetic bytes.
+
+    Raises:
+        IncompatibleSdkError: the installed azure-servicebus is another release line, or its inside moved.
+    """
+    global _tested
+    if _tested:
+        return
+    from azure.servicebus import __version__
+
+    try:
+        _test_release(__version__)
+        _test_private_names()
+        _run(_test_hooks())
+    except (AttributeError, ImportError, TypeError, KeyError, IndexError, ValueError, AssertionError) as error:
+        raise IncompatibleSdkError(
+            f"azure-servicebus {__version__} does not let messages pass unaltered: {error}"
+        ) from error
+    _tested = True
+
+
+def _test_release(version: str) -> None:
+    if not version.startswith(_SUPPORTED_RELEASE):
+        raise ValueError(f"this release of sbpair was made for {_SUPPORTED_RELEASE}x")
+
+
+def _test_private_names() -> None:
+    from azure.servicebus._pyamqp.aio import ReceiveClientAsync, SendClientAsync
+    from azure.servicebus._pyamqp.aio._connection_async import Connection
+    from azure.servicebus._pyamqp.aio._transport_async import AsyncTransport
+    from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
+    from azure.servicebus.aio._async_utils import create_authentication
+
+    wanted: list[tuple[Any, tuple[str, ...]]] = [
+        (ServiceBusSender, ("_create_handler", "_mgmt_request_response")),
+        (ServiceBusReceiver, ("_create_handler", "_mgmt_request_response")),
+        (SendClientAsync, ("open_async", "client_ready_async", "close_async")),
+        (ReceiveClientAsync, ("open_async", "client_ready_async", "close_async")),
+        (Connection, ("listen", "_process_incoming_frame", "_can_read", "_get_remote_timeout")),
+        (AsyncTransport, ("write",)),
+    ]
+    missing = [f"{owner.__name__}.{name}" for owner, names in wanted for name in names if not hasattr(owner, name)]
+    if missing or not callable(create_authentication):
+        raise AttributeError(f"it has no {', '.join(missing)}")
+
+
+async def _test_hooks() -> None:
+    """A transfer with a char in it and a settlement, through the SDK's frame decoder and session, into the hooks."""
+    from azure.servicebus._pyamqp._decode import decode_frame
+    from azure.servicebus._pyamqp.aio import _session_async
+
+    make_session: Any = _session_async.Session
+    session = make_session(None, 0, network_trace=False, network_trace_params={})
+    session.next_incoming_id = 0
+    session.incoming_window = 2
+    receiver = ReceiverWire(None)
+    receiver._hook_next_link(session)
+    link = session.create_receiver_link("q", on_transfer=None, link_credit=1)
+    session._input_handles[7] = link
+    poison = b"\x00\x53\x77\x73\x00\x00\x00\x41"
+    data, _ = frames.transfer_frames(0, 7, 5, b"tag!", frames.MESSAGE_FORMAT, poison, 4096)
+    for _, body in frames.FrameBuffer().feed(data):
+        performative, fields = decode_frame(body)
+        if performative != _TRANSFER or fields[_HANDLE] != 7 or fields[_SETTLED]:
+            raise ValueError("its frame decoder reads a transfer differently")
+        await session._incoming_transfer(fields)
+    if [(one.payload, one.delivery_id, one.tag) for one in receiver.arrived] != [(poison, 5, b"tag!")]:
+        raise ValueError("a received payload does not arrive as it was sent")
+    await _test_settlement(session, receiver, decode_frame)
+
+
+async def _test_settlement(session: Any, receiver: ReceiverWire, decode_frame: Any) -> None:
+    confirmed = receiver.settle(receiver.arrived[0], frames.ACCEPTED, "accepted")
+    _, fields = decode_frame(frames.FrameBuffer().feed(receiver._compose())[0][1])
+    fields[0] = False
+    fields[3] = True
+    await session._incoming_disposition(fields)
+    if not confirmed.done() or confirmed.exception() is not None:
+        raise ValueError("a settlement is not confirmed")
+
+
+def _run(test: Coroutine[Any, Any, None]) -> None:
+    """Drive a coroutine that never really waits, inside or outside an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(test)
+        return
+    try:
+        test.send(None)
+    except StopIteration:
+        return
+    test.close()
+    raise ValueError("it waits for the network where it did not before")

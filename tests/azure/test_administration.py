@@ -1,0 +1,203 @@
+"""The two control planes where they differ, and when they are refused."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sbpair.azure.administration import DataPlaneAdmin
+from sbpair.azure.management import ArmAdmin
+from sbpair.core import errors
+from sbpair.core.access import NamespaceAccess, Secret
+from sbpair.core.entities import EntityStatus, QueueSettings, Tier
+from sbpair.emulator.arm_models import ArmFacts
+from sbpair.emulator.entities import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
+from sbpair.emulator.limits import Tier as EmulatedTier
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from tests.azure.support import FixedCredential, message
+from tests.contract.conftest import access_to, arm_access_to
+
+
+@pytest.fixture
+async def data_plane(emulator: Emulator) -> AsyncIterator[DataPlaneAdmin]:
+    admin = DataPlaneAdmin(access_to(emulator))
+    yield admin
+    await admin.close()
+
+
+@pytest.fixture
+async def arm(emulator: Emulator) -> AsyncIterator[ArmAdmin]:
+    admin = ArmAdmin(arm_access_to(emulator), credential=FixedCredential())
+    yield admin
+    await admin.close()
+
+
+async def send(emulator: Emulator, path: str, count: int) -> None:
+    from sbpair.azure.messaging import AzureMessaging
+
+    messaging = AzureMessaging(access_to(emulator))
+    await messaging.sender(path).send([message(str(n)) for n in range(count)], timeout_seconds=5)
+    await messaging.close()
+
+
+async def test_counts_and_times_are_the_same_from_both(
+    emulator: Emulator, data_plane: DataPlaneAdmin, arm: ArmAdmin
+) -> None:
+    await send(emulator, "orders", 3)
+    one, other = await data_plane.get_queue("orders"), await arm.get_queue("orders")
+    assert one is not None
+    assert other is not None
+    assert one.counts.active == 3
+    assert one.size_in_bytes > 0
+    assert replace(one, accessed_at=None) == replace(other, accessed_at=None)
+    assert [queue async for queue in data_plane.list_queues()] == [one]
+    assert [queue.path async for queue in arm.list_queues()] == ["orders"]
+
+
+async def test_topics_are_the_same_from_both(emulator: Emulator, data_plane: DataPlaneAdmin, arm: ArmAdmin) -> None:
+    namespace = emulator.namespace("primary")
+    namespace.create_topic("a/events", TopicDescription(enable_partitioning=True, max_size_in_megabytes=2048))
+    namespace.create_subscription("a/events", "all", SubscriptionDescription())
+    topics = [topic async for topic in data_plane.list_topics()]
+    assert topics == [topic async for topic in arm.list_topics()]
+    assert topics == [await data_plane.get_topic("a/events")] == [await arm.get_topic("a/events")]
+    assert topics[0].subscription_count == 1
+    assert topics[0].max_size_in_megabytes == 2048
+
+
+async def test_a_queue_s_own_keys_are_named_without_the_keys(emulator: Emulator, data_plane: DataPlaneAdmin) -> None:
+    rule = AuthorizationRule(
+        name="reader", rights=frozenset({"Listen"}), primary_key="S3cretS3cret", secondary_key="S3cretS3cret"
+    )
+    emulator.namespace("primary").create_queue("keyed", QueueDescription(authorization_rules=(rule,)))
+    facts = await data_plane.get_queue("keyed")
+    assert facts is not None
+    assert facts.authorization_rules == (("reader", ("Listen",)),)
+    assert "S3cret" not in repr(facts)
+
+
+async def test_a_key_without_manage_is_unauthorized(emulator: Emulator) -> None:
+    emulator.namespace("primary").auth_rules["sender"] = AuthorizationRule(
+        name="sender", rights=frozenset({"Send"}), primary_key="a2V5", secondary_key="a2V5"
+    )
+    access = access_to(emulator)
+    admin = DataPlaneAdmin(replace(access, connection_string=Secret(emulator.connection_string("primary", "sender"))))
+    with pytest.raises(errors.AccessDeniedError):
+        await admin.create_queue("new", QueueSettings())
+    await admin.close()
+
+
+async def test_a_wrong_key_is_an_authentication_failure(emulator: Emulator) -> None:
+    access = access_to(emulator)
+    assert access.connection_string is not None
+    key = access.connection_string.reveal().split("SharedAccessKey=")[1].split(";")[0]
+    wrong = access.connection_string.reveal().replace(key, "d3JvbmcgYXMgY2FuIGJl")
+    admin = DataPlaneAdmin(replace(access, connection_string=Secret(wrong)))
+    with pytest.raises(errors.AuthenticationFailedError):
+        await admin.namespace()
+    await admin.close()
+
+
+async def test_entra_works_on_the_data_plane_too(emulator: Emulator) -> None:
+    access = replace(arm_access_to(emulator), control_plane="data-plane")
+    admin = DataPlaneAdmin(access, credential=FixedCredential())
+    assert (await admin.namespace()).name == "primary"
+    await admin.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(429, errors.ServerBusyError), (503, errors.ServerBusyError), (500, errors.ServiceInternalError)],
+)
+async def test_refusals_of_writes_are_told_at_once(
+    emulator: Emulator, data_plane: DataPlaneAdmin, arm: ArmAdmin, status: int, kind: type[errors.ServiceError]
+) -> None:
+    emulator.faults("primary").add(f"http-status:status={status}")
+    with pytest.raises(kind):
+        await data_plane.create_queue("new", QueueSettings())
+    with pytest.raises(kind):
+        await data_plane.delete_queue("orders")
+
+
+async def test_a_read_is_tried_again(emulator: Emulator, data_plane: DataPlaneAdmin) -> None:
+    emulator.faults("primary").add("http-status:status=503,count=1")
+    assert (await data_plane.namespace()).name == "primary"
+
+
+async def test_an_unreachable_administration_is_a_lost_connection() -> None:
+    text = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
+    admin = DataPlaneAdmin(NamespaceAccess("gone", "127.0.0.1:1", connection_string=Secret(text)))
+    with pytest.raises(errors.ConnectionLostError, match="read the properties of gone"):
+        await admin.namespace()
+    await admin.close()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_a_missing_queue_in_one_list_is_asked_for_itself(
+    emulator: Emulator, data_plane: DataPlaneAdmin, nth: int
+) -> None:
+    for index in range(5):
+        emulator.namespace("primary").create_queue(f"q{index}", QueueDescription())
+    emulator.faults("primary").add(f"list-gap:entity=q3,nth={nth}")
+    listed = {queue.path async for queue in data_plane.list_queues("q")}
+    assert listed == {f"q{index}" for index in range(5)}
+
+
+async def test_names_with_slashes_are_told_apart_on_both(data_plane: DataPlaneAdmin, arm: ArmAdmin) -> None:
+    await data_plane.create_queue("a/b/c", QueueSettings())
+    facts = await arm.get_queue("a/b/c")
+    assert facts is not None
+    assert facts.path == "a/b/c"
+    disabled = await arm.update_queue("a/b/c", replace(facts.settings, status=EntityStatus.RECEIVE_DISABLED))
+    assert disabled.settings.status is EntityStatus.RECEIVE_DISABLED
+    await arm.delete_queue("a/b/c")
+    assert await data_plane.get_queue("a/b/c") is None
+
+
+async def test_update_leaves_the_message_size_alone_when_nothing_is_said(arm: ArmAdmin) -> None:
+    before = await arm.get_queue("orders")
+    assert before is not None
+    after = await arm.update_queue("orders", QueueSettings(max_delivery_count=3))
+    assert after.settings.max_delivery_count == 3
+    assert after.settings.max_message_size_in_kilobytes == before.settings.max_message_size_in_kilobytes
+
+
+async def test_the_resource_group_is_found_by_looking(emulator: Emulator) -> None:
+    access = replace(arm_access_to(emulator), resource_group=None)
+    admin = ArmAdmin(access, credential=FixedCredential())
+    assert await admin.get_queue("orders") is not None
+    await admin.close()
+    stranger = ArmAdmin(replace(access, label="unknown"), credential=FixedCredential())
+    with pytest.raises(errors.EntityNotFoundError, match="unknown"):
+        await stranger.namespace()
+    await stranger.close()
+
+
+async def test_a_premium_namespace_tells_its_pairing() -> None:
+    async with Emulator([NamespaceConfig("primary", tier=EmulatedTier.PREMIUM)]) as emulator:
+        namespace = emulator.namespace("primary")
+        namespace.messaging_units = 4
+        properties: dict[str, Any] = {"partnerNamespace": "/x/far-away", "role": "Primary"}
+        namespace.disaster_recovery_configs["the-alias"] = properties
+        admin = ArmAdmin(arm_access_to(emulator), credential=FixedCredential())
+        facts = await admin.namespace()
+        assert (facts.tier, facts.messaging_units) == (Tier.PREMIUM, 4)
+        assert (facts.alias, facts.geo_dr_role, facts.geo_dr_partner) == ("the-alias", "Primary", "/x/far-away")
+        assert facts.location == ArmFacts().location
+        assert facts.local_auth_disabled is False
+        data_plane = DataPlaneAdmin(access_to(emulator))
+        assert (await data_plane.namespace()).alias == "the-alias"
+        await admin.close()
+        await data_plane.close()
+
+
+async def test_a_basic_namespace_is_not_told_what_it_refuses() -> None:
+    async with Emulator([NamespaceConfig("primary", tier=EmulatedTier.BASIC)]) as emulator:
+        for admin in (
+            DataPlaneAdmin(access_to(emulator)),
+            ArmAdmin(arm_access_to(emulator), credential=FixedCredential()),
+        ):
+            await admin.create_queue(admin.control_plane, QueueSettings(max_delivery_count=5))
+            await admin.close()
+        assert len(emulator.namespace("primary").queues()) == 2

@@ -1,0 +1,70 @@
+"""Credentials by name."""
+
+import pytest
+
+from sbpair.azure.credentials import NamedCredential, token_credential
+from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.errors import ConfigurationError, CredentialError
+from tests.azure.support import FixedTokens
+
+SCOPE = "https://servicebus.azure.net/.default"
+
+
+class NoTokens(FixedTokens):
+    async def get_token(self, *scopes: str, **options: object) -> None:  # type: ignore[override]
+        raise RuntimeError("Please run az login. secret=eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl")
+
+
+async def test_a_token_is_asked_for_once() -> None:
+    tokens = FixedTokens()
+    credential = NamedCredential(AuthMethod.AZURE_CLI, tokens)
+    first = await credential.get_token(SCOPE)
+    assert await credential.get_token(SCOPE) == first
+    await credential.get_token("another")
+    assert tokens.asked == 2
+
+
+async def test_a_token_about_to_expire_is_not_used() -> None:
+    tokens = FixedTokens(lifetime_seconds=200)
+    credential = NamedCredential(AuthMethod.AZURE_CLI, tokens)
+    await credential.get_token(SCOPE)
+    await credential.get_token(SCOPE)
+    assert tokens.asked == 2
+
+
+async def test_a_challenge_gets_a_fresh_token() -> None:
+    tokens = FixedTokens()
+    credential = NamedCredential(AuthMethod.AZURE_CLI, tokens)
+    await credential.get_token(SCOPE)
+    await credential.get_token(SCOPE, claims="more")
+    assert tokens.asked == 2
+
+
+async def test_the_error_names_the_credential_that_was_tried_and_no_token() -> None:
+    credential = NamedCredential(AuthMethod.AZURE_CLI, NoTokens())
+    with pytest.raises(CredentialError) as caught:
+        await credential.get_token(SCOPE)
+    assert "`azure-cli`" in caught.value.message
+    assert "az login" in caught.value.hint
+    assert "eyJ" not in caught.value.message
+
+
+def test_a_connection_string_has_no_token() -> None:
+    with pytest.raises(ConfigurationError, match="connection string"):
+        token_credential(NamespaceAccess("contoso", "host", auth=AuthMethod.CONNECTION_STRING))
+
+
+@pytest.mark.parametrize("method", [AuthMethod.AZURE_CLI, AuthMethod.MANAGED_IDENTITY, AuthMethod.DEFAULT])
+async def test_credentials_are_made_by_name(method: AuthMethod) -> None:
+    credential = token_credential(NamespaceAccess("contoso", "host", auth=method))
+    assert credential.method is method
+    await credential.close()
+
+
+async def test_a_credential_that_cannot_be_made_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(CredentialError) as caught:
+        token_credential(NamespaceAccess("contoso", "host", auth=AuthMethod.WORKLOAD_IDENTITY))
+    assert "`workload-identity`" in caught.value.message
+    assert "AZURE_FEDERATED_TOKEN_FILE" in caught.value.hint

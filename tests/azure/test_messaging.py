@@ -1,0 +1,483 @@
+"""The messaging adapter when the network, the service or the credential misbehave."""
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from sbpair.azure import wire
+from sbpair.azure.messaging import AzureMessaging
+from sbpair.azure.sender import _transfers
+from sbpair.core import errors
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, Transport
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, Disposition
+from sbpair.emulator.entities import (
+    AuthorizationRule,
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from sbpair.emulator.server import Emulator
+from tests.azure.support import FixedCredential, message, senders_part
+from tests.contract.conftest import access_to
+
+SECONDS = 5.0
+
+
+class Relay:
+    """Passes bytes on to the emulator and counts the connections; stalls both ways while not `flowing`."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._pumps: set[asyncio.Task[None]] = set()
+        self.connections = 0
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._pumps.add(asyncio.create_task(self._pump(source, sink)))
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self.flowing.wait()
+            sink.write(data)
+        sink.close()
+
+
+async def test_a_thousand_concurrent_sends_use_one_connection(emulator: Emulator) -> None:
+    access = access_to(emulator)
+    relay = Relay(access.host)
+    async with relay as host:
+        assert access.connection_string is not None
+        text = access.connection_string.reveal().replace(access.host, host)
+        adapter = AzureMessaging(replace(access, host=host, connection_string=Secret(text)))
+        sender = adapter.sender("orders")
+        await asyncio.gather(*(sender.send([message(str(n))], timeout_seconds=30) for n in range(1000)))
+        await adapter.close()
+    queue = emulator.namespace("primary").get_queue("orders")
+    assert queue is not None
+    assert queue.counts().active == 1000
+    assert relay.connections == 1
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+@pytest.mark.parametrize("identity", ["plain", "tls", "entra"])
+async def test_every_way_in(emulator: Emulator, transport: Transport, identity: str) -> None:
+    access = replace(access_to(emulator), transport=transport)
+    credential = None
+    if identity != "plain":
+        text = access.connection_string
+        assert text is not None
+        access = replace(access, connection_string=Secret(text.reveal().replace(";UseDevelopmentEmulator=true", "")))
+    if identity == "entra":
+        access = replace(access, auth=AuthMethod.AZURE_CLI, connection_string=None)
+        credential = FixedCredential()
+    adapter = AzureMessaging(access, credential=credential)
+    await adapter.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    receiver = adapter.receiver("orders")
+    got = await receiver.receive(1, wait_seconds=SECONDS)
+    await receiver.settle(got[0], Disposition.COMPLETE)
+    assert [one.message_id for one in got] == ["a"]
+    await adapter.close()
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+async def test_a_peer_that_accepts_and_says_nothing_cannot_hang_a_call(encrypted: bool) -> None:
+    held: list[asyncio.StreamWriter] = []
+
+    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    flag = "" if encrypted else ";UseDevelopmentEmulator=true"
+    text = f"Endpoint=sb://{host};SharedAccessKeyName=k;SharedAccessKey=a2V5{flag}"
+    access = NamespaceAccess("silent", host, AuthMethod.CONNECTION_STRING, Secret(text))
+    adapter = AzureMessaging(access)
+    began = time.monotonic()
+    with pytest.raises(errors.OperationTimeoutError) as caught:
+        await adapter.sender("orders").send([message("a")], timeout_seconds=0.5)
+    assert not caught.value.uncertain
+    await adapter.close()
+    assert time.monotonic() - began < 2.0
+    for writer in held:
+        writer.close()
+    server.close()
+
+
+async def test_nobody_listening_is_a_lost_connection_at_once() -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await server.wait_closed()
+    text = f"Endpoint=sb://{host};SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
+    adapter = AzureMessaging(NamespaceAccess("gone", host, AuthMethod.CONNECTION_STRING, Secret(text)))
+    began = time.monotonic()
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        await adapter.sender("orders").send([message("a")], timeout_seconds=30)
+    assert not caught.value.uncertain
+    assert time.monotonic() - began < 2.0
+    await adapter.close()
+
+
+async def test_an_untrusted_certificate_says_what_to_do(emulator: Emulator) -> None:
+    access = access_to(emulator)
+    text = access.connection_string
+    assert text is not None
+    strict = text.reveal().replace(";UseDevelopmentEmulator=true", "")
+    adapter = AzureMessaging(replace(access, connection_string=Secret(strict), ca_file=None))
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        await adapter.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    assert "ca_file" in caught.value.hint
+    await adapter.close()
+
+
+async def test_a_wrong_key_is_an_authentication_failure_without_the_key(emulator: Emulator) -> None:
+    access = access_to(emulator)
+    assert access.connection_string is not None
+    key = access.connection_string.reveal().split("SharedAccessKey=")[1].split(";")[0]
+    wrong = access.connection_string.reveal().replace(key, "d3JvbmcgYXMgY2FuIGJl")
+    adapter = AzureMessaging(replace(access, connection_string=Secret(wrong)))
+    with pytest.raises(errors.AuthenticationFailedError) as caught:
+        await adapter.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    assert "send to orders on primary" in caught.value.message
+    assert "d3JvbmcgYXMgY2FuIGJl" not in caught.value.message
+    await adapter.close()
+
+
+async def test_a_key_without_the_right_is_unauthorized(emulator: Emulator) -> None:
+    namespace = emulator.namespace("primary")
+    namespace.auth_rules["listener"] = AuthorizationRule(
+        name="listener", rights=frozenset({"Listen"}), primary_key="a2V5", secondary_key="a2V5"
+    )
+    access = access_to(emulator)
+    adapter = AzureMessaging(
+        replace(access, connection_string=Secret(emulator.connection_string("primary", "listener")))
+    )
+    with pytest.raises(errors.UnauthorizedError):
+        await adapter.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    assert await adapter.receiver("orders").peek(1) == []
+    await adapter.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("throttle:operation=send", errors.ServerBusyError),
+        ("quota:operation=send", errors.QuotaExceededError),
+        ("disabled", errors.EntityDisabledError),
+        ("unauthorized", errors.UnauthorizedError),
+        ("fail:operation=send,condition=amqp:internal-error", errors.ServiceInternalError),
+        ("fail:operation=send,condition=amqp:not-allowed", errors.ArgumentRefusedError),
+    ],
+)
+async def test_refusals_keep_their_meaning(
+    emulator: Emulator, messaging: AzureMessaging, fault: str, kind: type[errors.ServiceError]
+) -> None:
+    emulator.faults("primary").add(fault)
+    with pytest.raises(kind) as caught:
+        await messaging.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    assert not caught.value.uncertain
+    emulator.faults("primary").clear()
+    await messaging.sender("orders").send([message("b")], timeout_seconds=SECONDS)
+
+
+async def test_a_disabled_queue_is_told_apart(emulator: Emulator, messaging: AzureMessaging) -> None:
+    namespace = emulator.namespace("primary")
+    namespace.create_queue("off", QueueDescription(status=EntityStatus.SEND_DISABLED))
+    with pytest.raises(errors.EntityDisabledError):
+        await messaging.sender("off").send([message("a")], timeout_seconds=SECONDS)
+
+
+async def test_a_lost_connection_is_replaced_for_the_next_call(emulator: Emulator, messaging: AzureMessaging) -> None:
+    sender, receiver = messaging.sender("orders"), messaging.receiver("orders")
+    await sender.send([message("a")], timeout_seconds=SECONDS)
+    (taken,) = await receiver.receive(1, wait_seconds=SECONDS)
+    waiting = asyncio.create_task(receiver.receive(1, wait_seconds=30))
+    await asyncio.sleep(0.1)
+    await emulator.stop("primary")
+    with pytest.raises((errors.ConnectionLostError, errors.LinkDetachedError)):
+        await asyncio.wait_for(waiting, 5)
+    with pytest.raises(errors.ConnectionLostError):
+        await sender.send([message("b")], timeout_seconds=SECONDS)
+    await emulator.start("primary")
+    await sender.send([message("b")], timeout_seconds=SECONDS)
+    got = await receiver.receive(2, wait_seconds=SECONDS)
+    assert "b" in {one.message_id for one in got}
+    await receiver.settle(taken, Disposition.COMPLETE)
+
+
+async def test_a_namespace_gone_silent_times_out_and_a_new_connection_is_tried(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    sender = messaging.sender("orders")
+    await sender.send([message("a")], timeout_seconds=SECONDS)
+    emulator.faults("primary").add("silent")
+    with pytest.raises(errors.OperationTimeoutError) as caught:
+        await sender.send([message("b")], timeout_seconds=2.5)
+    assert caught.value.uncertain
+    emulator.faults("primary").clear()
+    await sender.send([message("c")], timeout_seconds=SECONDS)
+
+
+async def test_a_lost_settlement_reply_times_out_as_uncertain(
+    emulator: Emulator, messaging: AzureMessaging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbpair.azure.receiver.SETTLE_SECONDS", 0.5)
+    await messaging.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    receiver = messaging.receiver("orders")
+    (taken,) = await receiver.receive(1, wait_seconds=SECONDS)
+    emulator.faults("primary").add("lose-settlement-reply:count=1")
+    with pytest.raises(errors.OperationTimeoutError) as caught:
+        await receiver.settle(taken, Disposition.COMPLETE)
+    assert caught.value.uncertain
+    assert await receiver.peek(1) == []
+
+
+async def test_a_detached_link_is_told_and_replaced(emulator: Emulator, messaging: AzureMessaging) -> None:
+    sender = messaging.sender("orders")
+    await sender.send([message("a")], timeout_seconds=SECONDS)
+    emulator.faults("primary").add("detach:operation=send,count=1")
+    with pytest.raises(errors.LinkDetachedError) as caught:
+        await sender.send([message("b")], timeout_seconds=SECONDS)
+    assert caught.value.uncertain
+    await sender.send([message("c")], timeout_seconds=SECONDS)
+
+
+async def test_a_cancelled_send_leaves_the_link_whole(emulator: Emulator, messaging: AzureMessaging) -> None:
+    sender = messaging.sender("orders")
+    await sender.send([message("a")], timeout_seconds=SECONDS)
+    sending = [asyncio.create_task(sender.send([message("x")], timeout_seconds=SECONDS)) for _ in range(50)]
+    await asyncio.sleep(0)
+    for task in sending:
+        task.cancel()
+    await asyncio.gather(*sending, return_exceptions=True)
+    await sender.send([message("b")], timeout_seconds=SECONDS)
+
+
+async def test_the_next_available_session_is_taken_and_named(emulator: Emulator, messaging: AzureMessaging) -> None:
+    emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    await messaging.sender("sessions").send([message("a", session_id="s1")], timeout_seconds=SECONDS)
+    receiver = messaging.receiver("sessions", session_id=NEXT_AVAILABLE_SESSION)
+    (taken,) = await receiver.receive(1, wait_seconds=SECONDS)
+    assert receiver.session_id == "s1"
+    assert taken.locked_until is not None
+    assert await receiver.renew_lock(taken) >= taken.locked_until - 1
+    with pytest.raises(errors.SessionUnavailableError):
+        await messaging.receiver("sessions", session_id="s1").receive(1, wait_seconds=1)
+
+
+async def test_a_partitioned_queue_is_browsed_to_its_end(emulator: Emulator, messaging: AzureMessaging) -> None:
+    emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
+    sender = messaging.sender("parts")
+    for n in range(200):
+        await sender.send([message(str(n))], timeout_seconds=SECONDS)
+    receiver = messaging.receiver("parts")
+    seen: list[int] = []
+    start = 0
+    while page := await receiver.peek(7, from_sequence_number=start):
+        seen += [one.sequence_number for one in page]
+        start = seen[-1] + 1
+    assert seen == sorted(set(seen))
+    assert len(seen) == 200
+    assert len({number >> 48 for number in seen}) > 4
+
+
+async def test_late_messages_are_given_back_when_nobody_asks_again(messaging: AzureMessaging) -> None:
+    await messaging.sender("orders").send([message(str(n)) for n in range(20)], timeout_seconds=SECONDS)
+    idle = messaging.receiver("orders")
+    taken = await idle.receive(10, wait_seconds=SECONDS)
+    await messaging.sender("orders").send([message(str(n)) for n in range(20, 40)], timeout_seconds=SECONDS)
+    await asyncio.sleep(1.5)
+    other = messaging.receiver("orders", prefetch=100)
+    got = list(taken)
+    while more := await other.receive(100, wait_seconds=0.5):
+        got += more
+    assert len(got) == 40
+    assert {one.delivery_count for one in got} == {0}
+
+
+async def test_closing_is_quick_and_final(messaging: AzureMessaging) -> None:
+    sender, receiver = messaging.sender("orders"), messaging.receiver("orders", prefetch=10)
+    await sender.send([message("a")], timeout_seconds=SECONDS)
+    await receiver.receive(1, wait_seconds=SECONDS)
+    began = time.monotonic()
+    await messaging.close()
+    assert time.monotonic() - began < 1.0
+    with pytest.raises(errors.ConnectionLostError):
+        await sender.send([message("b")], timeout_seconds=SECONDS)
+
+
+async def test_a_key_bound_to_an_entity_serves_that_entity(emulator: Emulator) -> None:
+    text = emulator.connection_string("primary") + ";EntityPath=other"
+    adapter = AzureMessaging(
+        replace(access_to(emulator), connection_string=Secret(text), ca_file=str(Path(emulator.ca_path)))
+    )
+    await adapter.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    await adapter.close()
+
+
+async def test_the_sdk_s_own_clients_work_as_ever_beside_the_adapter(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    ours = messaging.receiver("orders", prefetch=5)
+    await ours.receive(1, wait_seconds=0.1)
+    emulator.namespace("primary").create_queue("theirs", QueueDescription())
+    async with ServiceBusClient.from_connection_string(emulator.connection_string("primary")) as client:
+        async with client.get_queue_sender("theirs") as sender:
+            await sender.send_messages(ServiceBusMessage("plain"))
+        async with client.get_queue_receiver("theirs") as receiver:
+            (received,) = await receiver.receive_messages(1, max_wait_time=SECONDS)
+            assert str(received) == "plain"
+            await receiver.complete_message(received)
+
+
+async def test_heartbeats_keep_an_idle_connection_and_silence_ends_it(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "IDLE_TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(wire, "_SILENCE_SECONDS", 1.5)
+    monkeypatch.setattr(wire, "_HOUSEKEEPING_SECONDS", 0.1)
+    adapter = AzureMessaging(access_to(emulator))
+    receiver = adapter.receiver("orders", prefetch=5)
+    assert await receiver.receive(1, wait_seconds=3) == []
+    emulator.faults("primary").add("silent")
+    began = time.monotonic()
+    with pytest.raises(errors.ConnectionLostError):
+        await receiver.receive(1, wait_seconds=30)
+    assert time.monotonic() - began < 3
+    await adapter.close()
+
+
+async def test_a_stalled_connection_hangs_no_call(emulator: Emulator) -> None:
+    access = access_to(emulator)
+    relay = Relay(access.host)
+    async with relay as host:
+        assert access.connection_string is not None
+        text = access.connection_string.reveal().replace(access.host, host)
+        adapter = AzureMessaging(replace(access, host=host, connection_string=Secret(text)))
+        sender, receiver = adapter.sender("orders"), adapter.receiver("orders")
+        await sender.send([message("a")], timeout_seconds=SECONDS)
+        await receiver.receive(1, wait_seconds=SECONDS)
+        relay.flowing.clear()
+        began = time.monotonic()
+        large = message("b", body=bytes(200_000))
+        sends = [sender.send([large], timeout_seconds=0.5) for _ in range(100)]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        assert {type(result) for result in results} == {errors.OperationTimeoutError}
+        assert {result.uncertain for result in results if isinstance(result, errors.ServiceError)} == {True, False}
+        assert await receiver.receive(1, wait_seconds=0.2) == []
+        await adapter.close()
+        assert time.monotonic() - began < 6
+
+
+class Limits:
+    """What a link said about sizes."""
+
+    def __init__(self, max_message_bytes: int | None, max_batch_bytes: int | None) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.max_batch_bytes = max_batch_bytes
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (Limits(None, None), [10]),
+        (Limits(256 * 1024, None), [10]),
+        (Limits(100 << 20, 3000), [2, 3, 2, 3]),
+        (Limits(100 << 20, 100), [1] * 10),
+    ],
+)
+def test_batches_are_split_only_where_single_messages_may_be_larger(limits: Limits, expected: list[int]) -> None:
+    messages = [message(str(n), body=bytes(900)) for n in range(10)]
+    transfers = list(_transfers(limits, messages))  # type: ignore[arg-type]
+    assert [count for count, _, _ in transfers] == expected
+    if max(expected) == 1:
+        assert [payload for _, payload, _ in transfers] == messages
+
+
+async def test_concurrent_settlements_are_not_paced_by_a_poll(messaging: AzureMessaging) -> None:
+    sender, receiver = messaging.sender("orders"), messaging.receiver("orders", prefetch=1000)
+    await asyncio.gather(*(sender.send([message(str(n)) for n in range(100)], timeout_seconds=30) for _ in range(10)))
+    taken = []
+    while len(taken) < 1000:
+        taken += await receiver.receive(1000 - len(taken), wait_seconds=SECONDS)
+    began = time.monotonic()
+    await asyncio.gather(*(receiver.settle(one, Disposition.COMPLETE) for one in taken))
+    assert time.monotonic() - began < 1.5
+
+
+async def test_prefetched_messages_are_given_back_over_tls_too(emulator: Emulator) -> None:
+    access = access_to(emulator)
+    assert access.connection_string is not None
+    text = access.connection_string.reveal().replace(";UseDevelopmentEmulator=true", "")
+    adapter = AzureMessaging(replace(access, connection_string=Secret(text)))
+    await adapter.sender("orders").send([message(str(n)) for n in range(50)], timeout_seconds=SECONDS)
+    first = adapter.receiver("orders", prefetch=50)
+    await first.receive(1, wait_seconds=SECONDS)
+    await asyncio.sleep(0.2)
+    await first.close()
+    second = adapter.receiver("orders")
+    got = []
+    while len(got) < 49:
+        got += await second.receive(50, wait_seconds=SECONDS)
+    assert {one.delivery_count for one in got} == {0}
+    await adapter.close()
+
+
+async def test_a_subscription_and_its_dead_letters_are_received_from(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    namespace = emulator.namespace("primary")
+    namespace.create_topic("a/events", TopicDescription())
+    namespace.create_subscription("a/events", "all", SubscriptionDescription())
+    await messaging.sender("a/events").send([message("a")], timeout_seconds=SECONDS)
+    path = "a/events/Subscriptions/all"
+    receiver = messaging.receiver(path)
+    assert [one.message_id for one in await receiver.peek(5)] == ["a"]
+    (taken,) = await receiver.receive(1, wait_seconds=SECONDS)
+    await receiver.settle(taken, Disposition.DEAD_LETTER, reason="r", description="d")
+    (dead,) = await messaging.receiver(path, dead_letter=True).receive(1, wait_seconds=SECONDS)
+    assert (taken.source, dead.source) == (path, f"{path}/$deadletterqueue")
+
+
+async def test_a_session_queue_refuses_what_has_no_session_and_can_be_browsed(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    sender = messaging.sender("sessions")
+    with pytest.raises(errors.ArgumentRefusedError):
+        await sender.send([message("a")], timeout_seconds=SECONDS)
+    await sender.send([message("b", session_id="s")], timeout_seconds=SECONDS)
+    receiver = messaging.receiver("sessions")
+    assert [one.session_id for one in await receiver.peek(5)] == ["s"]
+    with pytest.raises(errors.ArgumentRefusedError):
+        await receiver.receive(1, wait_seconds=0.1)
+
+
+async def test_a_message_of_many_frames_passes_whole(messaging: AzureMessaging) -> None:
+    large = message("a", body=bytes(range(256)) * 1000)
+    sender, receiver = messaging.sender("orders"), messaging.receiver("orders", prefetch=4)
+    await asyncio.gather(*(sender.send([large], timeout_seconds=SECONDS) for _ in range(8)))
+    got = []
+    while len(got) < 8:
+        got += await receiver.receive(8, wait_seconds=SECONDS)
+    assert {senders_part(one.payload) for one in got} == {large}

@@ -1,0 +1,72 @@
+"""The hooks into the SDK: they work with the installed one, and a changed one is refused."""
+
+import time
+
+import pytest
+from azure.servicebus._pyamqp.aio._connection_async import Connection
+from azure.servicebus._pyamqp.aio._receiver_async import ReceiverLink
+from azure.servicebus._pyamqp.aio._session_async import Session
+
+from sbpair.azure import wire
+from sbpair.core.errors import IncompatibleSdkError
+
+
+@pytest.fixture(autouse=True)
+def untested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_tested", False)
+
+
+def test_the_installed_sdk_passes_without_a_running_loop() -> None:
+    wire.self_test()
+    assert wire._tested
+
+
+async def test_the_installed_sdk_passes_inside_a_loop_and_costs_nothing() -> None:
+    wire.self_test()
+    wire._tested = False
+    began = time.perf_counter()
+    wire.self_test()
+    assert time.perf_counter() - began < 0.005
+
+
+async def test_another_release_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("azure.servicebus.__version__", "7.16.0")
+    with pytest.raises(IncompatibleSdkError, match=r"7\.16\.0") as caught:
+        wire.self_test()
+    assert "pip install" in caught.value.hint
+
+
+async def test_a_moved_attribute_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Connection, "_process_incoming_frame")
+    with pytest.raises(IncompatibleSdkError, match=r"Connection\._process_incoming_frame"):
+        wire.self_test()
+
+
+async def test_a_session_that_no_longer_asks_the_link_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def elsewhere(self: Session, frame: object) -> None:
+        return None
+
+    monkeypatch.setattr(Session, "_incoming_transfer", elsewhere)
+    with pytest.raises(IncompatibleSdkError, match="payload"):
+        wire.self_test()
+
+
+async def test_links_that_cannot_be_hooked_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReceiverLink, "__slots__", (), raising=False)
+    monkeypatch.setattr(ReceiverLink, "__setattr__", _refuse_hooks)
+    with pytest.raises(IncompatibleSdkError, match="hooked"):
+        wire.self_test()
+
+
+def _refuse_hooks(self: object, name: str, value: object) -> None:
+    if name.startswith("_incoming"):
+        raise AttributeError(f"{name} cannot be hooked")
+    object.__setattr__(self, name, value)
+
+
+async def test_a_refused_self_test_is_tried_again_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("azure.servicebus.__version__", "8.0.0")
+        with pytest.raises(IncompatibleSdkError):
+            wire.self_test()
+    wire.self_test()
