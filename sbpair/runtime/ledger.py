@@ -1,0 +1,149 @@
+"""The ledger: one JSON line per message that was dealt with, on disk before its receipt is settled.
+
+Whoever compares it with the queues afterwards can prove that nothing was lost, and which messages may have arrived
+twice. Lines are written and fsynced in groups: all that wait while one group is being written make the next one.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from sbpair.core.errors import UsageError
+from sbpair.core.lanes import Key
+
+SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
+
+
+_BEGINNING = b'{"queue": '
+"""Of every line, cut off or not; by it a file that is none of ours is known before it is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line. `time` is UTC, ISO 8601; `outcome` is forwarded, already-forwarded, dead-lettered or ping."""
+
+    queue: str
+    sequence_number: int
+    message_id: str | None
+    enqueued_at_ms: int
+    destination: str
+    session_id: str | None
+    outcome: str
+    time: str
+    attempts: int = 1
+    """How often it was sent; above 1 an earlier attempt may have arrived too."""
+    reason: str = ""
+
+
+class Ledger:
+    """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
+
+    Raises:
+        UsageError: the file exists and `resume` was not given, is not a ledger, or another process writes it.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        self.forwarded: frozenset[Key] = frozenset()
+        self._file: BinaryIO = path.open("ab")
+        try:
+            _claim(self._file, path)
+            if path.stat().st_size:
+                if not resume:
+                    raise UsageError(
+                        f"The ledger {path} exists already.", hint="Continue it with --resume, or name another file."
+                    )
+                self.forwarded = _cut_and_read(path)
+        except BaseException:
+            self._file.close()
+            raise
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        """Returns when the entries are on disk."""
+        if not entries:
+            return
+        lines = b"".join(json.dumps(asdict(entry), ensure_ascii=False).encode() + b"\n" for entry in entries)
+        written = asyncio.get_running_loop().create_future()
+        self._waiting.append((lines, written))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_groups())
+        await written
+
+    async def _write_groups(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            try:
+                await asyncio.to_thread(self._write, b"".join(lines for lines, _ in group))
+            except OSError as error:
+                for _, written in group:
+                    if not written.done():
+                        written.set_exception(error)
+                continue
+            for _, written in group:
+                if not written.done():
+                    written.set_result(None)
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer
+        self._file.close()
+
+
+def _claim(file: BinaryIO, path: Path) -> None:
+    """Keep other processes out for as long as the file is open: their lines would end up in the middle of ours."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: nothing of the kind without third parties
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"The ledger {path} is being written by another process.", hint="Give each process a ledger of its own."
+        ) from error
+
+
+def _cut_and_read(path: Path) -> frozenset[Key]:
+    """The keys of what was sent. A last line cut off by a crash is removed: its receipt was never settled."""
+    forwarded: set[Key] = set()
+    complete = 0
+    with path.open("r+b") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                if not line.startswith(_BEGINNING[: len(line)]):
+                    raise _no_ledger(path, number)
+                break
+            complete += len(line)
+            key = _key_of_line(line, path, number)
+            if key is not None:
+                forwarded.add(key)
+        file.truncate(complete)
+    return frozenset(forwarded)
+
+
+def _key_of_line(line: bytes, path: Path, number: int) -> Key | None:
+    try:
+        read = json.loads(line)
+        key = (read["queue"], read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
+        hash(key)
+        return key if read["outcome"] in SENT_OUTCOMES else None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _no_ledger(path, number) from error
+
+
+def _no_ledger(path: Path, number: int) -> UsageError:
+    return UsageError(
+        f"Line {number} of {path} is not a line of a ledger; the file was left as it is.",
+        hint="Name the ledger of the run to continue, or leave --resume out for a new file.",
+    )

@@ -1,0 +1,37 @@
+"""One sending link per entity of a namespace, shared by everybody: a thousand senders do not open a thousand."""
+
+import asyncio
+
+from sbpair.core.errors import ServiceError
+from sbpair.ports import MessageReceiver, MessageSender, Messaging
+from sbpair.runtime.bounded import abandoning
+
+CLOSE_SECONDS = 5.0
+
+
+class Links:
+    """The senders of one namespace by entity path, opened on first use."""
+
+    def __init__(self, messaging: Messaging) -> None:
+        self._messaging = messaging
+        self._senders: dict[str, MessageSender] = {}
+
+    def to(self, entity: str) -> MessageSender:
+        key = entity.lower()
+        if (sender := self._senders.get(key)) is None:
+            sender = self._senders[key] = self._messaging.sender(entity)
+        return sender
+
+    async def close(self) -> None:
+        """Close all of them, each within a bound."""
+        senders, self._senders = self._senders, {}
+        await asyncio.gather(*(close_quietly(sender) for sender in senders.values()))
+
+
+async def close_quietly(closable: MessageSender | MessageReceiver | Messaging) -> bool:
+    """Close within a bound. False if the other side did not take part: what is gone cannot be closed, and need not."""
+    try:
+        await abandoning(CLOSE_SECONDS, closable.close(), what="Closing")
+    except ServiceError:
+        return False
+    return True

@@ -1,0 +1,261 @@
+"""The consumer of active/active: sessions of both namespaces, each message processed in order and once.
+
+    report = await consume(ConsumeRequest("orders"), primary=..., secondary=..., journal=..., handler=..., stop=...)
+
+On each side a few acceptors ask for the next session that waits; each session that comes is visited (`runtime.visit`)
+beside the others. A side that does not answer is asked again after a growing pause while the other one goes on; a
+journal that does not answer stops everything until it is back. Any number of consumers may run, in any region.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from sbpair.core.errors import (
+    JournalError,
+    LockLostError,
+    OperationTimeoutError,
+    SbpairError,
+    ServiceError,
+    SessionUnavailableError,
+    UsageError,
+)
+from sbpair.core.events import ReceiveFailed
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received
+from sbpair.core.ownership import Terms
+from sbpair.core.retry import SYPHON, Backoff
+from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
+from sbpair.runtime.dual_sender import Side
+from sbpair.runtime.handlers import Handler
+from sbpair.runtime.leases import spawn
+from sbpair.runtime.links import close_quietly
+from sbpair.runtime.visit import RETRY, Setup, Visit
+
+ACCEPT_WAIT_SECONDS = 5.0
+LEAVING_SECONDS = 30.0
+"""Bound of winding up after a stop, on top of the handlers' grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """What to consume and how. Durations in seconds.
+
+    Raises:
+        UsageError: a number out of range.
+    """
+
+    queue: str
+    terms: Terms = field(default_factory=Terms)
+    sides: tuple[Side, ...] = tuple(Side)
+    sessions: int = 64
+    """Sessions open at once, on each side."""
+    concurrency: int = 16
+    """Handlers that run at once, both sides together."""
+    acceptors: int = 4
+    max_messages: int | None = None
+    """Stop after so many were completed or failed."""
+    until_idle_seconds: float | None = None
+    """Stop when nothing has come for so long and no session is open."""
+    name: str = ""
+    """Shown as owner in the journal; by default something unique."""
+    idle_seconds: float = 1.0
+    hold_seconds: float = 5.0
+    retry: Backoff = RETRY
+    later_seconds: float = 5.0
+    grace_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.sessions < 1 or self.concurrency < 1 or self.acceptors < 1 or not self.sides:
+            raise UsageError("Sessions, concurrency and acceptors are 1 or more, and at least one side is read.")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeReport:
+    """What became of the copies that were received, by side and result (see `core.events.MessageHandled`)."""
+
+    counts: tuple[tuple[str, str, int], ...]
+    """(side, result, copies)."""
+    seconds: float
+    ended_by: str
+    """`stop`, `idle`, `count`."""
+
+    def total(self, result: str) -> int:
+        return sum(count for _, which, count in self.counts if which == result)
+
+
+class _Consumer:
+    def __init__(
+        self,
+        request: ConsumeRequest,
+        sides: dict[Side, Messaging],
+        journal: Journal,
+        handler: Handler,
+        clock: Clock,
+        observer: Observer,
+        stop: asyncio.Event,
+    ) -> None:
+        self._request = request
+        self._sides = sides
+        self._clock = clock
+        self._observer = observer
+        self._asked_to_stop = stop
+        self._stop = asyncio.Event()
+        self._ended_by = "stop"
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._visits: set[asyncio.Task[None]] = set()
+        self._active_at = clock.monotonic()
+        self._fatal: SbpairError | None = None
+        self._room = {side: asyncio.Semaphore(request.sessions) for side in Side}
+        self._setup = Setup(
+            journal=journal,
+            terms=request.terms,
+            handler=handler,
+            clock=clock,
+            observer=observer,
+            stop=self._stop,
+            handlers=asyncio.Semaphore(request.concurrency),
+            name=request.name or f"consumer-{uuid4().hex[:8]}",
+            count=self._count,
+            idle_seconds=request.idle_seconds,
+            hold_seconds=request.hold_seconds,
+            retry=request.retry,
+            later_seconds=request.later_seconds,
+            grace_seconds=request.grace_seconds,
+        )
+
+    async def run(self) -> ConsumeReport:
+        began = self._clock.monotonic()
+        acceptors: set[asyncio.Task[None]] = set()
+        for side in self._request.sides:
+            for _ in range(min(self._request.acceptors, self._request.sessions)):
+                spawn(self._accept_on(side), acceptors, name=f"accept-{side}")
+        watch = [
+            asyncio.create_task(self._asked_to_stop.wait()),
+            asyncio.create_task(self._stop.wait()),
+            asyncio.create_task(self._wait_until_idle()),
+        ]
+        try:
+            await asyncio.wait({*watch, *acceptors}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._stop.set()
+            for task in (*watch, *acceptors):
+                task.cancel()
+            ended = await asyncio.gather(*watch, *acceptors, return_exceptions=True)
+            await self._leave()
+        unexpected = [one for one in ended if isinstance(one, Exception)]
+        if self._fatal is not None or unexpected:
+            raise self._fatal or unexpected[0]
+        counts = tuple((side, result, count) for (side, result), count in sorted(self._counts.items()))
+        return ConsumeReport(counts, self._clock.monotonic() - began, self._ended_by)
+
+    async def _leave(self) -> None:
+        """Visits end by themselves, with the handlers' grace; what takes longer is cut off, and is taken over later."""
+        if self._visits:
+            await asyncio.wait(set(self._visits), timeout=self._request.grace_seconds + LEAVING_SECONDS)
+        late = set(self._visits)
+        for visit in late:
+            visit.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    def _count(self, side: str, result: str) -> None:
+        self._counts[side, result] += 1
+        self._active_at = self._clock.monotonic()
+        most = self._request.max_messages
+        if (
+            most is not None
+            and sum(n for (_, one), n in self._counts.items() if one in ("completed", "failed")) >= most
+        ):
+            self._end("count")
+
+    def _end(self, why: str) -> None:
+        if not self._stop.is_set():
+            self._ended_by = why
+            self._stop.set()
+
+    async def _wait_until_idle(self) -> None:
+        seconds = self._request.until_idle_seconds
+        if seconds is None:
+            await self._stop.wait()
+            return
+        while self._clock.monotonic() - self._active_at < seconds:
+            await self._clock.sleep(min(0.2, seconds))
+            if self._visits:
+                self._active_at = self._clock.monotonic()
+        self._end("idle")
+
+    # Sessions
+
+    async def _accept_on(self, side: Side) -> None:
+        """Take sessions of one side as they come, as many at once as there is room for."""
+        failures = 0
+        while not self._stop.is_set():
+            await self._room[side].acquire()
+            taken = False
+            receiver = self._sides[side].receiver(self._request.queue, session_id=NEXT_AVAILABLE_SESSION)
+            try:
+                first = await receiver.receive(self._setup.window, wait_seconds=ACCEPT_WAIT_SECONDS)
+                failures = 0
+                taken = bool(first)
+                if taken:
+                    spawn(self._visit(side, receiver, first), self._visits, name=f"visit-{side}")
+            except (SessionUnavailableError, OperationTimeoutError, LockLostError) as error:
+                failures = await self._nobody_waits(side, error, failures)
+            except ServiceError as error:
+                failures += 1
+                await self._pause(side, error, failures)
+            finally:
+                if not taken:
+                    self._room[side].release()
+                    await close_quietly(receiver)
+
+    async def _nobody_waits(self, side: Side, error: ServiceError, failures: int) -> int:
+        """The service says so with an error, or with none at all in its time; a dark side times out too."""
+        if isinstance(error, OperationTimeoutError):
+            await self._pause(side, error, failures + 1)
+            return failures + 1
+        await self._clock.sleep(SYPHON.seconds(1) / 10)
+        return 0
+
+    async def _pause(self, side: Side, error: ServiceError, failures: int) -> None:
+        seconds = SYPHON.seconds(min(failures, 4))
+        self._observer.notify(ReceiveFailed(self._now(), f"{self._request.queue} ({side})", error.code, seconds))
+        await self._clock.sleep(seconds)
+
+    async def _visit(self, side: Side, receiver: MessageReceiver, first: list[Received]) -> None:
+        self._active_at = self._clock.monotonic()
+        try:
+            await Visit(self._setup, side.value, first[0].session_id or "", receiver).run(first)
+        except JournalError as error:
+            self._fatal = error
+            self._end("stop")
+        except ServiceError as error:
+            self._observer.notify(ReceiveFailed(self._now(), f"{self._request.queue} ({side})", error.code, 0.0))
+        finally:
+            self._room[side].release()
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+
+async def consume(
+    request: ConsumeRequest,
+    *,
+    primary: Messaging,
+    secondary: Messaging,
+    journal: Journal,
+    handler: Handler,
+    clock: Clock,
+    observer: Observer,
+    stop: asyncio.Event,
+) -> ConsumeReport:
+    """Process the messages of a replicated queue until `stop`, or until the request says that it is enough.
+
+    A handler gets a `Delivery`; see `runtime.handlers`. It must be able to stop when it is cancelled: that is how a
+    lost lease reaches it.
+
+    Raises:
+        JournalError: the journal refuses for good; nothing is lost.
+    """
+    sides = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
+    return await _Consumer(request, sides, journal, handler, clock, observer, stop).run()

@@ -1,0 +1,376 @@
+"""Draining over real sockets: the adapters against embedded namespaces, every AMQP type, an outage half-way."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from sbpair.amqp import sections
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    Ubyte,
+    Uint,
+    Ulong,
+    Ushort,
+)
+from sbpair.azure.administration import DataPlaneAdmin
+from sbpair.azure.messaging import AzureMessaging
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
+from sbpair.core.entities import QueueSettings
+from sbpair.core.message import Disposition, Received
+from sbpair.core.pairing import DOCUMENTED_SETTINGS, expected_backlog_paths
+from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.emulator import Emulator
+from sbpair.ports import MessageReceiver
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.ledger import Ledger
+from sbpair.runtime.syphon import DrainReport, DrainRequest, Left, drain, syphon
+from tests.fakes import RecordingObserver
+
+EVERY_TYPE = {
+    "null": None,
+    "true": True,
+    "string": "größer",
+    "symbol": Symbol("sym"),
+    "binary": b"\x00\xff",
+    "ubyte": Ubyte(255),
+    "ushort": Ushort(65535),
+    "uint": Uint(2**32 - 1),
+    "ulong": Ulong(2**64 - 1),
+    "byte": Byte(-128),
+    "short": Short(-32768),
+    "int": Int(-5),
+    "long": Long(-(2**62)),
+    "float": Float.from_bits(0x7FC00001),
+    "double": 1.0e300,
+    "char": Char("\u20ac"),
+    "timestamp": Timestamp(1_790_000_000_123),
+    "uuid": uuid.UUID(int=2**127 + 5),
+    "decimal32": Decimal32(b"\x01\x02\x03\x04"),
+    "decimal64": Decimal64(bytes(range(8))),
+    "decimal128": Decimal128(bytes(range(16))),
+    "timespan": Described(Symbol("com.microsoft:timespan"), Long(36_000_000_000)),
+    "uri": Described(Symbol("com.microsoft:uri"), "http://example.org"),
+    "described number": Described(Ulong(0x24), []),
+}
+BODIES = (
+    {"data": b"plain"},
+    {"data": [b"one", b"", b"three"]},
+    {"data": bytes(5000)},
+    {"value": None},
+    {"value": 0.0},
+    {"value": False},
+    {"value": ""},
+    {"value": {}},
+    {"value": Described(Symbol("x:y"), [Int(1)])},
+    {"value": Array(0x71, (Int(1), Int(2)))},
+    {"sequences": [[Int(1), "two"], [None]]},
+)
+
+
+@dataclass
+class Stage:
+    emulator: Emulator
+    primary: AzureMessaging
+    secondary: AzureMessaging
+    admin: DataPlaneAdmin
+    queues: tuple[str, ...]
+    observer: RecordingObserver = field(default_factory=RecordingObserver)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def divert(self, payloads: list[bytes], destination: str = "orders", queue: int = 0) -> None:
+        sender = self.secondary.sender(self.queues[queue])
+        backlog = [for_backlog(payload, destination) for payload in payloads]
+        for start in range(0, len(backlog), 100):
+            await sender.send(backlog[start : start + 100], timeout_seconds=30)
+        await sender.close()
+
+    async def drain(self, *, ledger: Ledger | None = None, **options: object) -> DrainReport:
+        request = DrainRequest(self.queues, **options)  # type: ignore[arg-type]
+        return await drain(
+            request,
+            secondary=self.secondary,
+            primary=self.primary,
+            admin=self.admin,
+            clock=SystemClock(),
+            observer=self.observer,
+            ledger=ledger,
+            stop=self.stop,
+        )
+
+    async def at_home(self, path: str = "orders") -> list[Received]:
+        return await browse(self.primary.receiver(path))
+
+    async def in_backlog(self, *, dead_letter: bool = False) -> list[Received]:
+        found = [await browse(self.secondary.receiver(path, dead_letter=dead_letter)) for path in self.queues]
+        return [one for queue in found for one in queue]
+
+
+async def browse(receiver: MessageReceiver) -> list[Received]:
+    found: list[Received] = []
+    number = 1
+    while page := await receiver.peek(250, from_sequence_number=number):
+        found += page
+        number = page[-1].sequence_number + 1
+    await receiver.close()
+    return found
+
+
+def access(emulator: Emulator, name: str) -> NamespaceAccess:
+    text = emulator.connection_string(name)
+    return NamespaceAccess(
+        label=name,
+        host=host_of(text),
+        auth=AuthMethod.CONNECTION_STRING,
+        connection_string=Secret(text),
+        ca_file=str(emulator.ca_path),
+    )
+
+
+@asynccontextmanager
+async def stage(queues: int = 4) -> AsyncIterator[Stage]:
+    async with Emulator(["primary", "secondary"], seed=1) as emulator:
+        emulator.namespace("primary").create_queue("orders")
+        admin = DataPlaneAdmin(access(emulator, "secondary"))
+        paths = expected_backlog_paths("primary", queues)
+        for path in paths:
+            await admin.create_queue(path, DOCUMENTED_SETTINGS)
+        primary = AzureMessaging(access(emulator, "primary"))
+        secondary = AzureMessaging(access(emulator, "secondary"))
+        try:
+            yield Stage(emulator, primary, secondary, admin, paths)
+        finally:
+            await primary.close()
+            await secondary.close()
+            await admin.close()
+
+
+def body_of(payload: bytes) -> bytes:
+    return b"".join(payload[span.start : span.end] for span in sections.body_sections(payload, sections.scan(payload)))
+
+
+def raw(payload: bytes, section: Section) -> bytes:
+    return b"".join(payload[span.start : span.end] for span in sections.scan(payload) if span.section == section)
+
+
+async def test_every_type_and_body_arrives_as_the_bytes_that_were_sent() -> None:
+    async with stage() as on:
+        sent = {}
+        for number, body in enumerate(BODIES):
+            sent[f"m{number}"] = sections.build(
+                header={HeaderField.DURABLE: True, HeaderField.PRIORITY: Ubyte(5), HeaderField.TTL: Uint(3_600_000)},
+                message_annotations={Symbol("x-app"): Decimal64(bytes(8))},
+                properties={
+                    PropertyField.MESSAGE_ID: f"m{number}",
+                    PropertyField.USER_ID: b"\x01",
+                    PropertyField.CORRELATION_ID: uuid.UUID(int=number),
+                    PropertyField.CONTENT_ENCODING: Symbol("gzip"),
+                    PropertyField.GROUP_ID: "s",
+                    PropertyField.GROUP_SEQUENCE: Uint(number),
+                },
+                application_properties=EVERY_TYPE,
+                footer={Symbol("f"): Char("z")},
+                **body,
+            )
+        await on.divert(list(sent.values()))
+        report = await on.drain()
+        assert (report.forwarded, report.completed, report.confirmed_empty, report.left) == (11, 11, True, ())
+        arrived = await on.at_home()
+        assert [one.message_id for one in arrived] == list(sent)
+        for one in arrived:
+            original = sent[str(one.message_id)]
+            assert body_of(one.payload) == body_of(original)
+            for section in (Section.APPLICATION_PROPERTIES, Section.FOOTER):
+                assert raw(one.payload, section) == raw(original, section)
+            assert one.session_id == "s"
+            assert describe(one.payload).ttl_seconds == 3600
+            annotations = sections.read(one.payload, sections.scan(one.payload), Section.MESSAGE_ANNOTATIONS)
+            assert annotations["x-app"] == Decimal64(bytes(8))
+
+
+async def test_two_thousand_messages_with_sessions_survive_an_outage_half_way() -> None:
+    async with stage() as on:
+        for queue in range(4):
+            mine = [
+                compose(body=f"{number}", message_id=f"{number:04}", session_id=f"s{queue}-{number % 3}")
+                for number in range(queue * 500, queue * 500 + 500)
+            ]
+            await on.divert(mine, queue=queue)
+        draining = asyncio.create_task(on.drain(concurrency=2, rate_per_second=2500))
+        orders = on.emulator.namespace("primary").get_queue("orders")
+        async with asyncio.timeout(20):
+            while orders.counts().active < 600:
+                await asyncio.sleep(0.01)
+        on.emulator.faults("primary").add("dark")
+        await asyncio.sleep(2)
+        assert not draining.done()
+        on.emulator.faults("primary").clear()
+        report = await draining
+        arrived = await on.at_home()
+        ids = [str(one.message_id) for one in arrived]
+        assert set(ids) == {f"{number:04}" for number in range(2000)}
+        # Twice at most what was on its way when the connection went.
+        assert len(ids) - 2000 <= 2 * 1000
+        assert report.confirmed_empty
+        assert report.forwarded == report.completed == 2000
+        assert report.locks_lost == 0
+        first_seen = dict.fromkeys(ids)
+        by_session: dict[str, list[str]] = {}
+        session_of = {str(one.message_id): str(one.session_id) for one in arrived}
+        for one in first_seen:
+            by_session.setdefault(session_of[one], []).append(one)
+        assert len(by_session) == 12
+        assert all(numbers == sorted(numbers) for numbers in by_session.values())
+        assert await on.in_backlog() == []
+
+
+async def test_duplicate_detection_at_home_takes_out_what_an_outage_doubled() -> None:
+    async with stage(queues=1) as on:
+        on.emulator.namespace("primary").delete_queue("orders")
+        description = type(on.emulator.namespace("secondary").get_queue(on.queues[0]).description)
+        on.emulator.namespace("primary").create_queue("orders", description(requires_duplicate_detection=True))
+        await on.divert([compose(body=b"x", message_id=f"{number}") for number in range(300)])
+        on.emulator.faults("primary").add("drop:operation=send,every=2,count=3")
+        report = await on.drain()
+        ids = [one.message_id for one in await on.at_home()]
+        assert sorted(ids) == sorted({f"{number}" for number in range(300)})
+        assert report.confirmed_empty
+
+
+async def test_the_connection_to_the_backlog_breaks_again_and_again() -> None:
+    async with stage(queues=2) as on:
+        await on.admin.update_queue(on.queues[0], with_locks(5.0))
+        await on.admin.update_queue(on.queues[1], with_locks(5.0))
+        for queue in range(2):
+            await on.divert([compose(body=b"x", message_id=f"{queue}-{n}") for n in range(400)], queue=queue)
+        on.emulator.faults("secondary").add("drop:operation=settle,every=90,count=2")
+        report = await on.drain()
+        ids = [one.message_id for one in await on.at_home()]
+        assert set(ids) == {f"{queue}-{n}" for queue in range(2) for n in range(400)}
+        assert len(ids) == 800
+        assert (report.confirmed_empty, report.forwarded) == (True, 800)
+
+
+async def test_links_that_break_while_settling_lose_and_double_nothing(tmp_path) -> None:
+    async with stage(queues=1) as on:
+        await on.admin.update_queue(on.queues[0], with_locks(5.0))
+        await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(200)])
+        on.emulator.faults("secondary").add("detach:operation=settle,nth=50")
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        report = await on.drain(ledger=ledger)
+        await ledger.close()
+        assert sorted(str(one.message_id) for one in await on.at_home()) == sorted(f"{n}" for n in range(200))
+        assert report.confirmed_empty
+        again = Ledger(tmp_path / "ledger.jsonl", resume=True)
+        await again.close()
+        assert len(again.forwarded) == 200
+
+
+async def test_topics_sessions_and_partitions_as_destinations() -> None:
+    async with stage(queues=2) as on:
+        primary = on.emulator.namespace("primary")
+        description = type(primary.get_queue("orders").description)
+        primary.create_topic("events")
+        primary.create_subscription("events", "all")
+        primary.create_queue("carts", description(requires_session=True))
+        primary.create_queue("wide", description(enable_partitioning=True, requires_session=True))
+        await on.divert([compose(body=b"x", message_id=f"e{n}") for n in range(50)], "events")
+        for destination in ("carts", "wide"):
+            mine = [compose(body=b"x", message_id=f"{destination}{n}", session_id=f"s{n % 5}") for n in range(50)]
+            await on.divert(mine, destination, queue=1)
+        report = await on.drain()
+        assert dict(report.per_destination) == {"events": 50, "carts": 50, "wide": 50}
+        assert report.confirmed_empty
+        assert len(await browse(on.primary.receiver("events/Subscriptions/all"))) == 50
+        for destination in ("carts", "wide"):
+            receiver = on.primary.receiver(destination, session_id="s2")
+            got = await receiver.receive(50, wait_seconds=2)
+            assert [one.message_id for one in got] == [f"{destination}{n}" for n in range(2, 50, 5)]
+            await receiver.close()
+
+
+async def test_a_partitioned_backlog_is_emptied() -> None:
+    async with stage(queues=1) as on:
+        secondary = on.emulator.namespace("secondary")
+        description = type(secondary.get_queue(on.queues[0]).description)
+        secondary.delete_queue(on.queues[0])
+        secondary.create_queue(on.queues[0], description(enable_partitioning=True, lock_duration_seconds=60.0))
+        await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(500)])
+        report = await on.drain()
+        assert len(await on.at_home()) == 500
+        assert report.confirmed_empty
+
+
+async def test_dead_letters_leave_and_come_back() -> None:
+    async with stage(queues=1) as on:
+        await on.divert([compose(body=b"1", message_id="1")], "not-yet-there")
+        report = await on.drain()
+        assert report.dead_letter_reasons == (("EntityNotFound", 1),)
+        [dead] = await on.in_backlog(dead_letter=True)
+        assert describe(dead.payload).dead_letter_reason == "EntityNotFound"
+        report = await on.drain(dead_letter=True)
+        assert report.left == (Left("undeliverable: EntityNotFound", 1),)
+        on.emulator.namespace("primary").create_queue("not-yet-there")
+        report = await on.drain(dead_letter=True)
+        assert (report.forwarded, report.confirmed_empty) == (1, True)
+        assert report.original_faults == (("EntityNotFound", 1),)
+        [home] = await on.at_home("not-yet-there")
+        assert describe(home.payload).application_properties == {}
+
+
+async def test_deferred_and_foreign_locks_are_named() -> None:
+    async with stage(queues=1) as on:
+        await on.divert([compose(body=b"1", message_id=f"{n}") for n in range(3)])
+        other = on.secondary.receiver(on.queues[0])
+        held = await other.receive(2, wait_seconds=2)
+        await other.settle(held[0], Disposition.DEFER)
+        report = await on.drain(lock_wait_seconds=0.0)
+        assert (report.forwarded, report.left) == (1, (Left("deferred", 1), Left("locked elsewhere", 1)))
+        await other.close()
+
+
+async def test_the_syphon_stops_within_its_bound() -> None:
+    async with stage(queues=2) as on:
+        await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(200)])
+        running = asyncio.create_task(
+            syphon(
+                DrainRequest(on.queues),
+                secondary=on.secondary,
+                primary=on.primary,
+                admin=on.admin,
+                clock=SystemClock(),
+                observer=on.observer,
+                ledger=None,
+                stop=on.stop,
+            )
+        )
+        async with asyncio.timeout(10):
+            while on.emulator.namespace("primary").get_queue("orders").counts().active < 200:
+                await asyncio.sleep(0.02)
+        await on.divert([compose(body=b"x", message_id="later")], queue=1)
+        async with asyncio.timeout(5):
+            while on.emulator.namespace("primary").get_queue("orders").counts().active < 201:
+                await asyncio.sleep(0.02)
+        on.stop.set()
+        async with asyncio.timeout(12):
+            report = await running
+        assert (report.forwarded, report.completed) == (201, 201)
+
+
+def with_locks(seconds: float) -> QueueSettings:
+
+    return replace(DOCUMENTED_SETTINGS, lock_duration_seconds=seconds)

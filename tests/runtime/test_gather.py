@@ -1,0 +1,281 @@
+"""Gathering: few calls, nothing believed that was only listed, everything unreadable said."""
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from sbpair.core.access import AuthMethod, Secret
+from sbpair.core.audit import Severity, run
+from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, Tier
+from sbpair.core.errors import (
+    ConnectionLostError,
+    PairingError,
+    SbpairError,
+    ServerBusyError,
+    UnauthorizedError,
+)
+from sbpair.core.events import GatherProgress
+from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair
+from sbpair.core.rewrite import compose
+from sbpair.core.snapshot import Calls, How, Snapshot, calls_per_read
+from sbpair.runtime.gather import Scope, gather, gather_each
+from sbpair.runtime.peeking import peeking
+from tests.core.snapshots import a_pair, path
+from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
+from tests.runtime.admin_fake import Lies, LyingAdmin
+
+MESSAGE = compose(body=b"hello", message_id="1")
+READS = calls_per_read("data-plane")
+
+
+@dataclass
+class World:
+    """A provisioned pair."""
+
+    clock: FakeClock
+    primary: FakeNamespace
+    secondary: FakeNamespace
+    pair: Pair
+    lies: Lies
+
+    async def gather(self, **options: object) -> Snapshot:
+        return await gather(
+            self.pair,
+            primary=LyingAdmin(self.primary),
+            secondary=LyingAdmin(self.secondary, self.lies),
+            clock=self.clock,
+            **options,  # type: ignore[arg-type]
+        )
+
+
+def world(count: int = 3, **pair: object) -> World:
+    clock = FakeClock()
+    primary, secondary = FakeNamespace("contoso", clock), FakeNamespace("fabrikam", clock)
+    primary.add_queue("orders")
+    made = a_pair(count, **pair)  # type: ignore[arg-type]
+    for one in made.backlog_paths():
+        secondary.add_queue(one, DOCUMENTED_SETTINGS)
+    return World(clock, primary, secondary, made, Lies())
+
+
+@virtual_time
+async def test_a_healthy_pair_takes_three_reads_a_side_and_has_no_findings() -> None:
+    here = world()
+    snapshot = await here.gather()
+    assert snapshot.primary.calls == snapshot.secondary.calls == Calls(namespace_reads=1, list_pages=2 * READS)
+    assert [queue.how for queue in snapshot.secondary.queues or ()] == [How.LISTED] * 3
+    report = run(snapshot, here.pair)
+    assert report.at_least(Severity.WARNING) == ()
+    assert {one.code for one in report.skipped} == {"SBP026"}
+
+
+@virtual_time
+async def test_an_unlisted_queue_is_found_by_a_get_and_not_reported_missing() -> None:
+    here = world()
+    here.lies.unlisted = {path(1)}
+    snapshot = await here.gather()
+    queue = snapshot.secondary.queue(path(1))
+    assert queue is not None and queue.how is How.CONFIRMED
+    assert run(snapshot, here.pair).findings == ()
+    assert snapshot.secondary.calls.gets == READS
+
+
+@virtual_time
+async def test_a_really_missing_queue_is_confirmed_to_be() -> None:
+    here = world()
+    del here.secondary.entities[path(1)]
+    snapshot = await here.gather()
+    assert snapshot.secondary.absent == (path(1),)
+    assert [one.code for one in run(snapshot, here.pair).at_least(Severity.ERROR)] == ["SBP001"]
+
+
+@virtual_time
+async def test_ghosts_and_repetitions_of_a_listing_are_no_findings() -> None:
+    here = world()
+    here.lies.ghosts = [QueueFacts(path(7), DOCUMENTED_SETTINGS), QueueFacts(path(0, "adatum"), DOCUMENTED_SETTINGS)]
+    here.lies.twice = True
+    snapshot = await here.gather()
+    assert len(snapshot.secondary.queues or ()) == 3
+    assert run(snapshot, here.pair).findings == ()
+    assert set(snapshot.secondary.absent) == {path(7), path(0, "adatum")}
+
+
+@virtual_time
+async def test_what_looks_odd_is_read_again() -> None:
+    here = world()
+    here.secondary.add_queue(path(0), replace(DOCUMENTED_SETTINGS, max_delivery_count=10))
+    here.secondary.add_queue(path(1), replace(DOCUMENTED_SETTINGS, status=EntityStatus.DISABLED))
+    here.secondary.add_queue(path(5), DOCUMENTED_SETTINGS)
+    snapshot = await here.gather()
+    confirmed = {queue.path for queue in snapshot.secondary.queues or () if queue.how is How.CONFIRMED}
+    assert confirmed == {path(0), path(1), path(5)}
+    assert {one.code for one in run(snapshot, here.pair).findings} == {"SBP002", "SBP003", "SBP004", "SBP007"}
+
+
+@virtual_time
+async def test_backlog_queues_on_the_primary_and_entities_are_confirmed() -> None:
+    here = world(entities=("orders", "news", "gone"))
+    here.primary.add_queue("news", topic=True)
+    here.primary.add_queue(path(0), DOCUMENTED_SETTINGS)
+    here.primary.entities["orders"].settings = QueueSettings(status=EntityStatus.DISABLED)
+    snapshot = await here.gather()
+    assert {one.code for one in run(snapshot, here.pair).findings} == {"SBP005", "SBP018", "SBP020"}
+    assert snapshot.primary.absent == ("gone",)
+    assert snapshot.primary.calls.gets == 4 * READS
+
+
+@virtual_time
+async def test_a_browse_confirms_zero_counts_and_tells_the_age() -> None:
+    here = world()
+    here.secondary.put(path(1), MESSAGE)
+    here.secondary.put_dead_letter(path(2), MESSAGE, "test")
+    here.lies.counted_empty = {path(1), path(2)}
+    snapshot = await here.gather(peek=peeking(here.secondary.messaging()))
+    first, second = snapshot.secondary.queue(path(1)), snapshot.secondary.queue(path(2))
+    assert first is not None and first.peeked is not None and first.peeked.oldest_enqueued_at == pytest.approx(EPOCH)
+    assert second is not None and not second.empty
+    assert {(one.code, one.subject) for one in run(snapshot, here.pair).findings} == {
+        ("SBP008", path(1)),
+        ("SBP009", path(2)),
+    }
+    assert snapshot.secondary.calls.peeks == 6
+    assert len(here.secondary.closed_receivers) == 6
+
+
+@virtual_time
+async def test_a_browse_that_fails_is_recorded() -> None:
+    here = world()
+    here.secondary.fail("peek", UnauthorizedError("lacks Listen"), entity=path(1))
+    snapshot = await here.gather(peek=peeking(here.secondary.messaging()))
+    assert [(one.subject, one.exit_name) for one in snapshot.secondary.unread] == [(f"messages of {path(1)}", "denied")]
+
+
+@virtual_time
+async def test_a_dark_namespace_is_asked_once_and_the_other_is_still_read() -> None:
+    here = world()
+    here.primary.go_dark()
+    snapshot = await here.gather()
+    assert {one.subject for one in snapshot.primary.unread} == {"namespace", "queues", "topics"}
+    assert sum(here.primary.calls.values()) == 1
+    assert snapshot.blocked is not None and snapshot.blocked.exit_name == "unreachable"
+    assert len(snapshot.secondary.queues or ()) == 3
+
+
+@virtual_time
+async def test_whoever_does_not_tolerate_gets_the_error() -> None:
+    here = world()
+    here.secondary.go_dark()
+    with pytest.raises(ConnectionLostError):
+        await here.gather(tolerant=False)
+
+
+@virtual_time
+async def test_a_busy_namespace_is_given_ten_seconds() -> None:
+    here = world()
+    here.secondary.fail("admin", ServerBusyError("busy"), entity="$namespaceinfo", times=2)
+    snapshot = await here.gather()
+    assert snapshot.secondary.unread == ()
+    assert here.clock.monotonic() >= 20
+
+
+@virtual_time
+async def test_a_namespace_that_stays_busy_is_recorded_as_unread() -> None:
+    here = world()
+    here.secondary.fail("admin", ServerBusyError("busy"), entity="$namespaceinfo")
+    snapshot = await here.gather()
+    assert [(one.subject, one.error_code) for one in snapshot.secondary.unread] == [("namespace", "server-busy")]
+
+
+@virtual_time
+async def test_three_thousand_queues_are_paced_and_bounded() -> None:
+    here = world(3000, entities=())
+    here.lies.unlisted = {path(index) for index in range(0, 3000, 100)}
+    admin = LyingAdmin(here.secondary, here.lies)
+    here.secondary.delays["admin"] = 2.0
+    snapshot = await gather(
+        here.pair,
+        primary=here.primary.admin(),
+        secondary=admin,
+        clock=here.clock,
+        credits_per_second=100.0,
+        concurrency=4,
+    )
+    calls = snapshot.secondary.calls
+    assert (calls.list_pages, calls.gets) == ((30 + 1) * READS, 30 * READS)
+    assert run(snapshot, here.pair).findings == ()
+    assert admin.most_at_once == 4
+    assert here.clock.monotonic() >= (calls.throttling_credits - 10 * READS) / 100
+
+
+@virtual_time
+async def test_only_the_secondarys_queues_are_read_for_provisioning() -> None:
+    here = world()
+    for number in range(250):
+        here.secondary.add_queue(f"other-{number}")
+    snapshot = await here.gather(scope=Scope.BACKLOG)
+    assert snapshot.secondary.calls == Calls(namespace_reads=1, list_pages=3 * READS)
+    assert not here.primary.calls
+    assert snapshot.blocked is None
+    assert run(snapshot, here.pair, checks=["SBP018"]).skipped != ()
+
+
+@virtual_time
+async def test_tier_basic_has_no_topics_to_list() -> None:
+    here = world()
+    here.secondary.tier = Tier.BASIC
+    snapshot = await here.gather()
+    assert snapshot.secondary.topics == ()
+    assert here.secondary.calls["admin", "$topics"] == 0
+
+
+@virtual_time
+async def test_the_snapshot_names_the_rule_but_never_the_key() -> None:
+    here = world()
+    text = "Endpoint=sb://fabrikam.servicebus.windows.net/;SharedAccessKeyName=watch;SharedAccessKey=c2VjcmV0"
+    access = replace(here.pair.secondary, auth=AuthMethod.CONNECTION_STRING, connection_string=Secret(text))
+    here.pair = replace(here.pair, secondary=access)
+    snapshot = await here.gather()
+    assert snapshot.secondary.key_name == "watch"
+    assert "c2VjcmV0" not in json.dumps(snapshot.to_dict())
+
+
+@virtual_time
+async def test_progress_is_told() -> None:
+    here, observer = world(), RecordingObserver()
+    here.lies.unlisted = {path(0)}
+    await here.gather(observer=observer)
+    told = {(one.namespace.split(".")[0], one.stage, one.done, one.total) for one in observer.of(GatherProgress)}
+    assert ("fabrikam", "listing queues", 2, 2) in told
+    assert ("fabrikam", "confirming", 1, 1) in told
+
+
+@virtual_time
+async def test_clock_skew_is_seen() -> None:
+    here = world()
+    here.clock.skew_seconds = 42.0
+    report = run(await here.gather(), here.pair)
+    assert {one.code for one in report.findings} == {"SBP021"}
+
+
+@virtual_time
+async def test_many_pairs_at_once_in_order_and_one_failure_alone() -> None:
+    pairs = [replace(a_pair(), name=f"p{number}") for number in range(20)]
+    running, most = 0, 0
+    here = world()
+
+    async def one(pair: Pair) -> Snapshot:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await here.clock.sleep(1)
+        running -= 1
+        if pair.name == "p7":
+            raise PairingError("no")
+        here.pair = pair
+        return await here.gather()
+
+    results = await gather_each(pairs, one, concurrency=5)
+    assert most == 5
+    assert [index for index, result in enumerate(results) if isinstance(result, SbpairError)] == [7]
+    assert len(results) == 20

@@ -1,0 +1,330 @@
+"""Active/active over real sockets: order, once, take-over, poison, gaps, a journal that goes away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbpair.core.errors import JournalError, JournalUnavailableError
+from sbpair.core.events import MessageHandled, Paused
+from sbpair.core.ownership import Granularity, State
+from sbpair.core.rewrite import compose
+from sbpair.core.summary import describe
+from sbpair.journal.sqlite import SqliteJournal
+from sbpair.ports import Entry
+from sbpair.runtime.dual_sender import Side
+from sbpair.runtime.handlers import Delivery, RetryLater
+from tests.runtime.replication import BRISK, QUEUE, SIDES, Stage, eventually, stage
+
+PRIMARY, SECONDARY = SIDES
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage(tmp_path) as ready:
+        yield ready
+
+
+def messages(sessions: int, each: int) -> list[tuple[str, str]]:
+    return [(f"s{session}", f"s{session}-{number:03}") for number in range(each) for session in range(sessions)]
+
+
+def in_order(done: list[tuple[str, str, str]]) -> bool:
+    """Each message once, those of a session in the order of their ids."""
+    ids = [message for _, message, _ in done]
+    by_session: dict[str, list[str]] = {}
+    for session, message, _ in done:
+        by_session.setdefault(session, []).append(message)
+    return len(ids) == len(set(ids)) and all(found == sorted(found) for found in by_session.values())
+
+
+@pytest.mark.parametrize("granularity", Granularity)
+async def test_every_message_is_processed_once_and_in_order(both: Stage, granularity: Granularity) -> None:
+    await both.send(*messages(6, 5))
+    report = await both.consume(terms=replace(BRISK, granularity=granularity))
+    assert len(both.done) == 30
+    assert in_order(both.done)
+    assert (report.total("completed"), report.total("duplicate"), report.ended_by) == (30, 30, "idle")
+    assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
+    entry = await both.entry("s0")
+    assert (entry.state, entry.owner, entry.completed_count) == (State.COMPLETED, "", 5)
+    records = [one async for one in both.journal.scan("message")]
+    assert len(records) == (30 if granularity is Granularity.MESSAGE else 0)
+    assert {one.document["state"] for one in records} <= {"completed"}
+
+
+async def test_two_consumers_share_the_sessions_and_never_run_one_at_once(both: Stage) -> None:
+    running: set[str] = set()
+
+    async def work(delivery: Delivery) -> None:
+        assert delivery.session_id not in running
+        running.add(delivery.session_id)
+        await asyncio.sleep(0.01)
+        running.discard(delivery.session_id)
+        await both.work(delivery)
+
+    await both.send(*messages(5, 6))
+    terms = replace(BRISK, granularity=Granularity.MESSAGE)
+    await asyncio.gather(*(both.consume(work, terms=terms, until_idle_seconds=1.5) for _ in range(2)))
+    assert len(both.done) == 30
+    assert in_order(both.done)
+
+
+async def test_what_only_one_side_accepted_is_waited_for(both: Stage) -> None:
+    """The second message is on the dark side alone; the third, on both, waits until the light is back."""
+    sender = both.sender()
+
+    async def send(message: str) -> tuple[Side, ...]:
+        result = await sender.send(compose(body="", message_id=message, session_id="s"), timeout_seconds=2)
+        return result.accepted
+
+    assert await send("m1") == (PRIMARY, SECONDARY)
+    both.dark(SECONDARY)
+    assert await send("m2") == (PRIMARY,)
+    both.dark(PRIMARY)
+    both.light(SECONDARY)
+    assert await send("m3") == (SECONDARY,)
+    async with both.consuming():
+        await eventually(lambda: len(both.done) == 1)
+        await asyncio.sleep(0.7)
+        assert [message for _, message, _ in both.done] == ["m1"], "m3 does not begin before m2"
+        gap = (await both.entry("s")).gap
+        assert gap is not None
+        assert (gap.missing.number, gap.waiting.number) == (2, 3)
+        both.light(PRIMARY)
+        await eventually(lambda: len(both.done) == 3, seconds=40)
+    assert [message for _, message, _ in both.done] == ["m1", "m2", "m3"]
+    await sender.close()
+
+
+async def test_a_dead_owners_message_is_taken_over_after_its_lease(both: Stage) -> None:
+    await both.send(("s", "m1"), ("s", "m2"))
+    begun = asyncio.Event()
+
+    async def die(delivery: Delivery) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    dying = asyncio.create_task(both.consume(die, until_idle_seconds=None))
+    await begun.wait()
+    taken_at = asyncio.get_running_loop().time()
+    dying.cancel()  # no stop: nothing is written, as after kill -9
+    await asyncio.gather(dying, return_exceptions=True)
+    await both.consume(until_idle_seconds=3.5)
+    assert [message for _, message, _ in both.done] == ["m1", "m2"]
+    assert asyncio.get_running_loop().time() - taken_at > BRISK.lease_seconds
+
+
+async def test_a_long_handler_keeps_its_lease(both: Stage) -> None:
+    terms = replace(BRISK, lease_seconds=0.6, margin_seconds=0.1)
+
+    async def slow(delivery: Delivery) -> None:
+        await asyncio.sleep(1.5)
+        await both.work(delivery)
+
+    await both.send(("s", "m1"))
+    await asyncio.gather(*(both.consume(slow, terms=terms, until_idle_seconds=1.5) for _ in range(2)))
+    assert len(both.done) == 1
+
+
+@pytest.mark.parametrize("granularity", Granularity)
+async def test_a_poisoned_message_is_dead_lettered_on_both_sides_and_the_session_goes_on(
+    both: Stage, granularity: Granularity
+) -> None:
+    attempts: list[int] = []
+
+    async def refuse_the_first(delivery: Delivery) -> None:
+        if delivery.message_id == "bad":
+            attempts.append(delivery.attempt)
+            raise ValueError("no such parcel")
+        await both.work(delivery)
+
+    await both.send(("s", "bad"), ("s", "good"))
+    report = await both.consume(refuse_the_first, terms=replace(BRISK, granularity=granularity))
+    assert attempts == [1, 2, 3]
+    assert [message for _, message, _ in both.done] == ["good"]
+    for side in SIDES:
+        (buried,) = await both.dead_letters(side)
+        summary = describe(buried.payload)
+        assert (summary.message_id, summary.dead_letter_reason) == ("bad", "HandlerFailed")
+        assert summary.dead_letter_description == "no such parcel"
+    assert (report.total("failed"), report.total("dead-lettered"), report.total("again")) == (1, 1, 2)
+    failures = (await both.entry("s")).failures
+    assert [failure.message_id for failure in failures] == ["bad"]
+
+
+async def test_a_handler_can_ask_for_its_message_later(both: Stage) -> None:
+    asked: list[int] = []
+
+    async def not_yet(delivery: Delivery) -> None:
+        asked.append(delivery.attempt)
+        if len(asked) < 5:
+            raise RetryLater("the mainframe is closed")
+        await both.work(delivery)
+
+    await both.send(("s", "m1"))
+    await both.consume(not_yet)
+    assert asked == [1] * 5, "no attempt is counted"
+    assert len(both.done) == 1
+
+
+async def test_a_message_without_its_place_is_dead_lettered_with_the_reason(both: Stage) -> None:
+    sender = both.messaging[PRIMARY].sender(QUEUE)
+    await sender.send([compose(body="", message_id="stranger", session_id="s")], timeout_seconds=3)
+    await both.consume()
+    (buried,) = await both.dead_letters(PRIMARY)
+    assert describe(buried.payload).dead_letter_reason == "OrderUnknown"
+    assert both.done == []
+
+
+class FlakyJournal(SqliteJournal):
+    """Goes away, or answers too late, as told."""
+
+    away = False
+    lose_answers = 0
+
+    def _refuse(self) -> None:
+        if self.away:
+            raise JournalUnavailableError("gone")
+
+    def _lose(self) -> None:
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise JournalUnavailableError("written, but the answer was lost")
+
+    async def read(self, kind: str, key: str) -> Entry | None:
+        self._refuse()
+        return await super().read(kind, key)
+
+    async def create(self, kind: str, key: str, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        self._refuse()
+        created = await super().create(kind, key, document, ttl_seconds=ttl_seconds)
+        self._lose()
+        return created
+
+    async def replace(self, entry: Entry, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        self._refuse()
+        replaced = await super().replace(entry, document, ttl_seconds=ttl_seconds)
+        self._lose()
+        return replaced
+
+
+@pytest.fixture
+async def flaky(both: Stage, tmp_path: Path) -> AsyncIterator[FlakyJournal]:
+    journal = FlakyJournal(tmp_path / "flaky.db")
+    both.journal = journal
+    yield journal
+    await journal.close()
+
+
+async def test_without_its_journal_nothing_is_processed_and_nothing_is_lost(both: Stage, flaky: FlakyJournal) -> None:
+    await both.send(*messages(3, 2))
+    flaky.away = True
+    async with both.consuming():
+        await eventually(lambda: len(both.observer.of(Paused)) >= 3)
+        assert both.done == []
+        await asyncio.sleep(1.0)
+        pauses = len(both.observer.of(Paused))
+        assert pauses < 40, "a journal that is away is no reason for a hot loop"
+        assert both.left(PRIMARY) == both.left(SECONDARY) == (6, 0)
+        flaky.away = False
+        await eventually(lambda: both.left(PRIMARY) == both.left(SECONDARY) == (0, 0), seconds=30)
+    assert len(both.done) == 6
+    assert in_order(both.done)
+
+
+async def test_a_journal_that_goes_away_during_the_work_does_not_make_it_run_twice(
+    both: Stage, flaky: FlakyJournal
+) -> None:
+    async def work(delivery: Delivery) -> None:
+        flaky.away = True
+        asyncio.get_running_loop().call_later(0.8, lambda: setattr(flaky, "away", False))
+        await both.work(delivery)
+
+    await both.send(("s", "m1"))
+    await both.consume(work, until_idle_seconds=2.0)
+    assert len(both.done) == 1
+    assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_answers_of_the_journal_that_get_lost_count_nothing_twice(
+    both: Stage, flaky: FlakyJournal, lost: int
+) -> None:
+    attempts: list[int] = []
+
+    async def work(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        await both.work(delivery)
+
+    await both.send(("s", "m1"), ("s", "m2"))
+    flaky.lose_answers = lost
+    await both.consume(work, until_idle_seconds=1.5)
+    assert [message for _, message, _ in both.done] == ["m1", "m2"]
+    assert attempts == [1, 1]
+    assert (await both.entry("s")).completed_count == 2
+
+
+async def test_a_journal_that_refuses_for_good_ends_the_consumer(both: Stage) -> None:
+    await both.journal.create("session", "s", {"what": "is this"}, ttl_seconds=60)
+    await both.send(("s", "m1"))
+    with pytest.raises(JournalError, match="unknown key 'what'"):
+        await both.consume(until_idle_seconds=None)
+    assert both.left(PRIMARY)[0] == 1
+
+
+async def test_a_consumer_that_is_stopped_lets_its_handlers_end(both: Stage) -> None:
+    begun = asyncio.Event()
+
+    async def slow(delivery: Delivery) -> None:
+        begun.set()
+        await asyncio.sleep(0.3)
+        await both.work(delivery)
+
+    await both.send(("s", "m1"), ("s", "m2"))
+    async with both.consuming(slow) as stop:
+        await begun.wait()
+        stop.set()
+    assert [message for _, message, _ in both.done] == ["m1"]
+    entry = await both.entry("s")
+    assert (entry.state, entry.owner) == (State.COMPLETED, ""), "the session is given up at once"
+
+
+async def test_a_handler_that_does_not_end_in_time_gives_its_message_back_uncounted(both: Stage) -> None:
+    begun = asyncio.Event()
+
+    async def endless(delivery: Delivery) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await both.send(("s", "m1"))
+    async with both.consuming(endless, grace_seconds=0.2) as stop:
+        await begun.wait()
+        stop.set()
+    entry = await both.entry("s")
+    assert entry.current is not None
+    assert (entry.state, entry.current.attempts) == (State.PENDING, 0)
+
+
+async def test_a_lost_session_lock_does_not_disturb_the_work(both: Stage) -> None:
+    async def work(delivery: Delivery) -> None:
+        for side in SIDES:
+            both.emulator.faults(side.value).add("drop")
+        await asyncio.sleep(0.2)
+        await both.work(delivery)
+
+    await both.send(("s", "m1"))
+    await both.consume(work, until_idle_seconds=2.0)
+    assert len(both.done) == 1
+    assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
+
+
+async def test_a_count_ends_it(both: Stage) -> None:
+    await both.send(*messages(1, 5))
+    report = await both.consume(max_messages=2, until_idle_seconds=None)
+    assert report.ended_by == "count"
+    assert len(both.done) == 2
+    assert {event.result for event in both.observer.of(MessageHandled)} >= {"completed"}
