@@ -1,0 +1,38 @@
+"""A journal by its address: `sqlite:FILE` or `cosmos:ACCOUNT_URL/DATABASE/CONTAINER`."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sbpair.core.errors import UsageError
+from sbpair.journal.cosmos import CosmosJournal
+from sbpair.journal.sqlite import SqliteJournal
+from sbpair.ports import Journal
+
+FORMS = "sqlite:FILE or cosmos:https://ACCOUNT.documents.azure.com/DATABASE/CONTAINER"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def open_journal(address: str, *, cosmos_key: str | None = None) -> Journal:
+    """The journal at an address; nothing is connected before its first use.
+
+    `cosmos_key`: the account's key; None means Entra ID.
+
+    Raises:
+        UsageError: the address is of no known form. JournalError: the package it needs is not installed.
+    """
+    kind, _, rest = address.partition(":")
+    if kind == "sqlite" and rest:
+        return SqliteJournal(Path(rest).expanduser())
+    if kind == "cosmos" and rest:
+        url, database, container = _cosmos_parts(rest)
+        return CosmosJournal(url, database, container, key=cosmos_key)
+    raise UsageError(f"{address!r} is no journal: write {FORMS}.")
+
+
+def _cosmos_parts(text: str) -> tuple[str, str, str]:
+    parts = urlsplit(text if "://" in text else f"https://{text}")
+    names = [name for name in parts.path.split("/") if name]
+    safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    if not parts.hostname or len(names) != 2 or not safe or parts.query:
+        raise UsageError(f"'cosmos:{text}' is no journal: write {FORMS}.")
+    return f"{parts.scheme}://{parts.netloc}", names[0], names[1]

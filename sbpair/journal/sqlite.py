@@ -1,0 +1,196 @@
+"""A journal in an SQLite file: for several processes on one host, and for trying things out.
+
+Swaps are safe because SQLite lets one writer in at a time, and every answer is on the disk before it is given
+(`synchronous=FULL`), so neither kill -9 nor a power cut takes back what was promised. Not for network file systems,
+whose locks cannot be relied on.
+"""
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
+from sbpair.ports import Entry
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 10.0
+"""How long a call waits for another process's write."""
+PAGE = 500
+FORGET_EVERY_WRITES = 1000
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    document TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    forget_at REAL NOT NULL,
+    PRIMARY KEY (kind, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entries_forget_at ON entries (forget_at);
+CREATE TABLE IF NOT EXISTS versions (last INTEGER NOT NULL);
+INSERT INTO versions SELECT 0 WHERE NOT EXISTS (SELECT * FROM versions);
+"""
+
+
+class SqliteJournal:
+    """`sbpair.ports.Journal` in one file, which is made when it is not there. A version is never used twice."""
+
+    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+        """`now`: UTC epoch seconds, for forgetting."""
+        self._path = path
+        self._now = now
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sbpair-journal")
+        self._connection: sqlite3.Connection | None = None
+        self._writes = 0
+
+    @property
+    def name(self) -> str:
+        return f"sqlite:{self._path}"
+
+    async def read(self, kind: str, key: str) -> Entry | None:
+        def select(connection: sqlite3.Connection) -> Entry | None:
+            row = connection.execute(
+                "SELECT kind, key, document, version FROM entries WHERE kind = ? AND key = ? AND forget_at > ?",
+                (kind, key, self._now()),
+            ).fetchone()
+            return None if row is None else _entry(row)
+
+        return await self._run(select)
+
+    async def create(self, kind: str, key: str, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        text = _text(document)
+
+        def insert(connection: sqlite3.Connection) -> Entry:
+            now = self._now()
+            connection.execute("DELETE FROM entries WHERE kind = ? AND key = ? AND forget_at <= ?", (kind, key, now))
+            version = _next_version(connection)
+            connection.execute(
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (kind, key, text, version, now + ttl_seconds)
+            )
+            return Entry(kind, key, document, str(version))
+
+        try:
+            return await self._write(insert)
+        except sqlite3.IntegrityError:
+            raise JournalConflictError(f"{kind} {key!r} exists already in {self.name}.") from None
+
+    async def replace(self, entry: Entry, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        text = _text(document)
+
+        def update(connection: sqlite3.Connection) -> Entry:
+            now, version = self._now(), _next_version(connection)
+            changed = connection.execute(
+                "UPDATE entries SET document = ?, version = ?, forget_at = ?"
+                " WHERE kind = ? AND key = ? AND version = ? AND forget_at > ?",
+                (text, version, now + ttl_seconds, entry.kind, entry.key, int(entry.version), now),
+            ).rowcount
+            if not changed:
+                raise JournalConflictError(f"{entry.kind} {entry.key!r} was changed by somebody else.")
+            return Entry(entry.kind, entry.key, document, str(version))
+
+        return await self._write(update)
+
+    async def scan(self, kind: str) -> AsyncIterator[Entry]:
+        after = ""
+        while True:
+            page = await self._page(kind, after)
+            for entry in page:
+                yield entry
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    async def _page(self, kind: str, after: str) -> list[Entry]:
+        def select(connection: sqlite3.Connection) -> list[Entry]:
+            rows = connection.execute(
+                "SELECT kind, key, document, version FROM entries"
+                " WHERE kind = ? AND key > ? AND forget_at > ? ORDER BY key LIMIT ?",
+                (kind, after, self._now(), PAGE),
+            )
+            return [_entry(row) for row in rows]
+
+        return await self._run(select)
+
+    async def check(self) -> str:
+        def look(connection: sqlite3.Connection) -> str:
+            version = connection.execute("SELECT sqlite_version()").fetchone()[0]
+            return f"SQLite {version}, one writer at a time, {self._path}; for processes of this host only."
+
+        return await self._run(look)
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+        self._thread.shutdown(wait=False)
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """In a transaction of its own, begun as a writer: a reader that turns writer can be refused for good."""
+
+        def transaction(connection: sqlite3.Connection) -> T:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._forget_old(connection)
+                result = work(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # what failed has rolled back already, or the file is gone
+                    connection.execute("ROLLBACK")
+                raise
+            return result
+
+        return await self._run(transaction)
+
+    def _forget_old(self, connection: sqlite3.Connection) -> None:
+        if self._writes % FORGET_EVERY_WRITES == 0:
+            connection.execute("DELETE FROM entries WHERE forget_at <= ?", (self._now(),))
+        self._writes += 1
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """On the journal's one thread: SQLite blocks, and a connection belongs to its thread."""
+
+        def run() -> T:
+            try:
+                if self._connection is None:
+                    self._connection = self._open()
+                return work(self._connection)
+            except sqlite3.IntegrityError:
+                raise
+            except sqlite3.OperationalError as error:
+                raise JournalUnavailableError(f"The journal {self.name} does not answer: {error}.") from error
+            except sqlite3.DatabaseError as error:
+                raise JournalError(f"{self._path} is not a journal: {error}.") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+
+def _next_version(connection: sqlite3.Connection) -> int:
+    """Counted for the whole file, so that an entry that was forgotten and made again has no old version."""
+    return int(connection.execute("UPDATE versions SET last = last + 1 RETURNING last").fetchone()[0])
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _entry(row: tuple[str, str, str, int]) -> Entry:
+    kind, key, text, version = row
+    return Entry(kind, key, json.loads(text), str(version))
