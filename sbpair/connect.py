@@ -1,0 +1,86 @@
+"""Puts the Azure adapters under a pair: the composition behind the command line and behind `sbpair.open_pairing`."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.failover import DOCUMENTED, Policy
+from sbpair.core.pairing import Pair
+from sbpair.runtime.clock import Quiet, SystemClock
+
+if TYPE_CHECKING:
+    from sbpair.ports import Messaging, NamespaceAdmin, Observer
+    from sbpair.runtime.pairing import PairedNamespaces
+
+
+SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both namespaces of a pair, opened on first use and closed together."""
+
+    pair: Pair
+    primary: "Messaging"
+    secondary: "Messaging"
+    primary_admin: "NamespaceAdmin"
+    secondary_admin: "NamespaceAdmin"
+
+
+@asynccontextmanager
+async def open_sides(pair: Pair) -> AsyncIterator[Sides]:
+    """Connect a pair's messaging and administration; nothing goes over the wire until it is used."""
+    from sbpair.azure.connect import make_admin, make_messaging
+
+    async with AsyncExitStack() as stack:
+        primary, secondary = make_messaging(pair.primary), make_messaging(pair.secondary)
+        primary_admin, secondary_admin = make_admin(pair.primary), make_admin(pair.secondary)
+        for part in (primary, secondary, primary_admin, secondary_admin):
+            stack.push_async_callback(part.close)
+        yield Sides(pair, primary, secondary, primary_admin, secondary_admin)
+
+
+async def fetch_token(access: NamespaceAccess) -> None:
+    """Get one token for Service Bus with the credential that `access` names, and throw it away.
+
+    Raises:
+        CredentialError: it gave none; the message names it.
+    """
+    from sbpair.azure.credentials import token_credential
+
+    credential = token_credential(access)
+    try:
+        await credential.get_token(SERVICE_BUS_SCOPE)
+    finally:
+        await credential.close()
+
+
+@asynccontextmanager
+async def open_pairing(
+    pair: Pair, *, observer: "Observer | None" = None, policy: Policy = DOCUMENTED, hold_sessions: bool = False
+) -> AsyncIterator["PairedNamespaces"]:
+    """Open a pairing over the Azure SDKs for an application that sends.
+
+        async with open_pairing(pair) as pairing:
+            result = await pairing.sender("orders").send(compose(body="hello", message_id="1"))
+
+    Arguments and errors are those of `PairedNamespaces.open`. The backlog is brought home by `sbpair syphon` or
+    `sbpair drain` elsewhere.
+    """
+    from sbpair.runtime.pairing import PairedNamespaces
+
+    async with open_sides(pair) as sides:
+        pairing = await PairedNamespaces.open(
+            pair,
+            primary=sides.primary,
+            secondary=sides.secondary,
+            secondary_admin=sides.secondary_admin,
+            clock=SystemClock(),
+            observer=observer or Quiet(),
+            policy=policy,
+            hold_sessions=hold_sessions,
+        )
+        async with pairing:
+            yield pairing

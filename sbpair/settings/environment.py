@@ -1,0 +1,62 @@
+"""Environment variables: every key has one; those of pairs and namespaces apply to the pair in use."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from sbpair.core.errors import ConfigurationError, SbpairError
+from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, ROOT_KEYS, SIDES, Key, Sourced, secret_reference
+
+ENVIRONMENT_PAIR = "environment"
+
+
+def environment_names() -> dict[str, str]:
+    """Environment variable -> what it sets. Pair and namespace variables apply to the pair in use."""
+    names = {f"SBPAIR_{key.name.upper()}": key.doc for key in ROOT_KEYS if key.name != "version"}
+    names |= {f"SBPAIR_{key.name.upper()}": key.doc for key in PAIR_KEYS}
+    for side in SIDES:
+        names |= {f"SBPAIR_{side.upper()}_{key.name.upper()}": f"{side}: {key.doc}" for key in NAMESPACE_KEYS}
+    return names | {"SBPAIR_CONFIG": "Path of the configuration file", "SBPAIR_PAIR": "The pair in use"}
+
+
+def from_environment(environ: Mapping[str, str], base: Mapping[str, Sourced]) -> Iterator[tuple[str, Sourced]]:
+    known = environment_names()
+    for name in environ:
+        if name.startswith("SBPAIR_") and name not in known and not name.startswith(_OTHER_VARIABLES):
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigurationError(
+                f"Unknown environment variable {name}.", hint=f"Did you mean {near[0]}?" if near else None
+            )
+    if environ.get("SBPAIR_PAIR"):
+        yield "default_pair", Sourced(environ["SBPAIR_PAIR"], "env SBPAIR_PAIR")
+    for key in ROOT_KEYS[1:]:
+        yield from _variable(environ, f"SBPAIR_{key.name.upper()}", key, key.name)
+    target = _environment_target(environ, base)
+    for key in PAIR_KEYS:
+        yield from _variable(environ, f"SBPAIR_{key.name.upper()}", key, f"pairs.{target}.{key.name}")
+    for side in SIDES:
+        for key in NAMESPACE_KEYS:
+            variable = f"SBPAIR_{side.upper()}_{key.name.upper()}"
+            yield from _variable(environ, variable, key, f"pairs.{target}.{side}.{key.name}")
+
+
+_OTHER_VARIABLES = ("SBPAIR_JAVA", "SBPAIR_JOURNAL", "SBPAIR_COSMOS_KEY", "SBPAIR_TEST_")
+
+
+def _environment_target(environ: Mapping[str, str], base: Mapping[str, Sourced]) -> str:
+    """The pair that environment variables speak of: the chosen one, the only one, or one made of them alone."""
+    chosen = environ.get("SBPAIR_PAIR") or (base["default_pair"].value if "default_pair" in base else None)
+    names = {key.split(".")[1] for key in base if key.startswith("pairs.")}
+    return str(chosen or (next(iter(names)) if len(names) == 1 else ENVIRONMENT_PAIR))
+
+
+def _variable(environ: Mapping[str, str], name: str, key: Key, target: str) -> Iterator[tuple[str, Sourced]]:
+    raw = environ.get(name)
+    if not raw:
+        return
+    if key.check is secret_reference:
+        yield target, Sourced({"env": name}, f"env {name}")
+        return
+    try:
+        yield target, Sourced(key.check(raw), f"env {name}")
+    except SbpairError as error:
+        raise ConfigurationError(f"{name} {error.message}") from error

@@ -1,0 +1,143 @@
+"""The keys of sbpair.yaml as one table: their checks, their documentation, the JSON Schema made from them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sbpair.core.access import AuthMethod, ControlPlane, Transport
+from sbpair.core.durations import parse_duration
+from sbpair.core.errors import UsageError
+from sbpair.core.names import check_entity_path
+
+FILE_NAME = "sbpair.yaml"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """A value and where it came from: a flag, `env SBPAIR_AUTH`, `sbpair.yaml:12`, or `default`."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the configuration: how it is checked, what it is for, and its default."""
+
+    name: str
+    check: Callable[[Any], Any]
+    doc: str
+    schema: Mapping[str, Any]
+    default: Any = None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError("is not a text")
+    return value.strip()
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.strip().isdigit():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError("is not a whole number of 1 or more")
+    return value
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise UsageError("is not a duration: write 30s, 5m, 1h30m or PT1M")
+    return parse_duration(str(value))
+
+
+def _texts(check: Callable[[str], str]) -> Callable[[Any], tuple[str, ...]]:
+    def run(value: Any) -> tuple[str, ...]:
+        items = [piece.strip() for piece in value.split(",")] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+            raise UsageError("is not a list of texts")
+        return tuple(check(item) for item in items if item)
+
+    return run
+
+
+def _one_of(enum: type[AuthMethod] | type[ControlPlane] | type[Transport]) -> Callable[[Any], Any]:
+    def run(value: Any) -> Any:
+        try:
+            return enum(str(value))
+        except ValueError:
+            known = ", ".join(member.value for member in enum)
+            raise UsageError(f"is {value!r}; known: {known}") from None
+
+    return run
+
+
+def secret_reference(value: Any) -> Mapping[str, str]:
+    """`{env: NAME}` or `{file: PATH}`; the secret itself in the file is refused (and not repeated)."""
+    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in ("env", "file"):
+        raise UsageError("must be {env: NAME} or {file: PATH}; a secret is never written into the configuration")
+    return {str(kind): _text(name) for kind, name in value.items()}
+
+
+_STRING = {"type": "string"}
+_DURATION = {"type": "string", "examples": ["1m", "30s", "PT1M"]}
+_SECRET = {
+    "type": "object",
+    "properties": {"env": _STRING, "file": _STRING},
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+}
+
+NAMESPACE_KEYS = (
+    Key("namespace", _text, "Host or name of the namespace, e.g. contoso-weu.servicebus.windows.net", _STRING),
+    Key("connection_string", secret_reference, "Where the connection string is: {env: NAME} or {file: PATH}", _SECRET),
+    Key("auth", _one_of(AuthMethod), "Credential for this namespace", {"enum": [m.value for m in AuthMethod]}),
+    Key("management", _one_of(ControlPlane), "Management API", {"enum": [m.value for m in ControlPlane]}),
+    Key("transport", _one_of(Transport), "AMQP directly or over WebSocket", {"enum": [m.value for m in Transport]}),
+    Key("resource_group", _text, "Resource group, for ARM", _STRING),
+    Key("subscription", _text, "Subscription id, for ARM", _STRING),
+    Key("ca_file", _text, "PEM file of the certificate authority to trust instead of the system's", _STRING),
+    Key("management_url", _text, "Base URL of ARM outside the public cloud", _STRING),
+)
+PAIR_KEYS = (
+    Key("backlog_queues", _count, "Number of backlog queues", {"type": "integer", "minimum": 1}, 10),
+    Key("failover_interval", _duration, "Failures are borne this long before failover, 0 to 60m", _DURATION, 60.0),
+    Key("ping_interval", _duration, "Pause between pings of an unavailable entity, 1s to 30m", _DURATION, 60.0),
+    Key("entities", _texts(check_entity_path), "Queues and topics on the primary the applications send to",
+        {"type": "array", "items": _STRING}, ()),
+    Key("protected", _texts(_text), "Shell patterns of queues that are never deleted",
+        {"type": "array", "items": _STRING}, ()),
+    Key("environment", _text, "Shown in colour and in every destructive prompt", _STRING),
+)  # fmt: skip
+ROOT_KEYS = (
+    Key("version", _count, "Version of this format", {"const": FORMAT_VERSION}, FORMAT_VERSION),
+    Key("auth", _one_of(AuthMethod), "Credential for every namespace", {"enum": [m.value for m in AuthMethod]},
+        AuthMethod.DEFAULT),
+    Key("default_pair", _text, "The pair used when a command names none", _STRING),
+)  # fmt: skip
+SIDES = ("primary", "secondary")
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of sbpair.yaml, for editors."""
+
+    def properties(keys: tuple[Key, ...]) -> dict[str, Any]:
+        return {key.name: {**key.schema, "description": key.doc} for key in keys}
+
+    side = {"type": "object", "properties": properties(NAMESPACE_KEYS), "additionalProperties": False}
+    pair = {
+        "type": "object",
+        "properties": {**dict.fromkeys(SIDES, side), **properties(PAIR_KEYS)},
+        "required": list(SIDES),
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": FILE_NAME,
+        "type": "object",
+        "properties": {**properties(ROOT_KEYS), "pairs": {"type": "object", "additionalProperties": pair}},
+        "required": ["version"],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,191 @@
+"""Effective settings: what wins over what, and the pairs that come out of it."""
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sbpair.core.access import (
+    AuthMethod,
+    ControlPlane,
+    NamespaceAccess,
+    Secret,
+    Transport,
+    host_of,
+    parse_connection_string,
+)
+from sbpair.core.errors import ConfigurationError, InvalidNameError
+from sbpair.core.names import check_namespace_label, namespace_label
+from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.settings.environment import from_environment
+from sbpair.settings.files import config_files, read_file
+from sbpair.settings.keys import PAIR_KEYS, Sourced
+from sbpair.settings.state import LOCAL_PAIR, local_pair, remembered_default_pair
+
+PUBLIC_CLOUD_SUFFIX = ".servicebus.windows.net"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything configured, flat: `pairs.orders.primary.namespace` -> value and source."""
+
+    values: Mapping[str, Sourced]
+    files: tuple[Path, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def pair_names(self) -> tuple[str, ...]:
+        names = {key.split(".")[1] for key in self.values if key.startswith("pairs.")}
+        return tuple(sorted(names))
+
+    def get(self, key: str) -> Any:
+        found = self.values.get(key)
+        return None if found is None else found.value
+
+    def pair(self, name: str | None = None) -> Pair:
+        """The named pair, the default one, or the only one there is.
+
+        Raises:
+            ConfigurationError: no such pair, none configured, several and none named, or an incomplete one.
+        """
+        return self._build_pair(self._choose(name))
+
+    def _choose(self, name: str | None) -> str:
+        names = self.pair_names()
+        chosen = name or self.get("default_pair")
+        if chosen is not None:
+            if chosen == LOCAL_PAIR and LOCAL_PAIR not in names:
+                raise ConfigurationError(
+                    "The pair `local` means the embedded namespaces, and none are running for this user.",
+                    hint="Start them in another terminal: sbpair emulator",
+                )
+            if chosen not in names:
+                known = f"Known pairs: {', '.join(names)}." if names else "No pair is configured."
+                near = difflib.get_close_matches(chosen, names, n=1)
+                raise ConfigurationError(
+                    f"There is no pair named {chosen!r}. {known}",
+                    hint=f"Did you mean {near[0]!r}?" if near else HOW_TO_CONFIGURE,
+                )
+            return chosen
+        configured = [candidate for candidate in names if candidate != LOCAL_PAIR] or list(names)
+        if not configured:
+            raise ConfigurationError("No pair is configured and none was named.", hint=HOW_TO_CONFIGURE)
+        if len(configured) > 1:
+            raise ConfigurationError(
+                f"Several pairs are configured ({', '.join(configured)}); name the one you mean.",
+                hint="Choose a default with: sbpair config use PAIR",
+            )
+        return configured[0]
+
+    def _build_pair(self, name: str) -> Pair:
+        prefix = f"pairs.{name}."
+        return Pair(
+            name=name,
+            primary=self._access(f"{prefix}primary."),
+            secondary=self._access(f"{prefix}secondary."),
+            options=SendAvailabilityOptions(
+                backlog_queue_count=self._pair_value(prefix, "backlog_queues"),
+                failover_interval_seconds=self._pair_value(prefix, "failover_interval"),
+                ping_interval_seconds=self._pair_value(prefix, "ping_interval"),
+            ),
+            entities=self._pair_value(prefix, "entities"),
+            protected=self._pair_value(prefix, "protected"),
+            environment=self._pair_value(prefix, "environment"),
+        )
+
+    def _pair_value(self, prefix: str, name: str) -> Any:
+        found = self.values.get(prefix + name)
+        return found.value if found else next(key.default for key in PAIR_KEYS if key.name == name)
+
+    def _access(self, prefix: str) -> NamespaceAccess:
+        get = self._getter(prefix)
+        reference = get("connection_string")
+        secret = _read_secret(reference, prefix.rstrip("."), self.environ) if reference else None
+        host = _host(get("namespace"), secret, prefix.rstrip("."))
+        label = namespace_label(get("namespace") or host)
+        try:
+            check_namespace_label(label)
+        except InvalidNameError as error:
+            hint = None if get("namespace") else "Give its name beside the connection string: `namespace: contoso-weu`."
+            raise ConfigurationError(f"{prefix.rstrip('.')}: {error.message}", hint=hint) from error
+        auth = AuthMethod.CONNECTION_STRING if secret else get("auth") or self.get("auth") or AuthMethod.DEFAULT
+        if auth is AuthMethod.CONNECTION_STRING and secret is None:
+            raise ConfigurationError(
+                f"{prefix}auth is connection-string, but {prefix}connection_string is not given.",
+                hint="Give it as `connection_string: {env: NAME}` or `{file: PATH}`.",
+            )
+        return NamespaceAccess(
+            label=label,
+            host=host,
+            auth=auth,
+            connection_string=secret,
+            control_plane=get("management") or ControlPlane.AUTO,
+            transport=get("transport") or Transport.AMQP,
+            resource_group=get("resource_group"),
+            subscription=get("subscription"),
+            ca_file=get("ca_file"),
+            management_url=get("management_url"),
+        )
+
+    def _getter(self, prefix: str) -> Callable[[str], Any]:
+        return lambda name: self.get(prefix + name)
+
+
+HOW_TO_CONFIGURE = (
+    "Write sbpair.yaml (see `sbpair help config`), or set SBPAIR_PRIMARY_CONNECTION_STRING and "
+    "SBPAIR_SECONDARY_CONNECTION_STRING. `sbpair demo` and the pair `local` need no configuration."
+)
+
+
+def _host(namespace: str | None, secret: Secret | None, where: str) -> str:
+    if secret is not None:
+        return host_of(secret.reveal())
+    if namespace is None:
+        raise ConfigurationError(f"{where} names no namespace.", hint="Give `namespace:` or `connection_string:`.")
+    bare = namespace.split("://", 1)[-1].rstrip("/")
+    return bare if "." in bare else bare + PUBLIC_CLOUD_SUFFIX
+
+
+def _read_secret(reference: Mapping[str, str], where: str, environ: Mapping[str, str]) -> Secret:
+    kind, name = next(iter(reference.items()))
+    if kind == "env":
+        text = environ.get(name, "")
+        origin = f"environment variable {name}"
+    else:
+        origin = f"file {name}"
+        try:
+            text = Path(name).expanduser().read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{where}.connection_string: cannot read {origin}: {_why(error)}") from error
+    if not text.strip():
+        raise ConfigurationError(f"{where}.connection_string: {origin} is empty or not set.")
+    parse_connection_string(text.strip())
+    return Secret(text.strip())
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror if isinstance(error, OSError) else "it is not UTF-8") or str(error)
+
+
+def load(
+    *, config: Path | None = None, environ: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Settings:
+    """Read the user file, the project file and the environment, later ones winning, and add the pair `local`.
+
+    Raises:
+        ConfigurationError: an unreadable file, an unknown key, a bad value; file, line and key are named.
+    """
+    variables = os.environ if environ is None else environ
+    values: dict[str, Sourced] = {}
+    files = []
+    for path in config_files(config, variables, directory or Path.cwd()):
+        values.update(read_file(path))
+        files.append(path)
+    remembered = remembered_default_pair(variables)
+    embedded = local_pair(variables)
+    if remembered and any(key.startswith(f"pairs.{remembered['default_pair'].value}.") for key in values | embedded):
+        values.update(remembered)
+    values.update(from_environment(variables, values))
+    values.update(embedded)
+    return Settings(values, tuple(files), dict(variables))

@@ -1,0 +1,213 @@
+"""sbpair.yaml: strict, with sources; environment variables; what wins over what."""
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from sbpair.core.access import AuthMethod, Secret
+from sbpair.core.errors import ConfigurationError, PairingError, UsageError
+from sbpair.settings import json_schema, load, remember_default_pair
+from sbpair.settings.environment import environment_names
+
+GOOD = """\
+version: 1
+pairs:
+  orders:
+    primary: {namespace: contoso-weu.servicebus.windows.net}
+    secondary: {namespace: contoso-neu, resource_group: rg-neu, subscription: 00000000-0000-0000-0000-000000000000}
+    backlog_queues: 5
+    failover_interval: 2m
+    ping_interval: PT30S
+    entities: [orders, invoices/incoming]
+    protected: ["*/x-servicebus-transfer/0"]
+    environment: production
+auth: azure-cli
+"""
+
+CONNECTION = "Endpoint=sb://{host}/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0LXZhbHVl"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "sbpair.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def environ(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home"), **more}
+
+
+def test_reads_the_documented_example(tmp_path: Path) -> None:
+    pair = load(config=write(tmp_path, GOOD), environ=environ(tmp_path)).pair()
+    assert pair.name == "orders"
+    assert pair.primary.label == "contoso-weu"
+    assert pair.secondary.host == "contoso-neu.servicebus.windows.net"
+    assert pair.secondary.resource_group == "rg-neu"
+    assert pair.primary.auth is AuthMethod.AZURE_CLI
+    assert (pair.options.backlog_queue_count, pair.options.failover_interval_seconds) == (5, 120.0)
+    assert pair.options.ping_interval_seconds == 30.0
+    assert pair.entities == ("orders", "invoices/incoming")
+    assert pair.backlog_paths()[4] == "contoso-weu/x-servicebus-transfer/4"
+
+
+def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    settings = load(config=path, environ=environ(tmp_path, SBPAIR_AUTH="browser"))
+    assert settings.values["pairs.orders.backlog_queues"].source == f"{path}:6"
+    assert settings.values["auth"].source == "env SBPAIR_AUTH"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("backlog_queues: 5", "backlog_queue: 5", r":6: unknown key 'backlog_queue'"),
+        ("backlog_queues: 5", "backlog_queues: 0", r":6: .*whole number of 1 or more"),
+        ("backlog_queues: 5", "backlog_queues: true", r":6: .*whole number"),
+        ("failover_interval: 2m", "failover_interval: 2 minutes", r":7: .*not a duration"),
+        ("failover_interval: 2m", "failover_interval: 120", r":7: .*not a duration"),
+        ("orders, invoices/incoming", "orders, 'bad name'", r":9: .*not an entity path"),
+        ("auth: azure-cli", "auth: azcli", r":12: .*known: connection-string"),
+        ("version: 1", "version: 2", r"`version: 1` is expected"),
+        ("version: 1\n", "", r"`version: 1` is expected"),
+        ("auth: azure-cli", "auth: azure-cli\nauth: browser", r":13: the key 'auth' is given twice"),
+        ("pairs:", "pairs: [", "not valid YAML"),
+        ("entities: [orders, invoices/incoming]", "entities: !!python/object:os.system [x]", "not valid YAML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ConfigurationError, match=message):
+        load(config=write(tmp_path, GOOD.replace(old, new)), environ=environ(tmp_path))
+
+
+def test_an_unknown_key_gets_the_nearest_known_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(config=write(tmp_path, GOOD.replace("protected", "protectd")), environ=environ(tmp_path))
+    assert refused.value.hint == "Did you mean 'protected'?"
+
+
+def test_a_byte_order_mark_is_fine(tmp_path: Path) -> None:
+    path = tmp_path / "sbpair.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    assert load(config=path, environ=environ(tmp_path)).pair_names() == ("orders",)
+
+
+def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "{namespace: contoso-weu.servicebus.windows.net}", "{connection_string: 'SharedAccessKey=hunter2'}"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load(config=write(tmp_path, text), environ=environ(tmp_path))
+    assert "hunter2" not in str(refused.value)
+    assert "{env: NAME}" in refused.value.message
+
+
+def test_secrets_come_from_a_variable_or_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "secondary.txt"
+    secret.write_text(CONNECTION.format(host="contoso-neu.servicebus.windows.net") + "\n")
+    text = GOOD.replace("{namespace: contoso-weu.servicebus.windows.net}", "{connection_string: {env: PRIMARY}}")
+    text = text.replace("namespace: contoso-neu,", f"connection_string: {{file: {secret}}},")
+    variables = environ(tmp_path, PRIMARY=CONNECTION.format(host="contoso-weu.servicebus.windows.net"))
+    pair = load(config=write(tmp_path, text), environ=variables).pair()
+    assert pair.primary.label == "contoso-weu"
+    assert isinstance(pair.secondary.connection_string, Secret)
+    assert "c2VjcmV0" not in repr(pair)
+
+
+def test_a_missing_secret_names_the_variable(tmp_path: Path) -> None:
+    text = GOOD.replace("{namespace: contoso-weu.servicebus.windows.net}", "{connection_string: {env: PRIMARY}}")
+    with pytest.raises(ConfigurationError, match="environment variable PRIMARY is empty or not set"):
+        load(config=write(tmp_path, text), environ=environ(tmp_path)).pair()
+
+
+def test_the_same_namespace_twice_is_refused(tmp_path: Path) -> None:
+    text = GOOD.replace("namespace: contoso-neu,", "namespace: CONTOSO-weu.servicebus.windows.net,")
+    with pytest.raises(PairingError, match="same namespace"):
+        load(config=write(tmp_path, text), environ=environ(tmp_path)).pair()
+
+
+@pytest.mark.parametrize(("key", "value"), [("failover_interval", "61m"), ("ping_interval", "500ms")])
+def test_intervals_have_their_documented_limits(tmp_path: Path, key: str, value: str) -> None:
+    variables = environ(tmp_path, **{f"SBPAIR_{key.upper()}": value})
+    with pytest.raises(UsageError, match="minutes"):
+        load(config=write(tmp_path, GOOD), environ=variables).pair()
+
+
+def test_environment_alone_makes_a_pair(tmp_path: Path) -> None:
+    variables = environ(
+        tmp_path,
+        SBPAIR_PRIMARY_CONNECTION_STRING=CONNECTION.format(host="contoso-weu.servicebus.windows.net"),
+        SBPAIR_SECONDARY_NAMESPACE="contoso-neu",
+        SBPAIR_BACKLOG_QUEUES="3",
+    )
+    pair = load(environ=variables, directory=tmp_path).pair()
+    assert (pair.name, pair.primary.label, pair.options.backlog_queue_count) == ("environment", "contoso-weu", 3)
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(environ=environ(tmp_path, SBPAIR_BACKLOG_QUEUE="3"), directory=tmp_path)
+    assert refused.value.hint == "Did you mean SBPAIR_BACKLOG_QUEUES?"
+
+
+def test_the_project_file_wins_over_the_users_and_is_found_upwards(tmp_path: Path) -> None:
+    home = tmp_path / "home" / ".config" / "sbpair"
+    home.mkdir(parents=True)
+    write(home, GOOD.replace("auth: azure-cli", "auth: browser\ndefault_pair: orders"))
+    project = tmp_path / "repository"
+    (project / "deep" / "er").mkdir(parents=True)
+    (project / ".git").mkdir()
+    write(project, "version: 1\nauth: managed-identity\n")
+    settings = load(environ=environ(tmp_path), directory=project / "deep" / "er")
+    assert settings.get("auth") is AuthMethod.MANAGED_IDENTITY
+    assert settings.get("default_pair") == "orders"
+    assert len(settings.files) == 2
+
+
+def test_the_search_stops_at_the_repository_root(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    assert load(environ=environ(tmp_path), directory=tmp_path / "repository").pair_names() == ()
+
+
+def test_with_no_configuration_it_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(environ=environ(tmp_path), directory=tmp_path).pair()
+    assert "sbpair demo" in refused.value.hint
+
+
+def test_a_misspelt_pair_gets_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(config=write(tmp_path, GOOD), environ=environ(tmp_path)).pair("ordres")
+    assert refused.value.hint == "Did you mean 'orders'?"
+
+
+def test_several_pairs_ask_for_a_name(tmp_path: Path) -> None:
+    two = GOOD + "  # second\n" + ""
+    document = yaml.safe_load(two)
+    document["pairs"]["billing"] = document["pairs"]["orders"]
+    path = write(tmp_path, yaml.safe_dump(document))
+    variables = environ(tmp_path)
+    with pytest.raises(ConfigurationError, match="name the one you mean"):
+        load(config=path, environ=variables).pair()
+    remember_default_pair(
+        "billing", variables, lambda file, text: (file.parent.mkdir(parents=True), file.write_text(text))
+    )
+    assert load(config=path, environ=variables).pair().name == "billing"
+
+
+def test_the_schema_accepts_the_example_and_refuses_what_the_reader_refuses() -> None:
+    document = yaml.safe_load(GOOD)
+    jsonschema.validate(document, json_schema())
+    document["pairs"]["orders"]["backlog_queue"] = 3
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, json_schema())
+
+
+def test_every_key_has_a_variable() -> None:
+    names = environment_names()
+    assert {"SBPAIR_AUTH", "SBPAIR_BACKLOG_QUEUES", "SBPAIR_SECONDARY_CA_FILE", "SBPAIR_CONFIG", "SBPAIR_PAIR"} <= set(
+        names
+    )
