@@ -1,0 +1,128 @@
+"""The line and document formats: JSON, JSON Lines, YAML, TSV, Markdown. Pure functions from a result to text."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sbpair.core.outcome import Exit
+from sbpair.render.result import CommandResult, Table
+from sbpair.version import __version__
+
+
+def envelope(
+    command: str, exit_code: Exit, *, data: Any = None, error: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The JSON envelope of the contract: data or error, never both."""
+    head = {"command": command, "version": __version__, "exit_code": int(exit_code), "exit_name": exit_code.label}
+    return head | ({"error": dict(error)} if error is not None else {"data": data})
+
+
+def to_json(result: CommandResult) -> str:
+    return dump_json(envelope(result.command, result.exit, data=result.data), indent=2) + "\n"
+
+
+def to_jsonl(result: CommandResult) -> str:
+    """One record a line: the rows of the first table, or the data itself when there is none."""
+    if result.streamed:
+        return ""
+    records = result.tables[0].rows if result.tables else [result.data]
+    return "".join(dump_json(record) + "\n" for record in records)
+
+
+def to_yaml(result: CommandResult) -> str:
+    import yaml
+
+    plain = json.loads(dump_json(envelope(result.command, result.exit, data=result.data)))
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    if _DRIVES_A_TERMINAL.search(text):
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
+    return text
+
+
+def written(table: Table) -> Table:
+    """The table without the columns that only a terminal draws."""
+    return replace(table, columns=tuple(column for column in table.columns if not column.drawn))
+
+
+def to_tsv(result: CommandResult) -> str:
+    """Heading and rows separated by tabs, never cut to a width. Tabs and line ends in values become spaces."""
+    if result.text is not None:
+        return result.text
+    return "\n".join(_tsv_table(written(table)) for table in result.tables[:1])
+
+
+def _tsv_table(table: Table) -> str:
+    lines = ["\t".join(column.key for column in table.columns)]
+    lines += ["\t".join(_flat(row.get(column.key)) for column in table.columns) for row in table.rows]
+    return "\n".join(lines) + "\n"
+
+
+def to_markdown(result: CommandResult) -> str:
+    blocks = [_markdown_table(written(table)) for table in result.tables]
+    tail = [printable(line) for line in (*result.notes, result.summary) if line]
+    return "\n\n".join([*blocks, *tail]) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    head = "| " + " | ".join(column.title for column in table.columns) + " |"
+    rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
+    rows = [
+        "| " + " | ".join(_flat(row.get(c.key)).replace("|", "\\|") for c in table.columns) + " |" for row in table.rows
+    ]
+    return "\n".join([*([f"### {table.title}", ""] if table.title else []), head, rule, *rows])
+
+
+def iso_time(epoch_seconds: float | None) -> str | None:
+    """UTC time as ISO 8601 with milliseconds; None stays None."""
+    if epoch_seconds is None:
+        return None
+    return datetime.fromtimestamp(epoch_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def cell(value: Any) -> str:
+    """A value as a person reads it in one cell, with control characters but line ends made harmless."""
+    return "\n".join(printable(line) for line in _text(value).splitlines())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return dump_json(value) if isinstance(value, (dict, list, tuple)) else str(value)
+
+
+def printable(text: str) -> str:
+    """`text` with control characters shown as escapes, so that message content cannot drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _flat(value: Any) -> str:
+    """A value on one line: tabs and line ends become spaces."""
+    return printable(_text(value).translate(_TO_SPACES))
+
+
+_TO_SPACES = str.maketrans("\t\n\r\v\f", "     ")
+
+
+def dump_json(value: Any, indent: int | None = None) -> str:
+    """JSON that cannot drive a terminal; times as ISO 8601, bytes as hex, other values as their text."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+    return _DRIVES_A_TERMINAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_DRIVES_A_TERMINAL = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is: the second set of control characters, and those that turn the writing direction."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)

@@ -1,0 +1,108 @@
+"""Progress of a long move on stderr: a bar on a terminal, one plain line every ten seconds elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from sbpair.core import events
+from sbpair.core.durations import format_duration
+from sbpair.render.console import make_console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+LINE_EVERY_SECONDS = 10.0
+STALLED_SECONDS = 60.0
+
+
+class MoveProgress:
+    """An observer that shows how far a drain or syphon is: done, total as counted, rate, time left.
+
+    `talk` gets every event after it was counted. With `quiet` nothing is shown.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        quiet: bool = False,
+        color: bool = True,
+        talk: Callable[[events.Event], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title, self._quiet, self._talk, self._now = title, quiet, talk, now
+        self._totals: dict[str, int] = {}
+        self.done = 0
+        self.size_bytes = 0
+        self._began = self._last_line = self._last_move = now()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        if not quiet and sys.stderr.isatty():
+            self._bar, self._task = _make_bar(title, color)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    @property
+    def total(self) -> int | None:
+        """Messages counted at the beginning; None while nothing was counted."""
+        return sum(self._totals.values()) if self._totals else None
+
+    def notify(self, event: events.Event) -> None:
+        """Count what moved, pass the event on, show something when it is time."""
+        match event:
+            case events.BacklogCounted(queue=queue, messages=messages):
+                self._totals[queue] = messages
+            case events.Forwarded(messages=messages, size_bytes=size):
+                self._moved(messages, size)
+            case events.DeadLettered():
+                self._moved(1, 0)
+        if self._talk is not None:
+            self._talk(event)
+        self._show()
+
+    def _moved(self, messages: int, size_bytes: int) -> None:
+        self.done += messages
+        self.size_bytes += size_bytes
+        self._last_move = self._now()
+
+    def _show(self) -> None:
+        now = self._now()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.done, total=self.total)
+        elif not self._quiet and now - self._last_line >= LINE_EVERY_SECONDS:
+            self._last_line = now
+            sys.stderr.write(self.line() + "\n")
+            sys.stderr.flush()
+
+    def line(self) -> str:
+        """`drain: 1,200 of 5,000 messages, 310/s, about 12s left`."""
+        now = self._now()
+        rate = self.done / max(now - self._began, 1e-9)
+        total = f" of {self.total:,}" if self.total is not None else ""
+        text = f"{self._title}: {self.done:,}{total} messages, {rate:,.0f}/s"
+        left = (self.total or 0) - self.done
+        if left > 0 and rate > 0:
+            text += f", about {format_duration(left / rate)} left"
+        stalled = now - self._last_move
+        if stalled >= STALLED_SECONDS:
+            text += f"; nothing moved for {format_duration(stalled)}"
+        return text
+
+
+def _make_bar(title: str, color: bool) -> "tuple[Progress, TaskID]":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=make_console(color=color, stderr=True), transient=True)
+    return bar, bar.add_task(title, total=None)

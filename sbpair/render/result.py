@@ -1,0 +1,113 @@
+"""What a command hands to the renderer: one value with the data, the tables that show it and the exit code."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from sbpair.core.outcome import Exit
+
+if TYPE_CHECKING:
+    from sbpair.render.page import Page
+
+
+class Format(StrEnum):
+    """Values of `-o/--output`. The first six work for every command, the rest where the result has checks."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    YAML = "yaml"
+    TSV = "tsv"
+    MARKDOWN = "markdown"
+    PROMETHEUS = "prometheus"
+    NAGIOS = "nagios"
+    GITHUB = "github"
+    JUNIT = "junit"
+    HTML = "html"
+
+
+CHECK_FORMATS = (Format.PROMETHEUS, Format.NAGIOS, Format.GITHUB, Format.JUNIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: key in the row, heading, and whether numbers are right-aligned.
+
+    `drawn` makes it a bar on a terminal, from the number under `drawn_from` (0 if not given) to the one under `key`, on
+    one scale for the table; other formats leave such a column out, since the figures are in columns of their own.
+    """
+
+    key: str
+    title: str
+    right: bool = False
+    drawn: bool = False
+    drawn_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows for people and for line formats. Values are plain; None shows as an empty cell."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Mapping[str, Any]]
+    style_key: str | None = None
+    """Key whose value (error, warning, ok, ...) colours the row on a terminal."""
+
+
+class Severity(StrEnum):
+    OK = "ok"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+    UNKNOWN = "unknown"
+    """It could not be looked at, and should have been."""
+    SKIPPED = "skipped"
+    """It was not looked at, for a reason that is no trouble by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at, for monitoring formats."""
+
+    code: str
+    subject: str
+    severity: Severity
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One sample for Prometheus and Nagios perfdata. `name` ends in its unit."""
+
+    name: str
+    help: str
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+    counter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The one value a command returns.
+
+    `data` is the JSON envelope's data; `tables[0]` is what the line formats (jsonl, tsv, markdown) show; `summary` is
+    the last line for a person, `notes` the lines before it.
+    """
+
+    command: str
+    data: Any
+    tables: tuple[Table, ...] = ()
+    summary: str = ""
+    notes: tuple[str, ...] = ()
+    exit: Exit = Exit.OK
+    checks: tuple[Check, ...] | None = None
+    metrics: tuple[Metric, ...] = ()
+    text: str | None = None
+    """Printed as it is in table and TSV form, for commands whose result is a document (a script, a schema)."""
+    page: "Page | None" = None
+    """The report that `-o html` writes."""
+    streamed: bool = False
+    """The records went out one by one already; JSON Lines has nothing to add."""
