@@ -1,0 +1,30 @@
+"""The data pipeline on Spark: backlogs as DataFrames, archives in Parquet, ordered replays, proof that nothing is lost.
+
+    schemas     the columns of an archived message and of ledgers: the contract between the parts
+    rows        a message as a row
+    datasource  `spark.read.format("sbpair-backlog")`; reader and writer behind it
+    executors   how a Python worker gets at a namespace: the credential by name, never by value
+    archive     manifests and files; archiving, taking, compacting
+    replay      from an archive to the primary, in order, with a ledger
+    ledgers     the ledgers of drains and replays as one DataFrame
+    reconcile   every message has exactly one outcome, or is listed
+    session     Spark sessions; java, jvm, sizing, progress, warm below it
+
+Nothing here imports PySpark or PyArrow before it is used. From another project:
+
+    from sbpair.pipeline import register
+    register(spark)
+    backlog = spark.read.format("sbpair-backlog").option("pair", "orders").load()
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `sbpair-backlog` known to a Spark session."""
+    from sbpair.pipeline.datasource import register as register_source
+
+    register_source(spark)

@@ -1,0 +1,379 @@
+"""`pipeline archive`: a backlog into Parquet, as it lies (peek) or taken out of its queues (take).
+
+A run covers the numbers that hold messages when it begins and that the manifest does not cover yet; running it again
+adds nothing twice. A queue that was deleted and made again counts from 1 again: that is noticed by a message that is
+newer than everything the manifest has up to its number, and what is covered then counts for nothing.
+
+Taking goes in rounds: archive a stretch, commit, then complete in the queue exactly the messages that the committed
+files hold. A crash in between leaves messages both archived and queued; the next run completes them first. No message
+is completed that is not in a committed file.
+"""
+
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbpair.core.errors import EntityNotFoundError
+from sbpair.pipeline.compaction import compact, vacuum
+from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.manifest import (
+    ArchiveFile,
+    Commit,
+    Covered,
+    LocalStore,
+    Manifest,
+    Store,
+    append,
+    check_archive,
+    newest,
+    refuse_overlap,
+)
+from sbpair.pipeline.reader import find_spans
+from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
+from sbpair.pipeline.session import explained
+from sbpair.pipeline.settling import Settled, read_report
+from sbpair.pipeline.source_options import queue_paths, spans_to_json
+from sbpair.pipeline.spans import PARTITION_SHIFT, Span, overlapping, pieces, uncovered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.readwriter import DataFrameReader
+
+    from sbpair.pipeline.session import Session
+
+UNIT_MESSAGES = 10_000
+TAKE_ROUND_MESSAGES = 200_000
+"""Per queue and round: what a task that completes messages has to keep in mind."""
+Tell = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveRequest:
+    """What to archive, where to."""
+
+    pair: PairByName
+    config: Path | None
+    into: str
+    queues: tuple[str, ...] = ()
+    """Indexes or paths; none: all backlog queues of the pair."""
+    dead_letters: tuple[bool, ...] = (False,)
+    first: int = 1
+    last: int | None = None
+    take: bool = False
+    unit_messages: int = UNIT_MESSAGES
+    round_messages: int = TAKE_ROUND_MESSAGES
+    compact: bool = True
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class ArchiveReport:
+    """What a run did. `spans`: what it found not yet covered."""
+
+    archive: str
+    run: str
+    spans: tuple[Span, ...] = ()
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    retried: int = 0
+    """Units that needed more than one attempt."""
+    settled: int = 0
+    gone: int = 0
+    """Archived messages that somebody else had taken out of their queue before they were completed here."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Archived messages that could not be completed, by reason."""
+    compacted: int = 0
+    per_queue: dict[str, int] = field(default_factory=dict)
+    total_rows: int = 0
+    seconds: float = 0.0
+    dry_run: bool = False
+
+
+def open_store(spark: "SparkSession", uri: str) -> Store:
+    """The archive at a path or URI. A plain path is a folder that driver and executors share."""
+    if "://" not in uri and not uri.startswith("file:"):
+        return LocalStore(Path(uri))
+    from sbpair.pipeline.hadoop import HadoopStore
+
+    return HadoopStore(spark, uri)
+
+
+def plan_archive(request: ArchiveRequest, manifest: Manifest) -> tuple[list[Span], list[Span]]:
+    """What lies in the queues now, and which of it is not archived yet.
+
+    Raises:
+        ServiceError: the secondary cannot be browsed.
+        UsageError: a queue the pair does not have.
+    """
+    resolved = request.pair.resolve()
+    sources = [(path, dead) for path in queue_paths(resolved, request.queues) for dead in request.dead_letters]
+    with Connection.to(request.pair, "secondary") as connection:
+        present = find_spans(connection, sources, first=request.first, last=request.last)
+        missing = [
+            part
+            for span in present
+            for part in uncovered(
+                span, [one.span for one in valid_cover(connection, request.pair.name, span, manifest)]
+            )
+        ]
+    return present, missing
+
+
+def valid_cover(connection: Connection, pair: str, span: Span, manifest: Manifest) -> list[Covered]:
+    """What the manifest covers of this queue as it is now; nothing of one that was deleted and made again."""
+    covered = [one for one in manifest.covered_of(pair, span.queue, span.dead_letter) if one.span.same_place(span)]
+    receiver = connection.receiver(span.queue, dead_letter=span.dead_letter)
+    try:
+        head = connection.first_from(receiver, span.first)
+    except EntityNotFoundError:
+        return []  # deleted since it was looked at
+    finally:
+        connection.run(receiver.close())
+    if head is None or head.enqueued_at is None:
+        return covered
+    return [one for one in covered if not _outdated(one, head.sequence_number, round(head.enqueued_at * 1000))]
+
+
+def _outdated(covered: Covered, number: int, enqueued_ms: int) -> bool:
+    """Numbers and times rise together, so a newer message with a lower number is of another life of the queue."""
+    return covered.newest_ms is not None and covered.last >= number and covered.newest_ms < enqueued_ms
+
+
+def archive(session: "Session", request: ArchiveRequest, *, tell: Tell | None = None) -> ArchiveReport:
+    """Carry out a request. Raises SbpairError; what was committed before it stays."""
+    began = time.monotonic()
+    store = open_store(session.spark, request.into)
+    report = ArchiveReport(store.uri, uuid.uuid4().hex[:12], dry_run=request.dry_run)
+    present, missing = plan_archive(request, store.manifest())
+    report.spans = tuple(missing)
+    if not request.dry_run:
+        _Run(session, request, store, report, tell).carry_out(present, missing)
+    report.total_rows = store.manifest().rows
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def explain_archive(session: "Session", request: ArchiveRequest) -> str:
+    """What a run would cover, and how Spark would carry it out."""
+    store = open_store(session.spark, request.into)
+    _, missing = plan_archive(request, store.manifest())
+    planned = _Run(session, request, store, ArchiveReport(store.uri, "explained"), None)
+    return explained(planned.source(missing).load())
+
+
+class _Run:
+    """One archiving, with or without taking."""
+
+    def __init__(
+        self, session: "Session", request: ArchiveRequest, store: Store, report: ArchiveReport, tell: Tell | None
+    ) -> None:
+        self._session, self._request, self._store = session, request, store
+        self._report, self._tell = report, tell
+
+    def carry_out(self, present: Sequence[Span], missing: Sequence[Span]) -> None:
+        if self._request.take:
+            self._settle(present, "Completing what an earlier run archived")
+            for part in _rounds(missing, self._request.round_messages):
+                self._add(part)
+                self._settle(part, "Completing")
+        elif missing:
+            self._add(missing)
+        if self._request.compact:
+            self._report.compacted = compact(self._store, self._session, self._report.run)
+        vacuum(self._store, now=time.time())
+
+    def _add(self, spans: Sequence[Span]) -> None:
+        known = self._store.manifest()
+        files = self._write(spans)
+        for one in files:
+            self._report.rows += one.rows
+            self._report.bytes += one.bytes
+            self._report.per_queue[one.queue] = self._report.per_queue.get(one.queue, 0) + one.rows
+        self._report.files += len(files)
+        pair = self._request.pair.name
+        covered = tuple(
+            Covered(pair, one.queue, one.dead_letter, one.first, one.last, newest(files, one)) for one in spans
+        )
+        commit = Commit(time.time(), self._report.run, added=tuple(files), covered=covered)
+        append(self._store, commit, still_valid=refuse_overlap(covered, known.next_number - 1))
+
+    def _write(self, spans: Sequence[Span]) -> list[ArchiveFile]:
+        return self._by_executors(spans) if self._store.executors_write else self._by_spark(spans)
+
+    def source(self, spans: Sequence[Span]) -> "DataFrameReader":
+        """What is loaded to archive these spans."""
+        reader = self._session.spark.read
+        size = str(self._request.unit_messages)
+        if not self._store.executors_write:
+            return reader.format("sbpair-backlog").options(**self._common(spans), messagesPerPartition=size)
+        unit = {"unitMessages": size, "root": self._store.uri, "run": self._report.run}
+        return reader.format("sbpair-archive-unit").options(**self._common(spans), **unit)
+
+    def _by_executors(self, spans: Sequence[Span]) -> list[ArchiveFile]:
+        source = self.source(spans)
+        rows = self._session.run(lambda: source.load().collect(), "Archiving", tell=self._tell)
+        self._report.retried += len({row["unit"] for row in rows if row["attempt"]})
+        kept = ArchiveFile.__dataclass_fields__
+        return [ArchiveFile(**{name: row[name] for name in kept}) for row in rows]
+
+    def _common(self, spans: Sequence[Span]) -> dict[str, str]:
+        config = {} if self._request.config is None else {"config": str(self._request.config)}
+        return {"pair": self._request.pair.name, "ranges": spans_to_json(spans), **config}
+
+    def _by_spark(self, spans: Sequence[Span]) -> list[ArchiveFile]:
+        """For file systems that only Spark reaches: its own writer, one folder a run, then a look at what it wrote."""
+        source = self.source(spans)
+        folder = f"data/run={self._report.run}-{uuid.uuid4().hex[:6]}"
+        location = self._store.location(folder)
+
+        def write() -> None:
+            day = "coalesce(date_format(enqueued_at, 'yyyy-MM-dd'), 'unknown')"
+            placed = source.load().selectExpr("*", "pair p", "queue q", "dead_letter d", f"{day} date")
+            placed.write.partitionBy("p", "q", "d", "date").mode("errorifexists").parquet(location)
+
+        self._session.run(write, "Archiving", tell=self._tell)
+        written = {path: size for path, size, _ in self._store.list_data() if path.startswith(folder + "/")}
+        return [] if not written else list(self._examine(written))
+
+    def _examine(self, written: dict[str, int]) -> Iterator[ArchiveFile]:
+        paths = [self._store.location(path) for path in written if path.endswith(".parquet")]
+        if not paths:
+            return
+        by_file = (
+            self._session.spark.read.schema(message_schema())
+            .parquet(*paths)
+            .selectExpr("_metadata.file_path file", "*")
+            .groupBy("file", "pair", "queue", "dead_letter")
+        )
+        facts = by_file.agg(*_file_facts())
+        for row in self._session.run(lambda: facts.collect(), "Looking at what was written", tell=self._tell):
+            name = row["file"].rsplit("/", 1)[1]
+            path = next(one for one in written if one.endswith("/" + name))
+            yield ArchiveFile(
+                path,
+                row["pair"],
+                row["queue"],
+                row["dead_letter"],
+                path.split("/date=")[1].split("/")[0],
+                row["rows"],
+                written[path],
+                row["first"],
+                row["last"],
+                row["first_enqueued_ms"],
+                row["last_enqueued_ms"],
+            )
+
+    def _settle(self, spans: Sequence[Span], label: str) -> None:
+        """Complete in the queues what committed files hold of these spans."""
+        frame = self._to_be_settled(spans)
+        if frame is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="sbpair-settle-") as folder:
+            report = Path(folder) / "report.json"
+            options = {key: value for key, value in self._common(()).items() if key != "ranges"}
+            tasks = len({(one.queue, one.dead_letter) for one in spans})
+            placed = frame.repartition(tasks, "queue", "dead_letter")
+            writer = placed.write.format("sbpair-settle").mode("append").options(**options, report=str(report))
+            self._session.run(lambda: writer.save(), label, tell=self._tell)
+            self._count(read_report(report))
+
+    def _to_be_settled(self, spans: Sequence[Span]) -> "DataFrame | None":
+        manifest = self._store.manifest()
+        with Connection.to(self._request.pair, "secondary") as connection:
+            valid = [
+                (span, one)
+                for span in spans
+                for one in valid_cover(connection, self._request.pair.name, span, manifest)
+                if one.first <= span.last and one.last >= span.first
+            ]
+        chosen = {
+            file.path: file
+            for span, cover in valid
+            for file in manifest.files
+            if _holds(file, self._request.pair.name, span) and _holds(file, self._request.pair.name, cover.span)
+        }
+        if not chosen:
+            return None
+        where = " OR ".join(
+            f"(queue = {_quoted(one.queue)} AND dead_letter = {str(one.dead_letter).lower()} "
+            f"AND sequence_number BETWEEN {one.first} AND {one.last})"
+            for one in spans
+        )
+        frame = read_files(self._session.spark, self._store, list(chosen.values())).where(where)
+        return frame.select("queue", "dead_letter", "sequence_number", "digest", "state")
+
+    def _count(self, settled: Settled) -> None:
+        self._report.settled += settled.completed
+        self._report.gone += settled.gone
+        for reason, count in settled.left.items():
+            self._report.left[reason] = self._report.left.get(reason, 0) + count
+
+
+def _holds(file: ArchiveFile, pair: str, span: Span) -> bool:
+    same = (file.pair, file.queue.lower(), file.dead_letter) == (pair, span.queue.lower(), span.dead_letter)
+    return same and file.first <= span.last and file.last >= span.first
+
+
+def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
+    """The spans in rounds of up to `most` numbers of each queue, lowest numbers first."""
+    waiting = {
+        (span.queue, span.dead_letter, span.first >> PARTITION_SHIFT, span.first): pieces([span], most)
+        for span in spans
+    }
+    while waiting:
+        taken: dict[tuple[str, bool], Span] = {}
+        for key in sorted(waiting):
+            taken.setdefault(key[:2], waiting[key].pop(0)) if key[:2] not in taken else None
+            if not waiting[key]:
+                del waiting[key]
+        yield list(taken.values())
+
+
+def _file_facts() -> list[Any]:
+    from pyspark.sql import functions
+
+    return [
+        functions.count("*").alias("rows"),
+        functions.min("sequence_number").alias("first"),
+        functions.max("sequence_number").alias("last"),
+        functions.expr("unix_millis(min(enqueued_at))").alias("first_enqueued_ms"),
+        functions.expr("unix_millis(max(enqueued_at))").alias("last_enqueued_ms"),
+    ]
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def read_archives(spark: "SparkSession", uris: Sequence[str], *, stores: Sequence[Store] | None = None) -> "DataFrame":
+    """The messages of one or several archives, each once. Only where archives overlap are rows compared at all.
+
+    Raises:
+        UsageError: one of them is no archive.
+    """
+    opened = stores if stores is not None else [open_store(spark, uri) for uri in uris]
+    manifests = [check_archive(store) for store in opened]
+    frames = [read_files(spark, store, manifest.files) for store, manifest in zip(opened, manifests, strict=True)]
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.unionByName(other)
+    spans = [
+        Span(f"{one.pair}/{one.queue}", one.dead_letter, one.first, one.last)
+        for manifest in manifests
+        for one in manifest.files
+    ]
+    return frame.dropDuplicates(["pair", *KEY_COLUMNS]) if overlapping(spans) else frame
+
+
+def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]) -> "DataFrame":
+    """Some files of an archive, in the columns of `schemas.MESSAGE_COLUMNS`."""
+    if not files:
+        return spark.createDataFrame([], message_schema())
+    paths = [store.location(one.path) for one in files]
+    return spark.read.schema(message_schema()).parquet(*paths).select(*(name for name, *_ in MESSAGE_COLUMNS))

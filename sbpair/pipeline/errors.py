@@ -1,0 +1,83 @@
+"""Errors of the pipeline, and how one that happened in a Python worker of Spark gets home as what it was.
+
+Spark keeps only the text of an exception from a worker or planner process. So ours put their code, message and hint
+into that text between marks, and the driver makes the same error of it again.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sbpair.core import errors
+from sbpair.core.errors import SbpairError
+
+_MARKED = re.compile(
+    r"\[\[sbpair:(?P<code>[a-z-]+)\]\] (?P<message>.*?)(?: \[\[hint\]\] (?P<hint>.*?))? \[\[end\]\]", re.DOTALL
+)
+
+
+class SparkUnavailableError(SbpairError):
+    """PySpark, PyArrow or a Java is missing or too old."""
+
+    code = "spark-unavailable"
+    exit_name = "usage"
+    hint = "pip install 'sbpair[spark,java]'"
+
+
+class SparkFailedError(SbpairError):
+    """A Spark job failed for a reason of its own; `log` names the file with the rest."""
+
+    code = "spark-failed"
+
+
+class ArchiveError(SbpairError):
+    """An archive that cannot be read or written."""
+
+    code = "archive"
+
+
+class ReplayError(SbpairError):
+    """A replay that cannot be carried out as asked."""
+
+    code = "replay"
+    exit_name = "usage"
+
+
+class TaskError(Exception):
+    """One of our errors on its way out of a worker process of Spark, as text."""
+
+    def __init__(self, error: SbpairError) -> None:
+        hint = f" [[hint]] {error.hint}" if error.hint else ""
+        super().__init__(f"[[sbpair:{error.code}]] {error.message}{hint} [[end]]")
+
+
+@contextmanager
+def marking_errors() -> Iterator[None]:
+    """In a worker process: let our errors out in the form that `error_in` reads."""
+    try:
+        yield
+    except SbpairError as error:
+        raise TaskError(error) from None
+
+
+def error_in(text: str) -> SbpairError | None:
+    """The error that a worker process marked in Spark's text of it; None if there is none of ours."""
+    found = _MARKED.search(text)
+    if found is None:
+        return None
+    kind = _classes().get(found["code"], SbpairError)
+    if issubclass(kind, errors.SendIncompleteError):
+        kind = SbpairError
+    rebuilt = kind(found["message"], hint=found["hint"])
+    rebuilt.code = found["code"]
+    return rebuilt
+
+
+def _classes() -> dict[str, type[SbpairError]]:
+    found: dict[str, type[SbpairError]] = {}
+    waiting: list[type[SbpairError]] = [SbpairError]
+    while waiting:
+        kind = waiting.pop()
+        found.setdefault(kind.code, kind)
+        waiting.extend(kind.__subclasses__())
+    return found

@@ -1,0 +1,85 @@
+"""Takes the JSON Lines file that `sbpair drain --to archive:DIR` writes into a Parquet archive.
+
+One process wrote it, so one process reads it. A file is taken in once: the commit bears a
+digest of it.
+"""
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sbpair.core.errors import UsageError
+from sbpair.core.message import Received
+from sbpair.pipeline.errors import ArchiveError
+from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, append
+from sbpair.pipeline.rows import message_row, split_source
+from sbpair.pipeline.schemas import UNIT_COLUMNS
+from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
+from sbpair.pipeline.units import UnitFiles
+
+_FACTS = [name for name, _ in UNIT_COLUMNS if name not in ("unit", "attempt")]
+
+
+def import_drained(store: LocalStore, pair: str, file: Path) -> list[ArchiveFile]:
+    """Add the messages of a drain's archive; nothing if the same file was added before.
+
+    Raises:
+        UsageError: not such a file.
+        ArchiveError: the archive cannot be written.
+    """
+    run = f"import-{_digest(file)}"
+    if any(commit.run == run for commit in store.manifest().commits):
+        return []
+    by_source: dict[str, UnitFiles] = {}
+    for received in _messages(file):
+        if received.source not in by_source:
+            queue, dead_letter = split_source(received.source)
+            span = Span(queue, dead_letter, 0, LAST_SEQUENCE_NUMBER)
+            by_source[received.source] = UnitFiles(store.root, run, pair, span)
+        by_source[received.source].add([message_row(pair, received)])
+    added = []
+    for files in by_source.values():
+        with files:
+            pass
+        added += [ArchiveFile(**dict(zip(_FACTS, facts, strict=True))) for facts in files.written]
+    append(store, Commit(time.time(), run, added=tuple(added)), still_valid=_once(run))
+    return added
+
+
+def _once(run: str) -> Any:
+    def check(manifest: Manifest) -> None:
+        if any(commit.run == run for commit in manifest.commits):
+            raise ArchiveError("Somebody else has added the same file meanwhile; nothing was added twice.")
+
+    return check
+
+
+def _digest(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise UsageError(f"Cannot read {file}: {error}.") from error
+
+
+def _messages(file: Path) -> Iterator[Received]:
+    """The whole lines; one that a crash cut off was never settled, so its message is still in the queue."""
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                read = json.loads(line)
+                yield Received(
+                    payload=base64.b64decode(read["payload_base64"], validate=True),
+                    sequence_number=int(read["sequence_number"]),
+                    source=str(read["queue"]),
+                    message_id=read["message_id"],
+                    enqueued_at=read["enqueued_at"],
+                )
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"Line {number} of {file} is not a line of a drain's archive.") from error

@@ -1,0 +1,115 @@
+"""Every ledger as one DataFrame (`schemas.OUTCOME_COLUMNS`): those of drains and syphons, and those of replays.
+
+A drain's ledger is a file of JSON Lines, one per message. A replay's is a folder: `folded/*/` holds Parquet, and
+`*.jsonl` what has not been folded yet, because the replay runs or was killed.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbpair.core.errors import UsageError
+from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.pipeline.paths import spark_path
+from sbpair.pipeline.schemas import OUTCOME_COLUMNS, struct
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FOLDED = "folded"
+LINE_COLUMNS = (
+    ("queue", "string"),
+    ("dead_letter", "boolean"),
+    ("sequence_number", "bigint"),
+    ("enqueued_at_ms", "bigint"),
+    ("message_id", "string"),
+    ("session_id", "string"),
+    ("destination", "string"),
+    ("digest", "string"),
+    ("outcome", "string"),
+    ("reason", "string"),
+    ("attempts", "int"),
+    ("time", "timestamp"),
+)
+LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
+
+
+def read_ledgers(spark: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+    """All lines of the ledgers; `source` is the ledger's path.
+
+    Raises:
+        UsageError: a path that is not there, or a file whose lines are not a ledger's.
+    """
+    frames = [_one(spark, path) for path in paths]
+    if not frames:
+        return spark.createDataFrame([], struct(OUTCOME_COLUMNS))
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.unionByName(other)
+    return frame
+
+
+def _one(spark: "SparkSession", path: str) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    place = Path(path).expanduser().absolute()
+    if place.is_dir():
+        return replay_ledger(spark, place).withColumn("source", F.lit(path))
+    if not place.is_file():
+        raise UsageError(f"There is no ledger {path}.")
+    lines = _lines(spark, [place])
+    if not place.stat().st_size or lines.limit(1).count():
+        return _outcomes(lines).withColumn("source", F.lit(path))
+    raise UsageError(f"{path} is not a ledger: it has no line with queue, sequence number and outcome.")
+
+
+def replay_ledger(spark: "SparkSession", folder: Path) -> "DataFrame":
+    """A replay's ledger, each line once (a crash while folding leaves some in both forms)."""
+    frame = spark.createDataFrame([], struct(OUTCOME_COLUMNS))
+    journals = sorted(folder.glob("*.jsonl"))
+    folded = sorted(path for path in (folder / FOLDED).glob("*") if (path / "_SUCCESS").exists())
+    if journals:
+        frame = frame.unionByName(_outcomes(_lines(spark, journals)))
+    if folded:
+        read = spark.read.schema(struct(OUTCOME_COLUMNS)).parquet(*(spark_path(path) for path in folded))
+        frame = frame.unionByName(read)
+    return frame.dropDuplicates([*LEDGER_KEY, "outcome", "at"]) if journals and folded else frame
+
+
+def _lines(spark: "SparkSession", files: Sequence[Path]) -> "DataFrame":
+    """The whole lines. One that a crash cut off reads as nothing and goes."""
+    read = spark.read.schema(struct(LINE_COLUMNS)).json([spark_path(path) for path in files])
+    return read.where("queue IS NOT NULL AND sequence_number IS NOT NULL AND outcome IS NOT NULL")
+
+
+def _outcomes(lines: "DataFrame") -> "DataFrame":
+    """Lines in the columns of a ledger. A drain writes the dead-letter sub-queue as part of the path."""
+    suffix = f"/{DEAD_LETTER_SUFFIX}"
+    is_dead = f"(coalesce(dead_letter, false) OR endswith(lower(queue), '{suffix}'))"
+    queue = f"if(endswith(lower(queue), '{suffix}'), substring(queue, 1, length(queue) - {len(suffix)}), queue)"
+    return lines.selectExpr(
+        f"{queue} queue",
+        f"{is_dead} dead_letter",
+        "sequence_number",
+        "enqueued_at_ms",
+        "message_id",
+        "session_id",
+        "destination",
+        "unbase64(digest) digest",
+        "outcome",
+        "reason",
+        "coalesce(attempts, 1) attempts",
+        "time at",
+        "CAST(NULL AS string) source",
+    )
+
+
+def fold(spark: "SparkSession", folder: Path, run: str) -> int:
+    """Turn the journals of one run into Parquet; how many there were. They go only when the Parquet is complete."""
+    journals = sorted(folder.glob(f"{run}-*.jsonl"))
+    if journals:
+        target = folder / FOLDED / run
+        _outcomes(_lines(spark, journals)).coalesce(1).write.mode("overwrite").parquet(spark_path(target))
+        for path in journals:
+            path.unlink()
+    return len(journals)

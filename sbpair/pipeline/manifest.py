@@ -1,0 +1,276 @@
+"""What belongs to an archive: a row of commits, each a small JSON document that is written whole or not at all.
+
+    archive/
+      _commits/00000001.json      what was covered and which files were added (or replaced by a compaction)
+      data/pair=.../queue=.../date=.../*.parquet
+
+Readers list commits, never folders: a file that no commit names does not exist for them. Commit n can be written once
+only; who comes second reads what the first one wrote and decides anew. So two archivers cannot add the same numbers.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from sbpair.core.errors import UsageError
+from sbpair.pipeline.errors import ArchiveError
+from sbpair.pipeline.paths import spark_path
+from sbpair.pipeline.schemas import SCHEMA_VERSION
+from sbpair.pipeline.spans import Span
+
+FORMAT_VERSION = 1
+COMMITS = "_commits"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFile:
+    """One Parquet file of an archive. `path` is relative to the archive; numbers and times are those of its rows."""
+
+    path: str
+    pair: str
+    queue: str
+    dead_letter: bool
+    date: str
+    rows: int
+    bytes: int
+    first: int
+    last: int
+    first_enqueued_ms: int | None = None
+    last_enqueued_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """Numbers that were looked at. `newest_ms`: when the newest message among them had been put there."""
+
+    pair: str
+    queue: str
+    dead_letter: bool
+    first: int
+    last: int
+    newest_ms: int | None = None
+
+    @property
+    def span(self) -> Span:
+        return Span(self.queue, self.dead_letter, self.first, self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One step of an archive's history. `at`: UTC epoch seconds."""
+
+    at: float
+    run: str
+    added: tuple[ArchiveFile, ...] = ()
+    removed: tuple[str, ...] = ()
+    covered: tuple[Covered, ...] = ()
+    number: int = 0
+    versions: dict[str, int] = field(default_factory=lambda: {"format": FORMAT_VERSION, "schema": SCHEMA_VERSION})
+
+    def to_json(self) -> str:
+        document = asdict(self)
+        del document["number"]
+        return json.dumps(document, ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str, number: int, where: str) -> "Commit":
+        """Raises ArchiveError: not a commit, or one of a newer version."""
+        try:
+            read: dict[str, Any] = json.loads(text)
+            versions = dict(read["versions"])
+            if versions["format"] > FORMAT_VERSION or versions["schema"] > SCHEMA_VERSION:
+                raise ArchiveError(
+                    f"{where} was written by a newer sbpair (versions {versions}).", hint="Upgrade sbpair."
+                )
+            return cls(
+                at=float(read["at"]),
+                run=str(read["run"]),
+                added=tuple(ArchiveFile(**one) for one in read["added"]),
+                removed=tuple(read["removed"]),
+                covered=tuple(Covered(**one) for one in read["covered"]),
+                number=number,
+                versions=versions,
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArchiveError(f"{where} is not a commit of an archive: {error!r}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """An archive as its commits describe it."""
+
+    commits: tuple[Commit, ...]
+
+    @property
+    def next_number(self) -> int:
+        return self.commits[-1].number + 1 if self.commits else 1
+
+    @property
+    def files(self) -> tuple[ArchiveFile, ...]:
+        """Files that belong to the archive now."""
+        removed = {path for commit in self.commits for path in commit.removed}
+        return tuple(one for commit in self.commits for one in commit.added if one.path not in removed)
+
+    @property
+    def covered(self) -> tuple[Covered, ...]:
+        return tuple(one for commit in self.commits for one in commit.covered)
+
+    def covered_of(self, pair: str, queue: str, dead_letter: bool) -> list[Covered]:
+        place = pair, queue.lower(), dead_letter
+        return [one for one in self.covered if (one.pair, one.queue.lower(), one.dead_letter) == place]
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.files)
+
+
+class Store(Protocol):
+    """The file system of an archive, as the driver uses it."""
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def executors_write(self) -> bool:
+        """Whether tasks can write files there by themselves; otherwise Spark does."""
+
+    def manifest(self) -> Manifest: ...
+
+    def commit(self, commit: Commit) -> bool:
+        """Write the commit under its number; False if that number is taken."""
+
+    def location(self, relative: str) -> str:
+        """Path of a file for Spark's reader."""
+
+    def list_data(self) -> list[tuple[str, int, float]]:
+        """All data files, committed or not: relative path, bytes, time of last change (UTC epoch seconds)."""
+
+    def delete(self, relative: str) -> None: ...
+
+
+def check_archive(store: Store) -> Manifest:
+    """The manifest of an archive that has to be there.
+
+    Raises:
+        UsageError: no archive.
+    """
+    manifest = store.manifest()
+    if not manifest.commits:
+        raise UsageError(
+            f"{store.uri} is not an archive: it has no commits.", hint="sbpair pipeline archive makes one."
+        )
+    return manifest
+
+
+class LocalStore:
+    """An archive in a folder of this machine, or of a share that every executor sees at the same path."""
+
+    executors_write = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser().absolute()
+
+    @property
+    def uri(self) -> str:
+        return str(self.root)
+
+    def manifest(self) -> Manifest:
+        folder = self.root / COMMITS
+        try:
+            numbers = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
+            commits = [
+                Commit.from_json(
+                    (folder / _name(number)).read_text(encoding="utf-8"), number, str(folder / _name(number))
+                )
+                for number in numbers
+            ]
+        except OSError as error:
+            raise ArchiveError(f"Cannot read the archive {self.root}: {error}.") from error
+        return Manifest(tuple(commits))
+
+    def commit(self, commit: Commit) -> bool:
+        folder = self.root / COMMITS
+        temporary = folder / f".{_name(commit.number)}.{os.getpid()}-{os.urandom(4).hex()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                file.write(commit.to_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, folder / _name(commit.number))
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink()
+        except OSError as error:
+            raise ArchiveError(f"Cannot write into the archive {self.root}: {error}.") from error
+        return True
+
+    def location(self, relative: str) -> str:
+        return spark_path(self.root / relative)
+
+    def list_data(self) -> list[tuple[str, int, float]]:
+        files = (path for path in (self.root / "data").rglob("*") if path.is_file())
+        return [
+            (path.relative_to(self.root).as_posix(), facts.st_size, facts.st_mtime)
+            for path in files
+            for facts in (path.stat(),)
+        ]
+
+    def delete(self, relative: str) -> None:
+        (self.root / relative).unlink(missing_ok=True)
+
+
+def _name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+def newest(files: Iterable[ArchiveFile], span: Span) -> int | None:
+    """When the newest message of a span had been put there, by the files that hold it."""
+    times = [
+        one.last_enqueued_ms
+        for one in files
+        if one.last_enqueued_ms is not None
+        and (one.queue, one.dead_letter) == (span.queue, span.dead_letter)
+        and one.first <= span.last
+        and one.last >= span.first
+    ]
+    return max(times, default=None)
+
+
+def append(store: Store, commit: Commit, *, still_valid: Any = None) -> Commit:
+    """Write the commit under the next free number.
+
+    `still_valid(manifest)` is asked whenever others have committed meanwhile; it raises when that takes the ground from
+    under this commit.
+    """
+    import dataclasses
+
+    while True:
+        manifest = store.manifest()
+        if still_valid is not None:
+            still_valid(manifest)
+        numbered = dataclasses.replace(commit, number=manifest.next_number)
+        if store.commit(numbered):
+            return numbered
+
+
+def refuse_overlap(covered: Sequence[Covered], known: int) -> Any:
+    """A check for `append`: nobody else has covered any of these numbers since commit `known`."""
+
+    def check(manifest: Manifest) -> None:
+        since = [one for commit in manifest.commits if commit.number > known for one in commit.covered]
+        for one in covered:
+            for other in since:
+                same = one.pair == other.pair and one.span.same_place(other.span)
+                if same and other.first <= one.last and one.first <= other.last:
+                    raise ArchiveError(
+                        f"Another archiver has added messages {other.first} to {other.last} of {other.queue}.",
+                        hint="Nothing was added twice; run the command again for what is still missing.",
+                    )
+
+    return check

@@ -1,0 +1,261 @@
+"""`pipeline replay`: from archives to the primary, each session in its order, what the ledger has left out.
+
+A session's messages are in one task and go out one after another, by the time they were put into the backlog, then by
+number. Messages without a session have no order; they are spread by queue and stretches of numbers, because one null
+session would be one task. What ties it together over crashes is the ledger: rows that it has are not sent again.
+"""
+
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbpair.core.errors import UsageError
+from sbpair.core.rewrite import TtlMode
+from sbpair.pipeline.archive import read_archives
+from sbpair.pipeline.executors import PairByName
+from sbpair.pipeline.ledgers import FOLDED, LEDGER_KEY, fold, replay_ledger
+from sbpair.pipeline.paths import spark_path
+from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sbpair.pipeline.session import Session
+
+DONE_OUTCOMES = ("forwarded", "ping", "duplicate")
+"""Ledger outcomes after which a message is not sent again."""
+LOOSE_NUMBERS = 1_000
+"""Messages without session: so many numbers of a queue stay together."""
+
+
+class Dedupe(StrEnum):
+    """What counts as the same message."""
+
+    STORED = "stored"
+    """The same place in the same queue: several archives may hold it."""
+    CONTENT = "content"
+    """Also other copies with the same message id, destination, session and content, as a sender leaves them that was
+    not sure whether its send had arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What to send home. `where`: a Spark SQL condition over the archive's columns, `path` (the destination) and `age`
+    (time since it was put into the backlog, an interval)."""
+
+    pair: PairByName
+    config: Path | None
+    archives: tuple[str, ...]
+    ledger: Path
+    where: str | None = None
+    rate: float | None = None
+    """Messages a second, of all tasks together."""
+    ttl: TtlMode = TtlMode.FULL
+    dedupe: Dedupe = Dedupe.STORED
+    tasks: int | None = None
+    """How many tasks send at the same time; None: as many as there are cores."""
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What became of the rows that matched. In a dry run `outcomes` says what would."""
+
+    run: str
+    ledger: str
+    matched: int = 0
+    already_done: int = 0
+    """In the ledger from earlier runs."""
+    duplicates: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
+    per_destination: dict[str, int] = field(default_factory=dict)
+    resent: int = 0
+    skipped_by_retry: int = 0
+    seconds: float = 0.0
+    dry_run: bool = False
+
+    @property
+    def forwarded(self) -> int:
+        return self.outcomes.get("forwarded", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The frames of a replay: what matched, copies to be left out, what is to be sent and in which order."""
+
+    matched: "DataFrame"
+    duplicates: "DataFrame | None"
+    todo: "DataFrame"
+    ordered: "DataFrame"
+    tasks: int
+
+
+def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
+    """Build the plan; nothing is read or sent yet.
+
+    Raises:
+        UsageError: no archive, or a condition that Spark cannot understand.
+    """
+    matched = matching(read_archives(spark, request.archives), request.pair.name, request.where)
+    duplicates = None
+    wanted = matched
+    if request.dedupe is Dedupe.CONTENT:
+        wanted, duplicates = without_copies(matched)
+    todo = not_done(spark, wanted, request.ledger)
+    tasks = request.tasks or max(1, spark.sparkContext.defaultParallelism)
+    return Prepared(matched, duplicates, todo, in_order(todo, tasks), tasks)
+
+
+def matching(archive: "DataFrame", pair: str, where: str | None) -> "DataFrame":
+    """The pair's rows that meet the condition."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    frame = archive.where(archive.pair == pair)
+    if where is None:
+        return frame
+    try:
+        columns = frame.columns
+        seen = frame.selectExpr("*", "destination AS path", "current_timestamp() - enqueued_at AS age")
+        return seen.where(where).select(*columns)
+    except (AnalysisException, ParseException) as error:
+        said = str(error).splitlines()[0]
+        raise UsageError(
+            f"--where {where!r} is not a condition over the archive: {said}",
+            hint="Columns are those of the archive, path (the destination) and age (an interval), e.g. "
+            "path = 'orders' AND age < INTERVAL 1 DAY",
+        ) from error
+
+
+def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+    """One of each content, the oldest; and the others."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    same = Window.partitionBy("destination", "session_id", "message_id", "digest").orderBy(
+        "enqueued_at", "queue", "sequence_number"
+    )
+    ranked = frame.withColumn("copy", F.row_number().over(same))
+    is_copy = (F.col("copy") > 1) & F.col("message_id").isNotNull() & F.col("digest").isNotNull()
+    return ranked.where(~is_copy).drop("copy"), ranked.where(is_copy).drop("copy")
+
+
+def not_done(spark: "SparkSession", frame: "DataFrame", ledger: Path) -> "DataFrame":
+    """The rows that the ledger does not have as done."""
+    if not ledger.exists():
+        return frame
+    from pyspark.sql import functions as F
+
+    done = replay_ledger(spark, ledger).where(F.col("outcome").isin(*DONE_OUTCOMES)).select(*LEDGER_KEY).distinct()
+    keyed = frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
+    return keyed.join(done, list(LEDGER_KEY), "left_anti").select(*frame.columns)
+
+
+ENQUEUED_MS = "coalesce(unix_millis(enqueued_at), -1L)"
+
+
+def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
+    """Whole sessions per partition, in order within it."""
+    lane = f"coalesce(concat('s', session_id), concat('q', queue, '#', sequence_number div {LOOSE_NUMBERS})) AS lane"
+    keyed = frame.selectExpr("destination", lane, *NEEDED_COLUMNS)
+    ordered = keyed.repartition(tasks, "destination", "lane").sortWithinPartitions(
+        "destination", "lane", "enqueued_at", "queue", "sequence_number"
+    )
+    return ordered.select(*NEEDED_COLUMNS)
+
+
+def replay(session: "Session", request: ReplayRequest, *, tell: Callable[[Any], None] | None = None) -> ReplayReport:
+    """Carry out a request.
+
+    Raises:
+        SbpairError: the primary could not be reached for long, or the ledger cannot be written. What was sent until
+            then is in the ledger; running the same command again goes on from there.
+    """
+    began = time.monotonic()
+    prepared = prepare(session.spark, request)
+    report = ReplayReport(uuid.uuid4().hex[:12], str(request.ledger), dry_run=request.dry_run)
+    _count(session, prepared, report, tell)
+    if not request.dry_run and report.matched > report.already_done:
+        _send(session, request, prepared, report, tell)
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def _count(session: "Session", prepared: Prepared, report: ReplayReport, tell: Callable[[Any], None] | None) -> None:
+    def count() -> tuple[int, int, list[Any]]:
+        groups = prepared.todo.groupBy("destination", "is_ping").count().collect()
+        copies = prepared.duplicates.count() if prepared.duplicates is not None else 0
+        return prepared.matched.count(), copies, groups
+
+    report.matched, report.duplicates, groups = session.run(count, "Counting", tell=tell)
+    todo = sum(row["count"] for row in groups)
+    report.already_done = report.matched - report.duplicates - todo
+    for row in groups:
+        kind = "ping" if row["is_ping"] else "unreadable" if row["destination"] is None else "forwarded"
+        report.outcomes[kind] = report.outcomes.get(kind, 0) + row["count"]
+        if kind == "forwarded":
+            place = row["destination"]
+            report.per_destination[place] = report.per_destination.get(place, 0) + row["count"]
+
+
+def _send(
+    session: "Session",
+    request: ReplayRequest,
+    prepared: Prepared,
+    report: ReplayReport,
+    tell: Callable[[Any], None] | None,
+) -> None:
+    request.ledger.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sbpair-replay-") as folder:
+        file = Path(folder) / "report.json"
+        options = {
+            "pair": request.pair.name,
+            "ledger": str(request.ledger.absolute()),
+            "tasks": str(prepared.tasks),
+            "ttl": request.ttl.value,
+            "run": report.run,
+            "report": str(file),
+        }
+        if request.config is not None:
+            options["config"] = str(request.config)
+        if request.rate is not None:
+            options["rate"] = str(request.rate)
+        writer = prepared.ordered.write.format("sbpair-backlog").mode("append").options(**options)
+        session.run(lambda: writer.save(), "Replaying", tell=tell)
+        _take_tally(report, read_tally(file))
+    if report.duplicates and prepared.duplicates is not None:
+        copies = _as_outcomes(prepared.duplicates, "duplicate", report.run)
+        target = spark_path(request.ledger / FOLDED / f"{report.run}-duplicates")
+        session.run(lambda: copies.coalesce(1).write.parquet(target), "Recording the copies", tell=tell)
+    session.run(lambda: fold(session.spark, request.ledger.absolute(), report.run), "Folding the ledger", tell=tell)
+
+
+def _as_outcomes(frame: "DataFrame", outcome: str, run: str) -> "DataFrame":
+    return frame.selectExpr(
+        "queue",
+        "dead_letter",
+        "sequence_number",
+        f"{ENQUEUED_MS} enqueued_at_ms",
+        "message_id",
+        "session_id",
+        "destination",
+        "digest",
+        f"'{outcome}' outcome",
+        f"'run {run}' reason",
+        "1 attempts",
+        "current_timestamp() at",
+        "CAST(NULL AS string) source",
+    )
+
+
+def _take_tally(report: ReplayReport, tally: Tally) -> None:
+    report.outcomes = tally.outcomes
+    report.refusals = tally.refusals
+    report.per_destination = tally.per_destination
+    report.resent = tally.resent
+    report.skipped_by_retry = tally.skipped

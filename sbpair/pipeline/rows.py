@@ -1,0 +1,125 @@
+"""Messages as rows: the columns of `schemas` out of the exact bytes."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sbpair.amqp import sections, types
+from sbpair.amqp.sections import Section
+from sbpair.core.message import PING_CONTENT_TYPE, Received
+from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.core.summary import MessageSummary, describe, plain
+from sbpair.pipeline.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DIGEST_BYTES = 16
+_EARLIEST_SECONDS, _LATEST_SECONDS = -62_135_596_800.0, 253_402_300_799.0
+_TYPE_NAMES: dict[type, str] = {
+    type(None): "null",
+    bool: "boolean",
+    str: "string",
+    bytes: "binary",
+    float: "double",
+    uuid.UUID: "uuid",
+    list: "list",
+    dict: "map",
+    types.MapPairs: "map",
+    types.Described: "described",
+    types.Array: "array",
+}
+
+
+def message_row(pair: str, received: Received) -> tuple[Any, ...]:
+    """One message in the order of MESSAGE_COLUMNS; times in epoch microseconds."""
+    queue, dead_letter = split_source(received.source)
+    summary = describe(received.payload)
+    return (
+        pair,
+        queue,
+        dead_letter,
+        received.sequence_number,
+        _microseconds(received.enqueued_at),
+        received.state.value,
+        received.delivery_count,
+        summary.dead_letter_reason,
+        summary.dead_letter_description,
+        summary.destination,
+        received.message_id or summary.message_id,
+        summary.session_id,
+        summary.partition_key,
+        None if summary.ttl_seconds is None else round(summary.ttl_seconds * 1000),
+        _microseconds(summary.scheduled_at),
+        summary.correlation_id,
+        summary.content_type,
+        summary.subject,
+        summary.to,
+        summary.reply_to,
+        summary.content_type == PING_CONTENT_TYPE,
+        _properties(summary),
+        summary.body_kind,
+        summary.body_size_bytes,
+        summary.size_bytes,
+        None if summary.unreadable is not None else content_digest(received.payload),
+        summary.unreadable,
+        received.payload,
+    )
+
+
+def split_source(source: str) -> tuple[str, bool]:
+    """Queue path and whether the source is its dead-letter sub-queue."""
+    queue, slash, last = source.rpartition("/")
+    return (queue, True) if slash and last.lower() == DEAD_LETTER_SUFFIX else (source, False)
+
+
+def content_digest(payload: bytes) -> bytes | None:
+    """What stays the same of a message however it is delivered: a digest of the sender's own part, that is properties,
+    application properties, body and footer. Header and annotations are the broker's to change (a browse and a receive
+    of one message differ there). None for bytes that are no AMQP message."""
+    try:
+        spans = sections.scan(payload)
+    except types.AmqpError:
+        return None
+    hashed = hashlib.sha256()
+    for span in spans:
+        if span.section >= Section.PROPERTIES:
+            hashed.update(payload[span.start : span.end])
+    return hashed.digest()[:DIGEST_BYTES]
+
+
+def record_batch(rows: Sequence[tuple[Any, ...]]) -> "pa.RecordBatch":
+    """Rows of `message_row` as one Arrow batch."""
+    return to_batch(rows, arrow_schema())
+
+
+def to_batch(rows: Iterable[tuple[Any, ...]], schema: "pa.Schema") -> "pa.RecordBatch":
+    """Rows in the schema's column order as one Arrow batch."""
+    import pyarrow as pa
+
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _microseconds(seconds: float | None) -> int | None:
+    """Epoch microseconds from seconds that came as milliseconds: rounded there first, so that no digit is invented.
+    None for a time outside the years that a timestamp column can show (0001 to 9999)."""
+    if seconds is None or not _EARLIEST_SECONDS <= seconds <= _LATEST_SECONDS:
+        return None
+    return round(seconds * 1000) * 1000
+
+
+def _properties(summary: MessageSummary) -> list[tuple[str, dict[str, str | None]]]:
+    return [(name, typed_text(value)) for name, value in summary.application_properties.items()]
+
+
+def typed_text(value: Any) -> dict[str, str | None]:
+    """An AMQP value as its type's name and a text: strings as they are, anything else as JSON."""
+    kind = _TYPE_NAMES.get(type(value)) or type(value).__name__.lower()
+    if value is None:
+        return {"type": kind, "value": None}
+    shown = plain(value)
+    return {"type": kind, "value": shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)}

@@ -1,0 +1,126 @@
+"""The columns of an archived message: the contract of the data source, of the archive's files and of the analysis.
+
+Version 1. A change that adds a column at the end keeps the major number; readers ask files for columns by name. All
+columns may be null in the schema (Spark checks Arrow batches for exactly that), those marked * never are.
+
+Times are UTC with microseconds. What the backlog keeps of the original message under an alias (`x-ms-*`) stands in the
+column of what it was: `destination`, `session_id`, `ttl_ms`, `scheduled_at`.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+SCHEMA_VERSION: Final = 1
+
+PROPERTIES_TYPE = "map<string,struct<type:string,value:string>>"
+
+MESSAGE_COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("pair", "string", "* Name of the pair."),
+    ("queue", "string", "* Path of the backlog queue, without `/$deadletterqueue`."),
+    ("dead_letter", "boolean", "* It lies in the queue's dead-letter sub-queue."),
+    ("sequence_number", "bigint", "* Given by the broker; the top 16 bits are the partition."),
+    ("enqueued_at", "timestamp", "When it was put into the backlog queue."),
+    ("state", "string", "* active, deferred or scheduled."),
+    ("delivery_count", "int", "* Deliveries before this look at it."),
+    ("dead_letter_reason", "string", "Why it was dead-lettered."),
+    ("dead_letter_description", "string", "The same in words."),
+    ("destination", "string", "Path it was sent to on the primary; null: not a message of a failover sender."),
+    ("message_id", "string", "As the sender set it."),
+    ("session_id", "string", "The original one."),
+    ("partition_key", "string", "The original one."),
+    ("ttl_ms", "bigint", "Original time to live in milliseconds; null: for ever."),
+    ("scheduled_at", "timestamp", "When it was to become active at its destination."),
+    ("correlation_id", "string", ""),
+    ("content_type", "string", ""),
+    ("subject", "string", ""),
+    ("to", "string", ""),
+    ("reply_to", "string", ""),
+    ("is_ping", "boolean", "* A ping of a failover sender: to be completed, never forwarded."),
+    ("properties", PROPERTIES_TYPE, "Application properties, aliases included: AMQP type and value as text or JSON."),
+    ("body_kind", "string", "* data, value, sequence or none."),
+    ("body_bytes", "bigint", "* Size of the body sections."),
+    ("size_bytes", "bigint", "* Size of the payload."),
+    ("digest", "binary", "First 16 bytes of SHA-256 over properties, application properties, body and footer."),
+    ("unreadable", "string", "Why the payload could not be parsed; the columns out of it are null then."),
+    ("payload", "binary", "* The whole encoded message as it came over the wire."),
+)  # fmt: skip
+"""Name, Spark SQL type, meaning."""
+
+KEY_COLUMNS: Final = ("queue", "dead_letter", "sequence_number", "enqueued_at")
+"""What tells one stored message from every other (a queue deleted and made again counts from 1 again)."""
+
+UNIT_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
+    ("unit", "int"),
+    ("path", "string"),
+    ("pair", "string"),
+    ("queue", "string"),
+    ("dead_letter", "boolean"),
+    ("date", "string"),
+    ("rows", "bigint"),
+    ("bytes", "bigint"),
+    ("first", "bigint"),
+    ("last", "bigint"),
+    ("first_enqueued_ms", "bigint"),
+    ("last_enqueued_ms", "bigint"),
+    ("attempt", "int"),
+)
+"""What a task that archives gives back: one row per file it has written."""
+
+OUTCOME_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
+    ("queue", "string"),
+    ("dead_letter", "boolean"),
+    ("sequence_number", "bigint"),
+    ("enqueued_at_ms", "bigint"),
+    ("message_id", "string"),
+    ("session_id", "string"),
+    ("destination", "string"),
+    ("digest", "binary"),
+    ("outcome", "string"),
+    ("reason", "string"),
+    ("attempts", "int"),
+    ("at", "timestamp"),
+    ("source", "string"),
+)
+"""One line of any ledger: what became of a message, and which ledger says so. `digest` is null where the ledger keeps
+none (a drain's)."""
+
+
+def ddl(columns: tuple[tuple[str, ...], ...]) -> str:
+    """The columns as Spark SQL writes a schema."""
+    return ", ".join(f"`{name}` {kind}" for name, kind, *_ in columns)
+
+
+def message_schema() -> "StructType":
+    """Spark's schema of a message."""
+    return struct(MESSAGE_COLUMNS)
+
+
+def struct(columns: tuple[tuple[str, ...], ...]) -> "StructType":
+    """The columns as Spark's type, without a JVM."""
+    from pyspark.sql import types
+
+    def of(kind: str) -> types.DataType:
+        if kind == PROPERTIES_TYPE:
+            entry = types.StructType().add("type", types.StringType()).add("value", types.StringType())
+            return types.MapType(types.StringType(), entry)
+        return {
+            "string": types.StringType(),
+            "boolean": types.BooleanType(),
+            "bigint": types.LongType(),
+            "int": types.IntegerType(),
+            "double": types.DoubleType(),
+            "timestamp": types.TimestampType(),
+            "binary": types.BinaryType(),
+        }[kind]
+
+    return types.StructType([types.StructField(name, of(kind), True) for name, kind, *_ in columns])
+
+
+def arrow_schema(columns: tuple[tuple[str, ...], ...] = MESSAGE_COLUMNS) -> "pa.Schema":
+    """The columns as Arrow, exactly as Spark wants them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(struct(columns), timezone="UTC")

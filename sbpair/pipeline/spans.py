@@ -1,0 +1,116 @@
+"""Stretches of sequence numbers: what an archive covers, what it lacks, how it is cut into tasks. Pure arithmetic.
+
+A sequence number carries its partition in the top 16 bits; a span never reaches into another partition. Numbers that
+no message has any more (completed, expired) are covered like the others: that they were looked at is what counts.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+PARTITION_SHIFT = 48
+LAST_SEQUENCE_NUMBER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Numbers `first` to `last`, both included, of one queue or its dead-letter sub-queue."""
+
+    queue: str
+    dead_letter: bool
+    first: int
+    last: int
+
+    @property
+    def width(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def partition(self) -> int:
+        return self.first >> PARTITION_SHIFT
+
+    def same_place(self, other: "Span") -> bool:
+        here = self.queue.lower(), self.dead_letter, self.partition
+        return here == (other.queue.lower(), other.dead_letter, other.partition)
+
+
+def pieces(spans: Iterable[Span], most: int) -> list[Span]:
+    """The spans cut into pieces of up to `most` numbers each."""
+    return [
+        replace(span, first=first, last=min(first + most - 1, span.last))
+        for span in spans
+        for first in range(span.first, span.last + 1, most)
+    ]
+
+
+def uncovered(wanted: Span, covered: Iterable[Span]) -> list[Span]:
+    """What of `wanted` no span of `covered` has."""
+    missing: list[Span] = []
+    first = wanted.first
+    for one in sorted((one for one in covered if one.same_place(wanted)), key=lambda one: one.first):
+        if one.last < first:
+            continue
+        if one.first > wanted.last:
+            break
+        if one.first > first:
+            missing.append(replace(wanted, first=first, last=one.first - 1))
+        first = one.last + 1
+    if first <= wanted.last:
+        missing.append(replace(wanted, first=first))
+    return missing
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same numbers in as few spans as possible."""
+    result: list[Span] = []
+    for span in sorted(spans, key=lambda one: (one.queue.lower(), one.dead_letter, one.first)):
+        last = result[-1] if result else None
+        if last is not None and last.same_place(span) and span.first <= last.last + 1:
+            result[-1] = replace(last, last=max(last.last, span.last))
+        else:
+            result.append(span)
+    return result
+
+
+def overlapping(spans: Sequence[Span]) -> bool:
+    """Whether any number is in two of the spans."""
+    ordered = sorted(spans, key=lambda one: (one.queue.lower(), one.dead_letter, one.first))
+    return any(one.same_place(after) and after.first <= one.last for one, after in itertools.pairwise(ordered))
+
+
+def occupied(
+    queue: str, dead_letter: bool, first_from: Callable[[int], int | None], *, first: int = 1, last: int | None = None
+) -> Iterator[Span]:
+    """The stretches that hold messages now, one per partition, between `first` and `last`.
+
+    `first_from(n)` is the lowest number of a message from n on, None if there is none. The end of each stretch is
+    found by doubling steps and halving: a few dozen questions for millions of messages.
+    """
+    limit = LAST_SEQUENCE_NUMBER if last is None else last
+    number = first
+    while (found := first_from(number)) is not None and found <= limit:
+        end = min(_last_in_partition(found, first_from), limit)
+        yield Span(queue, dead_letter, found, end)
+        number = ((found >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
+        if number > limit:
+            return
+
+
+def _last_in_partition(known: int, first_from: Callable[[int], int | None]) -> int:
+    """The highest number of a message in the partition of `known`, which has one."""
+    ceiling = ((known >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
+    step, empty_from = 1024, ceiling
+    while known + step < empty_from:
+        found = first_from(known + step)
+        if found is not None and found < ceiling:
+            known, step = found, step * 2
+        else:
+            empty_from = known + step
+    while known + 1 < empty_from:
+        middle = (known + 1 + empty_from) // 2
+        found = first_from(middle)
+        if found is not None and found < ceiling:
+            known = found
+        else:
+            empty_from = middle
+    return known

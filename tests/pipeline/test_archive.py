@@ -1,0 +1,183 @@
+"""Archiving: what lies in the queues is in the archive once, and is completed there only afterwards."""
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sbpair.core.errors import UsageError
+from sbpair.emulator.entities import QueueDescription
+from sbpair.pipeline.archive import read_archives
+from sbpair.pipeline.compaction import compact
+from sbpair.pipeline.executors import Connection
+from sbpair.pipeline.importing import import_drained
+from sbpair.pipeline.manifest import LocalStore
+from sbpair.pipeline.rows import content_digest
+from sbpair.pipeline.session import Session
+from sbpair.pipeline.settling import CHANGED, Settling
+from tests.pipeline.stage import Stage, backlog, messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def ids_in(spark: "SparkSession", *archives: str) -> list[str]:
+    return sorted(row[0] for row in read_archives(spark, archives).select("message_id").collect())
+
+
+def expected(count: int, prefix: str = "m") -> list[str]:
+    return sorted(f"{prefix}-{number}" for number in range(count))
+
+
+def test_running_again_adds_only_what_is_new(session: Session, stage: Stage) -> None:
+    stage.divert(messages(250))
+    first = stage.archive(session)
+    assert (first.rows, first.files, first.per_queue) == (250, 3, {backlog(0): 250})
+    again = stage.archive(session)
+    assert (again.rows, again.files, again.spans) == (0, 0, ())
+    stage.divert(messages(40, prefix="new"))
+    stage.divert(messages(10, prefix="other"), queue=1)
+    assert stage.archive(session, dry_run=True).rows == 0
+    assert stage.archive(session).rows == 50
+    assert ids_in(session.spark, stage.archive_path) == sorted(
+        [*expected(250), *expected(40, "new"), *expected(10, "other")]
+    )
+    assert stage.in_backlog() == 300
+
+
+def test_files_lie_in_folders_of_pair_queue_and_date_with_every_byte(session: Session, stage: Stage) -> None:
+    stage.divert(messages(3))
+    stage.archive(session)
+    (file,) = LocalStore(stage.folder / "archive").manifest().files
+    assert file.path.startswith("data/pair=shop/queue=shop-weu%2Fx-servicebus-transfer%2F0/date=20")
+    rows = read_archives(session.spark, [stage.archive_path]).orderBy("sequence_number").collect()
+    stored = stage.browse("secondary", backlog(0))
+    assert [bytes(row["payload"]) for row in rows] == [one.payload for one in stored]
+    assert [row["enqueued_at"].timestamp() for row in rows] == [one.enqueued_at for one in stored]
+
+
+def test_a_queue_made_again_is_archived_again(session: Session, stage: Stage) -> None:
+    stage.divert(messages(20))
+    stage.archive(session)
+    stage.emulator.namespace("shop-neu").delete_queue(backlog(0))
+    stage.emulator.namespace("shop-neu").create_queue(backlog(0), QueueDescription())
+    stage.divert(messages(5, prefix="second-life"))
+    assert stage.archive(session).rows == 5
+    assert ids_in(session.spark, stage.archive_path) == sorted([*expected(20), *expected(5, "second-life")])
+
+
+def test_what_two_archives_hold_is_read_once(session: Session, stage: Stage) -> None:
+    stage.divert(messages(20))
+    stage.archive(session)
+    stage.divert(messages(5, prefix="more"))
+    other = str(stage.folder / "other")
+    stage.archive(session, into=other)
+    assert ids_in(session.spark, stage.archive_path, other) == sorted([*expected(20), *expected(5, "more")])
+
+
+def test_taking_empties_the_queues_into_the_archive(session: Session, stage: Stage) -> None:
+    stage.divert(messages(250, sessions=3))
+    stage.divert(messages(7, prefix="dead"), queue=1)
+    stage.dead_letter_all(1, "Broken")
+    report = stage.archive(session, take=True, dead_letters=(False, True), round_messages=100)
+    assert (report.rows, report.settled, report.left) == (257, 257, {})
+    assert stage.in_backlog() == 0
+    assert stage.browse("secondary", backlog(1), dead_letter=True) == []
+    assert ids_in(session.spark, stage.archive_path) == sorted([*expected(250), *expected(7, "dead")])
+
+
+def test_taking_goes_on_where_a_crash_left_archived_messages_in_their_queue(session: Session, stage: Stage) -> None:
+    stage.divert(messages(30))
+    stage.archive(session)  # as a crash between the commit and the completions leaves it
+    stage.divert(messages(5, prefix="new"))
+    report = stage.archive(session, take=True)
+    assert (report.rows, report.settled) == (5, 35)
+    assert stage.in_backlog() == 0
+    assert len(ids_in(session.spark, stage.archive_path)) == 35
+
+
+def test_only_what_the_archive_has_is_completed(session: Session, stage: Stage) -> None:
+    stage.divert(messages(30))
+    report = stage.archive(session, take=True, last=20)
+    assert (report.rows, report.settled) == (20, 20)
+    assert [one.message_id for one in stage.browse("secondary", backlog(0))] == [f"m-{n}" for n in range(20, 30)]
+
+
+def test_a_message_that_is_not_the_archived_one_stays(stage: Stage) -> None:
+    stage.divert(messages(3))
+    archived = {number: content_digest(b"\x00Sw\x40") for number in (1, 2, 3)}
+    with Connection.to(stage.pair, "secondary") as connection:
+        settled = connection.run(Settling(connection, backlog(0), False, dict(archived), 2.0).carry_out())
+    assert (settled.completed, settled.left) == (0, {CHANGED: 3})
+    assert stage.in_backlog() == 3
+
+
+def test_small_files_are_joined(session: Session, stage: Stage) -> None:
+    stage.divert(messages(900))
+    stage.archive(session, compact=False)
+    store = LocalStore(stage.folder / "archive")
+    assert len(store.manifest().files) == 9
+    assert compact(store, session, "joined") == 9
+    (file,) = store.manifest().files
+    assert (file.rows, file.first, file.last) == (900, 1, 900)
+    assert ids_in(session.spark, stage.archive_path) == expected(900)
+
+
+def test_a_file_system_behind_hadoop_works_the_same(session: Session, stage: Stage) -> None:
+    uri = f"file://{stage.folder}/hadoop"
+    stage.divert(messages(150))
+    assert stage.archive(session, into=uri).rows == 150
+    assert stage.archive(session, into=uri).rows == 0
+    stage.divert(messages(10, prefix="new"), queue=1)
+    report = stage.archive(session, into=uri, take=True)
+    assert (report.rows, report.settled, report.total_rows) == (10, 160, 160)
+    assert ids_in(session.spark, uri) == sorted([*expected(150), *expected(10, "new")])
+
+
+def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) -> None:
+    from sbpair.connect import open_sides
+    from sbpair.runtime.clock import Quiet, SystemClock
+    from sbpair.runtime.drain import drain
+    from sbpair.runtime.draining import DrainRequest, ToArchive
+
+    stage.divert(messages(30, sessions=2))
+    stored = {one.message_id: one.payload for one in stage.browse("secondary", backlog(0))}
+
+    async def archive_by_drain() -> None:
+        async with open_sides(stage.pair.resolve()) as sides:
+            await drain(
+                DrainRequest((backlog(0),), to=ToArchive(stage.folder / "drained")),
+                secondary=sides.secondary,
+                primary=sides.primary,
+                admin=None,
+                clock=SystemClock(),
+                observer=Quiet(),
+                ledger=None,
+                stop=asyncio.Event(),
+            )
+
+    asyncio.run(archive_by_drain())
+    (file,) = (stage.folder / "drained").glob("*.jsonl")
+    store = LocalStore(stage.folder / "archive")
+    assert sum(one.rows for one in import_drained(store, "shop", file)) == 30
+    assert import_drained(store, "shop", file) == []
+    rows = (
+        read_archives(session.spark, [stage.archive_path]).select("message_id", "session_id", "destination").collect()
+    )
+    assert {(row["message_id"], row["session_id"], row["destination"]) for row in rows} == {
+        (f"m-{number}", f"s-{number % 2}", "orders") for number in range(30)
+    }
+    assert set(stored) == {row["message_id"] for row in rows}
+
+
+def test_lines_that_are_none_of_a_drains_archive_are_named(stage: Stage) -> None:
+    file = stage.folder / "wrong.jsonl"
+    line = {"queue": "q", "sequence_number": 1, "message_id": None, "enqueued_at": 1.0}
+    whole = json.dumps(line | {"payload_base64": base64.b64encode(b"x").decode()})
+    file.write_text(f"{whole}\n{json.dumps(line)}\n")
+    with pytest.raises(UsageError, match="Line 2"):
+        import_drained(LocalStore(stage.folder / "archive"), "shop", file)

@@ -1,0 +1,139 @@
+"""A standalone cluster out of the pip package: a master, two workers, an executor killed while messages go home."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.processes import descendants, meanwhile
+from tests.pipeline.stage import QUEUES, Stage, messages
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(420), pytest.mark.skipif(sys.platform != "linux", reason="/proc")]
+START_SECONDS = 90.0
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from sbpair.pipeline import register
+from sbpair.pipeline.archive import ArchiveRequest, archive
+from sbpair.pipeline.executors import PairByName
+from sbpair.pipeline.reconcile import reconcile
+from sbpair.pipeline.replay import ReplayRequest, replay
+from sbpair.pipeline.session import SparkRequest, open_spark
+
+master, config, into, ledger = sys.argv[1:]
+pair = PairByName.load("shop", Path(config))
+conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
+with open_spark(SparkRequest(rows=1000, master=master, conf=conf)) as session:
+    register(session.spark)
+    archived = archive(session, ArchiveRequest(pair, Path(config), into, unit_messages=100, take=True))
+    replayed = replay(session, ReplayRequest(pair, Path(config), (into,), Path(ledger), rate=60.0, tasks=2))
+    held = reconcile(session, [into], [ledger])
+    print(json.dumps([archived.rows, archived.settled, held.messages, held.counts, held.findings]))
+"""
+
+
+class Cluster:
+    """Daemons of a standalone cluster, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        from sbpair.pipeline.java import find_java, launcher_home
+
+        self.folder = folder
+        self._environ = os.environ | {
+            "JAVA_HOME": str(launcher_home(find_java(), folder / "java")),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_WORKER_DIR": str(folder / "work"),
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        self.daemons: list[subprocess.Popen[bytes]] = []
+        self.master = ""
+
+    def start(self) -> None:
+        self.master = self._start("master.Master", ["--host", "127.0.0.1", "--port", "0"], r"at (spark://[\w.:-]+)")
+        for _ in range(2):
+            self._start(
+                "worker.Worker",
+                ["--host", "127.0.0.1", "-c", "1", "-m", "600m", self.master],
+                "(registered with master)",
+            )
+
+    def _start(self, name: str, arguments: list[str], ready: str) -> str:
+        import pyspark
+
+        log = self.folder / f"{len(self.daemons)}.log"
+        script = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        command = [str(script), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
+        with log.open("wb") as sink:
+            self.daemons.append(
+                subprocess.Popen(command, stdout=sink, stderr=sink, env=self._environ, start_new_session=True)
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.daemons[-1].poll() is None:
+            found = re.search(ready, log.read_text(errors="replace"))
+            if found:
+                return found[1]
+            time.sleep(0.1)
+        raise AssertionError(log.read_text(errors="replace")[-2000:])
+
+    def kill_an_executor(self) -> int:
+        """Kill one executor's JVM; how many there were."""
+        found = [
+            process
+            for daemon in self.daemons
+            for process, command in descendants(daemon.pid).items()
+            if "CoarseGrainedExecutorBackend" in command
+        ]
+        os.kill(found[0], signal.SIGKILL)
+        return len(found)
+
+    def stop(self) -> None:
+        for daemon in reversed(self.daemons):
+            os.killpg(daemon.pid, signal.SIGTERM)
+        for daemon in self.daemons:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(daemon.pid, signal.SIGKILL)
+                daemon.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path / "cluster")
+    made.folder.mkdir()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_nothing_is_lost_when_an_executor_dies(cluster: Cluster, stage: Stage) -> None:
+    for queue in range(QUEUES):
+        stage.divert(messages(100, prefix=f"q{queue}", sessions=4), queue=queue)
+    driver = stage.folder / "driver.py"
+    driver.write_text(DRIVER)
+    asked = [sys.executable, str(driver), cluster.master, str(stage.config), stage.archive_path, str(stage.ledger)]
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def some_sent() -> bool:
+        return any(path.stat().st_size for path in stage.ledger.glob("*.jsonl"))
+
+    with meanwhile(some_sent, cluster.kill_an_executor) as killed:
+        ran = subprocess.run(asked, capture_output=True, text=True, env=environ, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert killed == [2]
+    assert ran.stdout.strip() == '[300, 300, 300, {"ok": 300}, 0]'
+    assert {one.message_id for one in stage.at_home()} == {
+        f"q{queue}-{n}" for queue in range(QUEUES) for n in range(100)
+    }

@@ -1,0 +1,144 @@
+"""Executors killed, tasks run again, connections cut while messages are archived, taken, replayed: nothing is lost."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sbpair.pipeline.archive import read_archives
+from sbpair.pipeline.journal import read_lines
+from sbpair.pipeline.manifest import LocalStore
+from sbpair.pipeline.reconcile import ReconcileReport, reconcile
+from sbpair.pipeline.session import Session
+from tests.pipeline.processes import kill_python_workers, meanwhile
+from tests.pipeline.stage import QUEUES, Stage, backlog, messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes by /proc"),
+]
+
+EACH = 120
+
+
+def fill(stage: Stage) -> set[str]:
+    for queue in range(QUEUES):
+        stage.divert(messages(EACH, prefix=f"q{queue}", sessions=4), queue=queue)
+    return {f"q{queue}-{number}" for queue in range(QUEUES) for number in range(EACH)}
+
+
+def ids_in(spark: "SparkSession", stage: Stage) -> list[str]:
+    return [row[0] for row in read_archives(spark, [stage.archive_path]).select("message_id").collect()]
+
+
+def reconciled(session: Session, stage: Stage) -> ReconcileReport:
+    return reconcile(session, [stage.archive_path], [str(stage.ledger)])
+
+
+def sent_lines(stage: Stage) -> int:
+    return sum(1 for path in stage.ledger.glob("*.jsonl") for _ in read_lines(path))
+
+
+def test_workers_killed_while_archiving(session: Session, stage: Stage) -> None:
+    sent = fill(stage)
+    stage.emulator.faults("shop-neu").add("delay:rtt=60ms")
+    data = stage.folder / "archive" / "data"
+    with meanwhile(lambda: any(data.rglob("*.parquet")), kill_python_workers) as killed:
+        report = stage.archive(session)
+    assert killed[0] > 0  # type: ignore[operator]
+    assert report.retried > 0
+    found = ids_in(session.spark, stage)
+    assert (len(found), set(found)) == (len(sent), sent)
+    assert not [path for path in data.rglob("*") if path.is_file() and path.name.startswith(".")] or report.retried
+
+
+def test_workers_killed_while_completing_what_was_taken(session: Session, stage: Stage) -> None:
+    sent = fill(stage)
+    stage.archive(session)
+    for queue in range(QUEUES):
+        stage.emulator.faults("shop-neu").add(f"expire-locks:entity={backlog(queue)},lock=3s")
+    stage.emulator.faults("shop-neu").add("delay:rtt=40ms")
+
+    def some_completed() -> bool:
+        queues = (stage.emulator.namespace("shop-neu").get_queue(backlog(queue)) for queue in range(QUEUES))
+        return any(queue is not None and queue.counts().active < EACH for queue in queues)
+
+    with meanwhile(some_completed, kill_python_workers) as killed:
+        report = stage.archive(session, take=True)
+    assert killed[0] > 0  # type: ignore[operator]
+    assert report.left == {}
+    stage.emulator.faults("shop-neu").clear()
+    assert stage.in_backlog() == 0
+    found = ids_in(session.spark, stage)
+    assert (len(found), set(found)) == (len(sent), sent)
+
+
+def test_workers_killed_while_replaying_send_nothing_twice_that_the_ledger_has(session: Session, stage: Stage) -> None:
+    sent = fill(stage)
+    stage.archive(session)
+    stage.emulator.faults("shop-weu").add("delay:rtt=60ms")
+    before: set[tuple[object, ...]] = set()
+
+    def strike() -> int:
+        killed = kill_python_workers()
+        before.update(line.key for path in stage.ledger.glob("*.jsonl") for line in read_lines(path))
+        return killed
+
+    with meanwhile(lambda: sent_lines(stage) > 20, strike) as killed:
+        report = stage.replay(session, rate=300.0)
+    assert killed[0] > 0  # type: ignore[operator]
+    assert report.skipped_by_retry > 0
+    arrived = [one.message_id or "" for one in stage.at_home()]
+    assert set(arrived) == sent
+    in_ledger = {(line[0], line[2]) for line in before}
+    ids = {f"q{backlog_number(str(queue))}-{int(str(number)) - 1}" for queue, number in in_ledger}
+    assert [one for one in ids if arrived.count(one) != 1] == []
+    after = reconciled(session, stage)
+    assert (after.counts, after.findings) == ({"ok": len(sent)}, 0)
+
+
+def backlog_number(queue: str) -> int:
+    return int(queue.rpartition("/")[2])
+
+
+def test_connections_cut_all_along(session: Session, stage: Stage) -> None:
+    sent = fill(stage)
+    cuts = ("drop:op=management,every=9", "drop:op=settle,every=70", "drop:op=receive,every=80")
+    for cut in cuts:
+        stage.emulator.faults("shop-neu").add(cut + ",count=4")
+    for queue in range(QUEUES):
+        stage.emulator.faults("shop-neu").add(f"expire-locks:entity={backlog(queue)},lock=3s")
+    report = stage.archive(session, take=True)
+    stage.emulator.faults("shop-neu").clear()
+    assert report.left == {}
+    assert stage.in_backlog() == 0
+    found = ids_in(session.spark, stage)
+    assert (len(found), set(found)) == (len(sent), sent)
+    stage.emulator.faults("shop-weu").add("drop:op=send,every=3,count=3")
+    stage.replay(session)
+    stage.emulator.faults("shop-weu").clear()
+    assert {one.message_id for one in stage.at_home()} == sent
+    after = reconciled(session, stage)
+    assert (after.counts, after.findings) == ({"ok": len(sent)}, 0)
+
+
+def test_a_replay_that_breaks_down_goes_on_where_it_stopped(session: Session, stage: Stage) -> None:
+    sent = fill(stage)
+    stage.archive(session)
+    stage.emulator.faults("shop-weu").add("unauthorized:op=send,after=2")
+    with pytest.raises(Exception, match="orders"):
+        stage.replay(session, rate=100.0)
+    done = sent_lines(stage)
+    assert 0 < done < len(sent)
+    stage.emulator.faults("shop-weu").clear()
+    report = stage.replay(session)
+    assert report.forwarded == len(sent) - report.already_done
+    assert report.already_done >= done
+    arrived = [one.message_id for one in stage.at_home()]
+    assert (len(arrived), set(arrived)) == (len(sent), sent)
+    assert reconciled(session, stage).findings == 0
+    assert LocalStore(stage.folder / "archive").manifest().rows == len(sent)

@@ -1,0 +1,159 @@
+"""Replaying: each session in order, each message once, whatever is interrupted."""
+
+import base64
+import json
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sbpair.core.errors import UsageError
+from sbpair.core.message import PING_CONTENT_TYPE
+from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
+from sbpair.emulator.entities import QueueDescription
+from sbpair.pipeline.importing import import_drained
+from sbpair.pipeline.journal import Journal, Sent, done_by
+from sbpair.pipeline.ledgers import read_ledgers, replay_ledger
+from sbpair.pipeline.manifest import LocalStore
+from sbpair.pipeline.reconcile import reconcile
+from sbpair.pipeline.replay import Dedupe
+from sbpair.pipeline.session import Session
+from tests.pipeline.stage import Stage, backlog, messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def numbers_by_session(stage: Stage) -> dict[str | None, list[int]]:
+    """Numbers of the message ids at home, in the order of arrival, by session."""
+    found: dict[str | None, list[int]] = {}
+    for one in stage.at_home():
+        found.setdefault(describe(one.payload).session_id, []).append(int((one.message_id or "").rpartition("-")[2]))
+    return found
+
+
+def test_sessions_arrive_in_order_and_a_second_run_sends_nothing(session: Session, stage: Stage) -> None:
+    for queue in range(3):
+        stage.divert(messages(200, sessions=9, prefix=f"q{queue}"), queue=queue)
+    stage.divert(messages(50, prefix="loose"), queue=1)
+    stage.archive(session)
+    report = stage.replay(session, tasks=4)
+    assert (report.forwarded, report.per_destination, report.refusals) == (650, {"orders": 650}, {})
+    arrived = [(describe(one.payload).session_id, one.message_id or "") for one in stage.at_home()]
+    in_session = sorted(((name or "", one.rpartition("-")) for name, one in arrived), key=lambda pair: pair[0])
+    for name, of_session in groupby(in_session, key=lambda pair: pair[0]):
+        by_queue: dict[str, list[int]] = {}
+        for _, (prefix, _, number) in of_session:
+            by_queue.setdefault(prefix, []).append(int(number))
+        assert not name or all(numbers == sorted(numbers) for numbers in by_queue.values())
+    assert len({one for _, one in arrived}) == len(arrived) == 650
+    again = stage.replay(session)
+    assert (again.forwarded, again.matched, again.already_done) == (0, 650, 650)
+    assert len(stage.at_home()) == 650
+
+
+def test_what_arrives_is_what_was_sent(session: Session, stage: Stage) -> None:
+    original = compose(
+        body=b"\x00\xff", message_id="m", session_id="s", ttl_seconds=3600, application_properties={"a": 1, "b": "x"}
+    )
+    stage.divert([original])
+    stage.archive(session, take=True)
+    stage.replay(session, ttl=TtlMode.FULL)
+    (home,) = stage.at_home()
+    sent, arrived = describe(original), describe(home.payload)
+    for name in ("message_id", "session_id", "ttl_seconds", "application_properties", "body_size_bytes"):
+        assert getattr(arrived, name) == getattr(sent, name)
+
+
+def test_conditions_are_sql_and_a_dry_run_changes_nothing(session: Session, stage: Stage) -> None:
+    stage.emulator.namespace("shop-weu").create_queue("invoices", QueueDescription())
+    stage.divert(messages(10))
+    stage.divert(messages(20, prefix="i", subject="big"), destination="invoices")
+    stage.archive(session)
+    where = "path = 'invoices' AND age < INTERVAL 1 DAY AND subject = 'big'"
+    dry = stage.replay(session, where=where, dry_run=True)
+    assert (dry.forwarded, dry.per_destination) == (20, {"invoices": 20})
+    assert not stage.ledger.exists()
+    assert stage.replay(session, where=where).forwarded == 20
+    assert len(stage.at_home("invoices")) == 20
+    assert stage.at_home() == []
+    rest = stage.replay(session)
+    assert (rest.already_done, rest.outcomes) == (20, {"forwarded": 10})
+    assert len(stage.at_home()) == 10
+
+
+def test_a_ping_is_not_sent_home(session: Session, stage: Stage) -> None:
+    """The service drops pings that arrive; one from elsewhere is in this archive."""
+    ping = for_backlog(compose(body=b"", message_id="ping", content_type=PING_CONTENT_TYPE), "orders")
+    line = {"queue": backlog(0), "sequence_number": 1, "message_id": "ping", "enqueued_at": 1.0}
+    file = stage.folder / "drained.jsonl"
+    file.write_text(json.dumps(line | {"payload_base64": base64.b64encode(ping).decode()}) + "\n")
+    import_drained(LocalStore(stage.folder / "archive"), "shop", file)
+    assert stage.replay(session).outcomes == {"ping": 1}
+    assert stage.at_home() == []
+    assert reconcile(session, [stage.archive_path], [str(stage.ledger)]).outcomes == {"ping": 1}
+
+
+@pytest.mark.parametrize("where", ["nothing = 1", "path = ", "subject"])
+def test_a_condition_that_is_none_is_a_usage_error(session: Session, stage: Stage, where: str) -> None:
+    stage.divert(messages(1))
+    stage.archive(session)
+    with pytest.raises(UsageError, match="--where"):
+        stage.replay(session, where=where, dry_run=True)
+
+
+def test_copies_of_one_message_are_left_out_and_accounted_for(session: Session, stage: Stage) -> None:
+    stage.divert(messages(5), queue=0)
+    stage.divert(messages(5), queue=1)
+    stage.divert([compose(body="another body", message_id="m-0")], queue=2)
+    stage.archive(session)
+    report = stage.replay(session, dedupe=Dedupe.CONTENT)
+    assert (report.forwarded, report.duplicates) == (6, 5)
+    assert len(stage.at_home()) == 6
+    outcomes = read_ledgers(session.spark, [str(stage.ledger)]).groupBy("outcome").count().collect()
+    assert {row["outcome"]: row["count"] for row in outcomes} == {"forwarded": 6, "duplicate": 5}
+
+
+def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: Session, stage: Stage) -> None:
+    stage.divert(messages(3))
+    stage.divert(messages(2, prefix="gone"), destination="no-such-queue")
+    stage.send("secondary", backlog(0), [compose(body="not diverted", message_id="stray")])
+    stage.archive(session)
+    report = stage.replay(session)
+    assert report.outcomes == {"forwarded": 3, "refused": 3}
+    assert report.refusals == {"no-such-queue: entity-not-found": 2, "NotABacklogMessage": 1}
+    stage.emulator.namespace("shop-weu").create_queue("no-such-queue", QueueDescription())
+    assert stage.replay(session).outcomes == {"forwarded": 2, "refused": 1}
+
+
+def test_the_rate_is_that_of_all_tasks_together(session: Session, stage: Stage) -> None:
+    stage.divert(messages(60))
+    stage.archive(session)
+    began = time.monotonic()
+    stage.replay(session, rate=20.0, tasks=2)
+    assert time.monotonic() - began > 1.5
+    assert len(stage.at_home()) == 60
+
+
+def test_a_partitioned_destination_gets_batches_it_takes(session: Session, stage: Stage) -> None:
+    stage.emulator.namespace("shop-weu").create_queue("parts", QueueDescription(enable_partitioning=True))
+    stage.divert(messages(60, sessions=5), destination="parts")
+    stage.archive(session)
+    assert stage.replay(session).per_destination == {"parts": 60}
+    assert len(stage.at_home("parts")) == 60
+
+
+def test_lines_that_a_crash_left_are_a_ledger_too(spark: "SparkSession", stage: Stage) -> None:
+    journal = Journal(stage.ledger, "run", 3, 0)
+    line = Sent("q", False, 1, 5, "m", None, "orders", "AAAA", "forwarded", "2026-11-21T00:00:00+00:00")
+    journal.record([line])
+    journal.close()
+    with journal.path.open("ab") as file:
+        file.write(json.dumps({"queue": "q", "sequence_number": 2}).encode())
+    assert done_by(stage.ledger, "run", 3) == {("q", False, 1, 5)}
+    assert done_by(stage.ledger, "run", 4) == set()
+    (row,) = replay_ledger(spark, stage.ledger).collect()
+    assert (row["sequence_number"], row["outcome"], bytes(row["digest"])) == (1, "forwarded", b"\x00\x00\x00")

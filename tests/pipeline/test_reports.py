@@ -1,0 +1,84 @@
+"""The reports of analysis and trend in a real browser: on a desktop and a phone, light and dark."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sbpair.cli.options import Options
+from sbpair.cli.pipeline_analyze import collect
+from sbpair.cli.pipeline_analyze_shown import result_of
+from sbpair.cli.pipeline_jobs import Jobs, write_report
+from sbpair.cli.pipeline_session import JobTalk
+from sbpair.cli.pipeline_trend import trend_result
+from sbpair.core.prices import built_in
+from sbpair.pipeline.analysis.analyze import Analysis
+from sbpair.render.result import CommandResult
+from tests.pipeline.test_analyze import QUESTION, message, write
+from tests.render.chromium import browser, executable
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.session import Session
+
+pytestmark = pytest.mark.spark
+
+HOSTILE = "<script>alert('x')</script>\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def analysed(session: "Session", tmp_path_factory: pytest.TempPathFactory) -> CommandResult:
+    folder = tmp_path_factory.mktemp("archive")
+    names = ("orders/" + "long" * 20, HOSTILE, HOSTILE)
+    rows = [
+        message(number, 300 - number, destination=names[number % 3], session_id=HOSTILE) for number in range(1, 100)
+    ]
+    dead = [message(200, 5, dead_letter=True, dead_letter_reason=HOSTILE, destination=None, message_id="m1")]
+    again = [message(number, 10, message_id=HOSTILE, ttl_ms=1000) for number in (300, 301)]
+    files = [write(folder / f"{index}.parquet", part) for index, part in enumerate((rows, dead, again))]
+    analysis = Analysis.of(session.spark, session.spark.read.parquet(*files), QUESTION, files=files)
+    try:
+        found = collect(Jobs(session, JobTalk(Options(quiet=True))), analysis, 20, built_in())
+    finally:
+        analysis.close()
+    return result_of(found, ["backlog/"], QUESTION)
+
+
+def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path) -> None:
+    result = analysed
+    assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; taking them home lasts 2h50m")
+    assert result.data["duplicate_ids"] == 1
+    assert "1 messages name no destination" in " ".join(result.notes)
+    assert "The time to live of 2 messages is over" in " ".join(result.notes)
+    assert [row["reason"] for row in result.data["dead_letters"]] == [HOSTILE]
+    write_report(result, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in text and "\x1b" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+def trended() -> CommandResult:
+    at = 1_793_491_200.0
+    queue: dict[str, Any] = {"pair": "shop", "queue": HOSTILE, "readings": 9, "first_at": at, "last_at": at + 9}
+    queue |= {"active_first": 1, "active": 9, "dead_letter": 0, "size_bytes": 9, "messages_per_hour": 1.5}
+    queue |= {"bytes_per_hour": 10.0, "seconds_until_full": 3600.0}
+    finding: dict[str, Any] = {"pair": "shop", "code": "SBP001", "open": True, "latest": 1, "most": 2, "seen": 3}
+    finding |= {"audits": 9, "first_seen": at, "last_seen": at + 9, "changes": 5}
+    counts = {"dead_letter": 0, "scheduled": 0, "size_bytes": 0}
+    readings = [{"pair": "shop", "at": at + 3600 * hour, "active": hour * hour, **counts} for hour in range(9)]
+    return trend_result(readings, [queue], [finding])
+
+
+@pytest.mark.skipif(executable() is None, reason="Chromium is not installed")
+async def test_browsers_have_nothing_to_complain_about(analysed: CommandResult, tmp_path: Path) -> None:
+    chromium = executable()
+    assert chromium is not None
+    pages = {"analysis": analysed, "trend": trended()}
+    async with browser(chromium) as tab:
+        for name, result in pages.items():
+            file = tmp_path / f"{name}.html"
+            write_report(result, file)
+            for width, scheme in ((390, "light"), (1280, "dark")):
+                visit = await tab.visit(file, width=width, scheme=scheme)
+                (tmp_path / f"{name}-{width}.png").write_bytes(visit.screenshot)
+                assert (visit.complaints, visit.requests) == ([], [file.as_uri()])
+                assert visit.content_width <= width, name

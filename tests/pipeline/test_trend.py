@@ -1,0 +1,98 @@
+"""The audit history over time."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sbpair.cli.audit_shown import history_line
+from sbpair.cli.pipeline_trend import trend_result
+from sbpair.core.audit import AuditReport
+from sbpair.core.entities import Counts, QueueFacts, QueueSettings
+from sbpair.core.errors import UsageError
+from sbpair.core.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
+from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, findings, growth, read_history, readings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+MEGABYTE = 1024 * 1024
+
+
+def line(hour: int, active: int, codes: Mapping[str, int], skipped: Sequence[str] = ()) -> dict[str, Any]:
+    """What an audit at that hour appends, with another's findings and one queue of 1 MB a message."""
+    counts = Counts(active=active, dead_letter=1)
+    queue = QueueFacts("shop-weu/x-servicebus-transfer/0", QueueSettings(), counts, active * MEGABYTE)
+    seen = NamespaceSnapshot("shop-neu", "shop-neu.servicebus.windows.net", "test", queues=(QueueSeen(queue),))
+    pair = PairFields("shop", "shop-weu.servicebus.windows.net", seen.host, "shop-weu", "shop-neu", 10)
+    at = (START + timedelta(hours=hour)).timestamp()
+    snapshot = Snapshot(1, at, pair, seen, seen)
+    return history_line(snapshot, AuditReport("shop", at, (), (), ())) | {"findings": codes, "skipped": list(skipped)}
+
+
+def write(folder: Path, lines: Sequence[Mapping[str, Any]]) -> str:
+    text = "".join(json.dumps(one) + "\n" for one in lines)
+    (folder / "shop.jsonl").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+HISTORY = [
+    line(0, 10, {"SBP001": 2}),
+    line(1, 20, {}),
+    line(2, 30, {"SBP001": 1, "SBP009": 4}),
+    line(3, 40, {"SBP009": 1}),
+    line(4, 50, {}, skipped=["SBP001", "SBP009"]),
+]
+
+
+@pytest.fixture
+def history(spark: "SparkSession", tmp_path: Path) -> "DataFrame":
+    return read_history(spark, write(tmp_path, [*HISTORY, HISTORY[-1]]))
+
+
+def rows(frame: "DataFrame") -> list[dict[str, Any]]:
+    return frame.toArrow().to_pylist()
+
+
+def test_growth_and_time_until_full(history: "DataFrame") -> None:
+    (row,) = rows(growth(history))
+    assert (row["readings"], row["active_first"], row["active"], row["dead_letter"]) == (5, 10, 50, 1)
+    assert row["messages_per_hour"] == pytest.approx(10)
+    assert row["seconds_until_full"] == pytest.approx((QUEUE_CAPACITY_BYTES / MEGABYTE - 50) / 10 * 3600)
+
+
+def test_findings_come_and_go(history: "DataFrame") -> None:
+    found = {row["code"]: row for row in rows(findings(history))}
+    first = found["SBP001"]
+    assert (first["open"], first["seen"], first["audits"], first["changes"], first["most"]) == (False, 2, 4, 3, 2)
+    assert (first["first_seen"], first["last_seen"]) == (START.timestamp(), START.timestamp() + 2 * 3600)
+    last = found["SBP009"]
+    assert (last["open"], last["seen"], last["latest"], last["changes"]) == (True, 2, 1, 1)
+
+
+def test_the_command_shows_what_flaps(history: "DataFrame") -> None:
+    result = trend_result(rows(readings(history)), rows(growth(history)), rows(findings(history)))
+    states = {row["code"]: (row["state"], row["title"]) for row in result.tables[0].rows}
+    assert states["SBP001"] == ("flapping", "Backlog queue missing")
+    assert states["SBP009"][0] == "open"
+    assert "SBP001 of shop came or went 3 times." in result.notes
+    assert result.summary.startswith("5 audits from 2026-11-01T00:00:00.000Z to 2026-11-01T04:00:00.000Z; 1 kind of")
+
+
+def test_only_the_last_audits(spark: "SparkSession", tmp_path: Path) -> None:
+    since = START.timestamp() + 3 * 3600
+    assert read_history(spark, write(tmp_path, HISTORY), since=since).count() == 2
+
+
+def test_what_is_no_history_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no"):
+        read_history(spark, str(tmp_path / "absent"))
+    (tmp_path / "shop.jsonl").write_text('{"taken_at": "yesterday", "pair": "shop"}\n', encoding="utf-8")
+    with pytest.raises(UsageError, match="yesterday"):
+        read_history(spark, str(tmp_path))
