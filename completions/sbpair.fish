@@ -1,0 +1,1 @@
+complete --command sbpair --no-files --arguments "(env _SBPAIR_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) sbpair)" --condition "env _SBPAIR_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) sbpair"

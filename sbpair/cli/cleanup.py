@@ -1,0 +1,204 @@
+"""`sbpair cleanup`: delete extra backlog queues; shows them unless told to act, and never deletes messages unasked."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sbpair.cli.context import SystemClock, choose_pairs, load_settings, open_sides, run_async, stoppable, unchanged
+from sbpair.cli.operations import OperationsLog
+from sbpair.cli.options import Options, PairsArgument, command
+from sbpair.cli.plans import write_plans
+from sbpair.cli.provision import applied, carry_out_all, planned, plans_for, refuse_stale
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit, Report
+from sbpair.core.pairing import Pair
+from sbpair.core.plan import Plan, Purpose, Risk, Step, StepKind, plan_cleanup
+from sbpair.core.snapshot import Snapshot
+from sbpair.render.console import check_writable
+from sbpair.render.formats import printable
+from sbpair.render.result import CommandResult
+
+Planned = list[tuple[Pair, Plan]]
+
+
+@command
+def cleanup(
+    options: Options,
+    pairs: PairsArgument = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Delete; without it nothing is changed.")] = False,
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--confirm",
+            metavar="QUEUE",
+            help="Delete this queue although it holds messages; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    archive_to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="First move their messages into a file in this folder.", show_default=False),
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="First send their messages home.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the plan to this file; nothing is changed.", show_default=False)
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Use this plan file; refused when the world changed.", show_default=False)
+    ] = None,
+) -> CommandResult:
+    """Show the extra backlog queues of pairs, and delete those that are empty with --apply. [writes with --apply]
+
+    Empty means no message of any kind, seen twice and browsed. A queue with messages is deleted only if its path is
+    given with --confirm, or typed when asked on a terminal. Protected patterns always win. Needs the Manage and Listen
+    rights on the secondary. What was done is kept in the operations log. Lines of an archive go into `sbpair send`.
+
+    \b
+    Examples:
+      sbpair cleanup orders
+      sbpair cleanup orders --apply --archive-to ./archive
+      sbpair cleanup orders --apply --confirm contoso-weu/x-servicebus-transfer/12
+    """
+    chosen = choose_pairs(load_settings(options), pairs)
+    if apply and out is not None:
+        raise UsageError("--out writes a plan and changes nothing; it does not go with --apply.")
+    if plan is not None and out is not None:
+        raise UsageError("--plan uses a plan as it was written; it does not go with --out.")
+    if out is not None:
+        check_writable(out)
+    emptying = archive_to is not None or drain
+    _check_emptying(emptying and not apply, emptying and plan is not None, archive_to is not None and drain)
+    plans = plans_for(plan, Purpose.CLEANUP, chosen) if plan is not None else _make_plans(options, chosen, confirm)
+    _check_confirmed(plans, confirm or ())
+    if not apply:
+        if out is not None:
+            write_plans(out, [one for _, one in plans])
+        return _shown(plans, f"Plan written to {out}." if out is not None else "Delete them with: --apply")
+    notes: list[str] = []
+    if emptying:
+        notes = _empty(options, plans, archive_to)
+        plans = _make_plans(options, chosen, confirm)
+    named = {path.lower() for path in confirm or ()} | set(_ask(options, plans, confirm or ()))
+    plans = [(pair, _as_confirmed(one, named)) for pair, one in plans]
+
+    async def work(stop: asyncio.Event) -> list[tuple[str, Report]]:
+        if plan is not None:
+            with unchanged():
+                await stoppable(stop, refuse_stale(plans))
+        return await carry_out_all(options, "cleanup", plans, stop)
+
+    result = applied("cleanup", [one for _, one in plans], run_async(options, work))
+    return replace(result, notes=(*notes, *result.notes))
+
+
+def _check_emptying(without_apply: bool, with_plan: bool, both: bool) -> None:
+    if both:
+        raise UsageError("--archive-to and --drain both empty the queues; give one of them.")
+    if without_apply:
+        raise UsageError("--archive-to and --drain move messages; they need --apply.")
+    if with_plan:
+        raise UsageError("--plan uses a plan as it was written; it does not go with --archive-to or --drain.")
+
+
+def _empty(options: Options, plans: Planned, archive: Path | None) -> list[str]:
+    """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
+    from sbpair.cli.emptying import Emptied, empty_queues
+
+    async def work(stop: asyncio.Event) -> list[Emptied]:
+        with OperationsLog(os.environ) as log:
+            return [
+                await empty_queues(options, pair, queues, archive, stop, log)
+                for pair, plan in plans
+                if not stop.is_set() and (queues := [step.queue for step in plan.steps if _holds_messages(step)])
+            ]
+
+    return [note for emptied in run_async(options, work) for note in emptied.notes()]
+
+
+def _make_plans(options: Options, pairs: Sequence[Pair], confirm: Sequence[str] | None) -> Planned:
+    async def work(stop: asyncio.Event) -> list[Snapshot]:
+        with unchanged():
+            return [await stoppable(stop, _gather(pair)) for pair in pairs]
+
+    snapshots = run_async(options, work)
+    return [
+        (pair, plan_cleanup(snapshot, pair, confirmed=confirm or ()))
+        for pair, snapshot in zip(pairs, snapshots, strict=True)
+    ]
+
+
+async def _gather(pair: Pair) -> Snapshot:
+    from sbpair.runtime.gather import Scope, gather
+    from sbpair.runtime.peeking import peeking
+
+    async with open_sides(pair) as sides:
+        return await gather(
+            pair,
+            primary=sides.primary_admin,
+            secondary=sides.secondary_admin,
+            clock=SystemClock(),
+            peek=peeking(sides.secondary),
+            scope=Scope.BACKLOG,
+            tolerant=False,
+        )
+
+
+def _check_confirmed(plans: Planned, confirm: Sequence[str]) -> None:
+    """A name that is not in any plan is a slip of the finger; better nothing is done."""
+    known = {step.queue.lower() for _, plan in plans for step in plan.steps}
+    for path in confirm:
+        if path.lower() not in known:
+            raise UsageError(
+                f"--confirm {path}: there is no extra backlog queue of that name.", hint="List them: sbpair cleanup"
+            )
+
+
+def _ask(options: Options, plans: Planned, confirm: Collection[str]) -> Iterator[str]:
+    """Names that a person typed, in lower case. Nobody is asked where nobody can answer."""
+    if options.no_input or not sys.stdin.isatty():
+        return
+    confirmed = {path.lower() for path in confirm}
+    for pair, plan in plans:
+        for step in plan.steps:
+            if _holds_messages(step) and step.queue.lower() not in confirmed:
+                environment = f" [{pair.environment}]" if pair.environment else ""
+                typer.secho(printable(f"{pair.name}{environment}: {step.queue}: {step.reason}"), fg="red", err=True)
+                answer = typer.prompt(
+                    "Type its name to delete it with its messages, or Enter to keep it",
+                    default="",
+                    show_default=False,
+                    err=True,
+                )
+                if answer.strip().lower() == step.queue.lower():
+                    yield step.queue.lower()
+
+
+def _holds_messages(step: Step) -> bool:
+    return step.with_messages or (step.kind is StepKind.SKIP and step.risk is Risk.HIGH)
+
+
+def _as_confirmed(plan: Plan, named: Collection[str]) -> Plan:
+    """The plan with the queues that a person named now; what a file says was confirmed has to be named again."""
+    return replace(plan, steps=tuple(_step_as_confirmed(step, step.queue.lower() in named) for step in plan.steps))
+
+
+def _step_as_confirmed(step: Step, named: bool) -> Step:
+    if not _holds_messages(step):
+        return step
+    if named:
+        return replace(step, kind=StepKind.DELETE, with_messages=True, risk=Risk.HIGH)
+    reason = step.reason if step.kind is StepKind.SKIP else f"{step.reason}; not confirmed in this run"
+    return replace(step, kind=StepKind.SKIP, with_messages=False, reason=reason)
+
+
+def _shown(plans: Planned, note: str) -> CommandResult:
+    """The plan; exit 5 also for queues that only a person can decide about."""
+    result = planned("cleanup", [plan for _, plan in plans], note=note)
+    undecided = any(_holds_messages(step) for _, plan in plans for step in plan.steps)
+    return replace(result, exit=Exit.FINDINGS) if undecided else result

@@ -1,0 +1,184 @@
+"""What every command needs around its one call: settings, the open pair, signals, logging, the observer that talks."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sbpair.cli.options import LogFormat, Options
+from sbpair.cli.talk import TalkHandler
+from sbpair.connect import Sides, open_sides
+from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError
+from sbpair.core.events import Event
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair
+from sbpair.render.events import describe
+from sbpair.render.formats import dump_json
+from sbpair.runtime.clock import SystemClock
+from sbpair.settings import Settings, load
+
+
+def load_settings(options: Options) -> Settings:
+    """Effective settings of this run, the pair `local` included when the embedded namespaces are running."""
+    return load(config=options.config)
+
+
+def choose_pairs(settings: Settings, names: list[str] | None) -> list[Pair]:
+    """The named pairs; with no name every configured pair, or the one that is there."""
+    if names:
+        return [settings.pair(name) for name in names]
+    configured = [name for name in settings.pair_names() if name != "local"]
+    if len(configured) > 1 and settings.get("default_pair") is None:
+        return [settings.pair(name) for name in configured]
+    return [settings.pair(None)]
+
+
+__all__ = [
+    "Interrupted",
+    "Sides",
+    "SystemClock",
+    "Talk",
+    "choose_pairs",
+    "load_settings",
+    "open_sides",
+    "run_async",
+    "stoppable",
+    "talk",
+    "unchanged",
+]
+
+T = TypeVar("T")
+
+
+def run_async(options: Options, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+    """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`, so that work can settle or release what is in
+    flight; a second signal leaves at once.
+
+    Raises:
+        InterruptedWorkError: a signal came, and `work` did not turn it into a result of its own.
+    """
+    configure_logging(options)
+    try:
+        return asyncio.run(_run_until_signal(work))
+    finally:
+        for handler in logging.getLogger("sbpair").handlers:
+            handler.flush()
+
+
+async def _run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+    stop = asyncio.Event()
+    received: list[signal.Signals] = []
+
+    def on_signal(number: signal.Signals) -> None:
+        if received:
+            os._exit(Exit.INTERRUPTED if number is signal.SIGINT else Exit.TERMINATED)
+        received.append(number)
+        logging.getLogger("sbpair").warning(
+            f"{number.name}: finishing what is in flight; a second signal leaves at once."
+        )
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, on_signal, number)
+        except NotImplementedError:  # Windows event loops have no signal handlers
+            signal.signal(number, lambda n, _: loop.call_soon_threadsafe(on_signal, signal.Signals(n)))
+    try:
+        result = await work(stop)
+    except InterruptedWorkError:
+        if not received:
+            raise
+        raise Interrupted(received[0], None) from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    if received:
+        raise Interrupted(received[0], result)
+    return result
+
+
+@contextmanager
+def unchanged(state: str = "Nothing was changed.") -> Iterator[None]:
+    """Adds to the errors of what comes before the first change that nothing was changed."""
+    try:
+        yield
+    except (ServiceError, UsageError) as error:
+        raise error.with_state(state) from error.__cause__
+
+
+async def stoppable(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that has nothing in flight worth finishing: `stop` ends it at once.
+
+    Raises:
+        InterruptedWorkError: `stop` was set before `work` ended.
+    """
+    task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise InterruptedWorkError("Stopped before the end.")
+        return task.result()
+    finally:
+        task.cancel()
+        waiter.cancel()
+        await asyncio.wait((task, waiter), timeout=_CANCEL_SECONDS)
+
+
+_CANCEL_SECONDS = 5.0
+
+
+class Interrupted(InterruptedWorkError):
+    """A signal ended the work early; `partial` is the result of what was done until then."""
+
+    def __init__(self, number: signal.Signals, partial: object) -> None:
+        super().__init__(f"Stopped by {number.name}; what was in flight is settled or released.")
+        self.exit_name = "interrupted" if number is signal.SIGINT else "terminated"
+        self.partial = partial
+
+
+def configure_logging(options: Options) -> None:
+    """Send sbpair's own log to stderr; the SDKs' chatter only with --verbose."""
+    logging.getLogger("azure").setLevel(logging.INFO if options.verbose else logging.CRITICAL)
+    level = logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO
+    handler: logging.Handler = TalkHandler()
+    if options.log_format is LogFormat.JSON:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_JsonFormatter())
+    root = logging.getLogger("sbpair")
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    root.propagate = False
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower()}
+        fields["message"] = record.getMessage()
+        event = getattr(record, "event", None)
+        if isinstance(event, Event):
+            fields |= {"event": type(event).__name__} | asdict(event)
+        return dump_json(fields)
+
+
+class Talk:
+    """Writes each event of the runtime worth a line to stderr."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("sbpair")
+
+    def notify(self, event: Event) -> None:
+        line = describe(event)
+        if line is not None:
+            self._log.info(line, extra={"event": event})
+
+
+def talk(options: Options) -> Talk | None:
+    """The observer that talks on stderr; None with --quiet."""
+    return None if options.quiet else Talk()

@@ -1,0 +1,281 @@
+"""The demo's story: the primary goes dark while messages are sent, comes back, and the backlog goes home.
+
+Everything happens over real sockets, through the official SDKs, between embedded namespaces.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sbpair.cli.context import SystemClock, Talk, open_sides
+from sbpair.cli.demo_messages import QUEUE, SESSION_QUEUE, TOPIC, DemoMessage, demo_messages
+from sbpair.cli.demo_proof import Proof, prove
+from sbpair.connect import open_pairing
+from sbpair.core.errors import InterruptedWorkError, UnknownServiceError
+from sbpair.core.failover import State
+from sbpair.core.outcome import Report, exit_for
+from sbpair.core.pairing import Pair
+from sbpair.core.plan import plan_provision
+
+if TYPE_CHECKING:
+    from sbpair.core.audit import Finding
+    from sbpair.emulator import EmulatorThread
+    from sbpair.runtime.draining import DrainReport
+    from sbpair.runtime.pairing import PairedNamespaces
+
+SCHEDULE_SECONDS = 10.0
+DARK_AFTER, BACK_AFTER = 0.35, 0.75
+"""Shares of the messages accepted when the primary goes dark, and when it comes back."""
+OVERLAP = 16
+RETRY_SECONDS = 20.0
+RETURN_SECONDS = 15.0
+SEND_TIMEOUT_SECONDS = 10.0
+
+SEED = {
+    "queues": {
+        QUEUE: {"requires_duplicate_detection": True},
+        SESSION_QUEUE: {"requires_session": True, "requires_duplicate_detection": True},
+    },
+    "topics": {
+        TOPIC: {
+            "requires_duplicate_detection": True,
+            "subscriptions": {"all": {}, "audit": {"rules": {"flagged": {"sql": "flag = TRUE"}}}},
+        }
+    },
+}
+"""The application's own entities on the primary. Duplicate detection makes "exactly once" hold where an answer was lost
+with its connection: the second copy has the same MessageId."""
+
+
+@dataclass
+class Story:
+    """What the demo saw, chapter by chapter."""
+
+    provisioned: Report = field(default_factory=lambda: Report(()))
+    messages: list[DemoMessage] = field(default_factory=list)
+    sent: Counter[str] = field(default_factory=Counter)
+    """Messages by where they were accepted: primary, backlog."""
+    backlog: dict[str, int] = field(default_factory=dict)
+    drained: "DrainReport | None" = None
+    proofs: list[Proof] = field(default_factory=list)
+    findings: "tuple[Finding, ...]" = ()
+    """Of the audit at the end, at warning or above."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def proved(self) -> bool:
+        return bool(self.proofs) and all(proof.holds for proof in self.proofs)
+
+
+class Narrator:
+    """Says on stderr what happens, with the seconds since the beginning."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("sbpair")
+        self._start = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self._log.info(f"[{self.seconds():5.1f}s] {text}")
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the story plays: the pair, and the emulator behind it."""
+
+    pair: Pair
+    emulator: "EmulatorThread"
+    count: int
+    say: Narrator = field(default_factory=Narrator)
+
+
+async def play(stage: Stage, stop: asyncio.Event) -> Story:
+    """Play the whole story.
+
+    Raises:
+        InterruptedWorkError: `stop` was set. SbpairError: a chapter failed, with what happened.
+    """
+    story = Story()
+    chapters: dict[str, Callable[[Story, Stage], Awaitable[None]]] = {
+        "provision": _provision,
+        "send": _send_through_an_outage,
+        "backlog": _look_at_the_backlog,
+        "drain": _bring_home,
+        "proof": _prove,
+        "audit": _audit,
+    }
+    for name, chapter in chapters.items():
+        began = stage.say.seconds()
+        await _unless_stopped(chapter(story, stage), stop, name)
+        story.seconds[name] = round(stage.say.seconds() - began, 2)
+    return story
+
+
+async def _unless_stopped(chapter: Awaitable[None], stop: asyncio.Event, name: str) -> None:
+    playing, stopped = asyncio.ensure_future(chapter), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({playing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not playing.done():
+            raise InterruptedWorkError(f"The demo was stopped in its chapter {name!r}; nothing is left behind.")
+        playing.result()
+    finally:
+        playing.cancel()
+        stopped.cancel()
+        await asyncio.gather(playing, stopped, return_exceptions=True)
+
+
+async def _provision(story: Story, stage: Stage) -> None:
+    from sbpair.runtime.apply import apply
+    from sbpair.runtime.gather import Scope, gather
+
+    clock = SystemClock()
+    async with open_sides(stage.pair) as sides:
+        snapshot = await gather(
+            stage.pair,
+            primary=sides.primary_admin,
+            secondary=sides.secondary_admin,
+            clock=clock,
+            scope=Scope.BACKLOG,
+            tolerant=False,
+        )
+        plan = plan_provision(snapshot, stage.pair)
+        story.provisioned = await apply(plan, admin=sides.secondary_admin, clock=clock)
+    if exit_for(story.provisioned.outcomes):
+        failed = next(outcome for outcome in story.provisioned.outcomes if outcome.error_code is not None)
+        raise UnknownServiceError(f"Provisioning failed at {failed.item}: {failed.detail}")
+    stage.say(f"Provisioned {len(plan.steps)} backlog queues on {stage.pair.secondary.label}, documented settings.")
+
+
+async def _send_through_an_outage(story: Story, stage: Stage) -> None:
+
+    clock = SystemClock()
+    story.messages = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
+    async with open_pairing(stage.pair, observer=Talk(), hold_sessions=True) as pairing:
+        stage.say(f"Paired. Sending {stage.count:,} messages to a queue, a queue with sessions and a topic.")
+        await _send_everything(story, stage, pairing)
+    stage.say(f"All accepted: {story.sent['primary']:,} by the primary, {story.sent['backlog']:,} by the backlog.")
+
+
+async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespaces") -> None:
+    outage = _Outage(stage, pairing, story.sent)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(outage.happen())
+            for entity in (QUEUE, SESSION_QUEUE, TOPIC):
+                tasks.create_task(_send(pairing, entity, story, outage))
+    except ExceptionGroup as group:
+        raise _first_of(group) from group
+
+
+class _Outage:
+    """Makes the primary go dark mid-way and come back, and holds the last messages until it is back."""
+
+    def __init__(self, stage: Stage, pairing: "PairedNamespaces", sent: Counter[str]) -> None:
+        self._stage, self._pairing, self._sent = stage, pairing, sent
+        self.back = asyncio.Event()
+
+    async def happen(self) -> None:
+        stage, label = self._stage, self._stage.pair.primary.label
+        await self._until(lambda: self._sent.total() >= DARK_AFTER * stage.count)
+        await asyncio.to_thread(stage.emulator.stop, label)
+        stage.say(f"The primary goes dark: {self._sent.total():,} messages were accepted until now.")
+        await self._until(lambda: self._sent.total() >= int(BACK_AFTER * stage.count))
+        stage.say(f"The primary comes back; {self._sent['backlog']:,} messages wait in the backlog.")
+        await asyncio.to_thread(stage.emulator.start, label)
+        await self._until(
+            lambda: all(one.state is State.HEALTHY for one in self._pairing.state().entities), RETURN_SECONDS
+        )
+        self.back.set()
+
+    async def _until(self, condition: Callable[[], bool], within_seconds: float = 60.0) -> None:
+        async with asyncio.timeout(within_seconds):
+            while not condition():  # noqa: ASYNC110 - the conditions are counters of others, which tell nobody
+                await asyncio.sleep(0.01)
+
+
+async def _send(pairing: "PairedNamespaces", entity: str, story: Story, outage: _Outage) -> None:
+    mine = [message.payload for message in story.messages if message.entity == entity]
+    held_from = int(BACK_AFTER * len(mine)) + 1
+
+    async def feed() -> AsyncIterator[bytes]:
+        for index, payload in enumerate(mine):
+            if index >= held_from:
+                await outage.back.wait()
+            yield payload
+
+    sender = pairing.sender(entity)
+    results = sender.send_all(
+        feed(), overlap=OVERLAP, timeout_seconds=SEND_TIMEOUT_SECONDS, retry_seconds=RETRY_SECONDS
+    )
+    async for sent in results:
+        if sent.result is None:
+            raise sent.error or UnknownServiceError(f"A message to {entity} has no outcome.")
+        story.sent[sent.result.where.value] += 1
+
+
+def _first_of(group: ExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    if isinstance(first, ExceptionGroup):
+        return _first_of(first)
+    if isinstance(first, TimeoutError):
+        return UnknownServiceError("The demo's outage did not run its course in time.")
+    return first
+
+
+async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
+    from sbpair.runtime.browsing import browse
+
+    async with open_sides(stage.pair) as sides:
+        report = await browse(sides.secondary, stage.pair.backlog_paths(), max_messages=stage.count)
+    for queue in report.failed:
+        raise queue.error
+    story.backlog = dict(Counter(one.summary.destination or "?" for one in report.messages))
+    parts = ", ".join(f"{count:,} for {entity}" for entity, count in sorted(story.backlog.items()))
+    stage.say(f"The backlog holds {sum(story.backlog.values()):,} messages: {parts}.")
+
+
+async def _bring_home(story: Story, stage: Stage) -> None:
+    from sbpair.runtime.drain import drain
+    from sbpair.runtime.draining import DrainRequest
+
+    began = stage.say.seconds()
+    async with open_sides(stage.pair) as sides:
+        story.drained = await drain(
+            DrainRequest(queues=stage.pair.backlog_paths()),
+            secondary=sides.secondary,
+            primary=sides.primary,
+            admin=sides.secondary_admin,
+            clock=SystemClock(),
+            observer=Talk(),
+            ledger=None,
+            stop=asyncio.Event(),
+        )
+    seconds = stage.say.seconds() - began
+    stage.say(f"Syphoned {story.drained.forwarded:,} messages home in {seconds:.1f} s; the backlog is confirmed empty.")
+
+
+async def _prove(story: Story, stage: Stage) -> None:
+    async with open_sides(stage.pair) as sides:
+        story.proofs = await prove(sides.primary, story.messages, patience_seconds=SCHEDULE_SECONDS)
+    for proof in story.proofs:
+        verdict = "each once, byte for byte" if proof.holds else f"NOT AS SENT: {proof}"
+        stage.say(f"{proof.place}: {proof.arrived:,} of {proof.expected:,} arrived, {verdict}.")
+
+
+async def _audit(story: Story, stage: Stage) -> None:
+    from sbpair.core.audit import Severity, run
+    from sbpair.runtime.gather import gather
+
+    async with open_sides(stage.pair) as sides:
+        snapshot = await gather(
+            stage.pair, primary=sides.primary_admin, secondary=sides.secondary_admin, clock=SystemClock()
+        )
+    story.findings = run(snapshot, stage.pair).at_least(Severity.WARNING)
+    found = f"{len(story.findings)} finding(s)" if story.findings else "nothing to complain about"
+    stage.say(f"Audit: {found} in {len(snapshot.secondary.queues or ())} backlog queues.")

@@ -1,0 +1,358 @@
+"""`sbpair emulator`: embedded namespaces in the foreground, and the faults of running ones."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli.context import run_async
+from sbpair.cli.options import Options, before_the_command, command
+from sbpair.core.access import Secret, parse_connection_string
+from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
+from sbpair.core.names import check_namespace_label
+from sbpair.core.outcome import Exit
+from sbpair.render.console import write_atomically
+from sbpair.render.result import Column, CommandResult, Table
+from sbpair.settings import state_directory
+
+if TYPE_CHECKING:
+    from sbpair.emulator import Emulator, EmulatorThread, NamespaceConfig
+    from sbpair.emulator.control import FaultControl
+
+DEFAULT_NAMESPACES = ("local-primary", "local-secondary")
+DEFAULT_PORT = 5680
+
+app = typer.Typer()
+
+
+@app.callback(invoke_without_command=True)
+@command
+def emulator(
+    options: Options,
+    ctx: typer.Context,
+    namespace: Annotated[
+        list[str] | None, typer.Option("--namespace", help="Name of a namespace; repeatable.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Port of the first namespace; the next ones follow. 0: any free ports."),
+    ] = DEFAULT_PORT,
+    admin_port: Annotated[
+        int,
+        typer.Option(
+            "--admin-port", min=0, max=65535, help="Port of the fault control, which no fault reaches. 0: any free one."
+        ),
+    ] = 0,
+    tls: Annotated[bool, typer.Option("--tls", help="Print connection strings for AMQP over TLS.")] = False,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Keep entities and messages here; survives kill -9.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        Path | None, typer.Option(help="YAML or JSON file with first entities per namespace.", show_default=False)
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fault", help="[NAMESPACE/]SPEC, e.g. throttle:entity=orders,for=30s; repeatable.", show_default=False
+        ),
+    ] = None,
+    not_emulated: Annotated[bool, typer.Option("--not-emulated", help="Print what is not emulated, and exit.")] = False,
+) -> CommandResult:
+    """Run embedded Service Bus namespaces until Ctrl-C; the pair `local` means the first two of them.
+
+    One port a namespace takes AMQP, AMQP over TLS, AMQP over WebSocket, and administration over HTTPS.
+
+    \b
+    Examples:
+      sbpair emulator
+      sbpair emulator --namespace contoso-weu --namespace contoso-neu --data-dir ./namespaces --seed seed.yaml
+      sbpair emulator fault add local-primary dark:for=30s
+    """
+    if ctx.invoked_subcommand is not None:
+        return CommandResult("emulator", None)
+    if not_emulated:
+        return _limitations()
+    names = [check_namespace_label(name) for name in namespace or DEFAULT_NAMESPACES]
+    from sbpair.emulator import EmulatorError
+
+    contents = _read_seed(seed, names)
+    configs = list(_configs(names, port, contents))
+    faults = [_split_fault(text, names) for text in fault or ()]
+
+    async def serve(stop: asyncio.Event) -> CommandResult:
+        from sbpair.emulator import Emulator
+
+        async with Emulator(configs, data_dir=data_dir, control_port=admin_port) as running:
+            _plant(running, contents)
+            for name, spec in faults:
+                running.faults(name).add(spec)
+            with announced(running, names, tls=tls) as is_local:
+                _print_connection_strings(running, names, tls, is_local)
+                _print_seeded_keys(running, contents, tls)
+                await stop.wait()
+        return CommandResult("emulator", {"namespaces": names})
+
+    try:
+        return run_async(options, serve)
+    except (EmulatorError, OSError) as error:
+        raise UsageError(
+            f"The embedded namespaces cannot start: {getattr(error, 'strerror', None) or error}.",
+            hint="Take other ports: --port and --admin-port N, or --port 0 for any free ones.",
+        ) from error
+
+
+def _limitations() -> CommandResult:
+    from sbpair.emulator.limitations import NOT_EMULATED
+
+    rows = [{"what": what, "instead": instead} for what, instead in NOT_EMULATED]
+    return CommandResult(
+        "emulator", rows, (Table("", (Column("what", "Not emulated"), Column("instead", "Instead")), rows),)
+    )
+
+
+def _read_seed(path: Path | None, names: list[str]) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    from sbpair.settings import DocumentError, parse_yaml, read_text
+
+    try:
+        seed = parse_yaml(read_text(path))
+    except DocumentError as error:
+        raise ConfigurationError(f"Cannot read the seed {path}: {error}") from error
+    if not isinstance(seed, dict) or not all(isinstance(body, dict) for body in seed.values()):
+        raise ConfigurationError(f"The seed {path} maps namespace names to their contents.")
+    unknown = set(seed) - set(names)
+    if unknown:
+        raise ConfigurationError(
+            f"The seed {path} speaks of {', '.join(sorted(unknown))}, but the namespaces are {', '.join(names)}."
+        )
+    return seed
+
+
+def _configs(names: list[str], port: int, seed: Mapping[str, Any]) -> "Iterator[NamespaceConfig]":
+    from sbpair.emulator import NamespaceConfig, Tier
+
+    for index, name in enumerate(names):
+        tier = seed.get(name, {}).get("tier", Tier.STANDARD.value)
+        if tier not in [known.value for known in Tier]:
+            raise ConfigurationError(f"{name}: the tier is Basic, Standard or Premium, not {tier!r}.")
+        yield NamespaceConfig(name, tier=Tier(tier), port=port + index if port else 0)
+
+
+def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
+    from sbpair.emulator.errors import EntityError
+    from sbpair.emulator.seed import SeedError, plant
+
+    for name, body in seed.items():
+        try:
+            plant(running.namespace(name), body)
+        except (SeedError, EntityError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"The seed of {name}: {error}") from error
+
+
+def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
+    from sbpair.emulator.faults import FaultError, Faults
+
+    head, slash, tail = text.partition("/")
+    name, spec = (head, tail) if slash and head in names else (names[0], text)
+    try:
+        Faults.parse(spec)
+    except FaultError as error:
+        raise UsageError(f"--fault {text}: {error}") from error
+    return name, spec
+
+
+def _print_connection_strings(running: "Emulator", names: list[str], tls: bool, is_local: bool) -> None:
+    for name in names:
+        typer.echo(f"{name}\t{connection_string(running, name, tls=tls)}")
+    sys.stdout.flush()
+    typer.echo(f"Certificate authority of the administration ports: {running.ca_path}", err=True)
+    if is_local:
+        typer.echo("The pair `local` is these namespaces. Ctrl-C stops them.", err=True)
+    elif len(names) < 2:
+        typer.echo("A pair takes two namespaces: there is no pair `local`. Ctrl-C stops this one.", err=True)
+    else:
+        typer.echo(
+            "The pair `local` stays with another sbpair emulator that runs for this user; reach these namespaces by "
+            "their connection strings. Ctrl-C stops them.",
+            err=True,
+        )
+
+
+def _print_seeded_keys(running: "Emulator", seed: Mapping[str, Any], tls: bool) -> None:
+    """A key of the seed is of use only to who knows it."""
+    for name, body in seed.items():
+        for key in body.get("keys") or {}:
+            text = running.connection_string(name, key_name=key)
+            typer.echo(f"{name}/{key}\t{text.replace(_PLAIN_AMQP, '') if tls else text}")
+    sys.stdout.flush()
+
+
+_PLAIN_AMQP = ";UseDevelopmentEmulator=true"
+"""The part of a connection string that turns TLS off for AMQP."""
+
+
+def connection_string(running: "Emulator | EmulatorThread", name: str, *, tls: bool = False) -> str:
+    """Root connection string of a namespace; for AMQP over TLS the switch that turns TLS off is left out."""
+    text = running.connection_string(name)
+    return text.replace(_PLAIN_AMQP, "") if tls else text
+
+
+@contextlib.contextmanager
+def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bool = False) -> Iterator[bool]:
+    """Write the state file behind the pair `local` while the namespaces run. Only its owner can read it.
+    Gives whether `local` now means these namespaces.
+
+    A second emulator leaves the file of the first alone.
+    """
+    folder = state_directory(os.environ)
+    path = folder / "emulator.json"
+    if len(names) < 2 or _somebody_elses(path):
+        yield False
+        return
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    namespaces = []
+    secrets = [folder / f"emulator-{name}.connection" for name in names]
+    for name, file in zip(names, secrets, strict=True):
+        write_atomically(file, connection_string(running, name, tls=tls) + "\n", private=True)
+        namespaces.append({"name": name, "connection_string_file": str(file)})
+    state = {
+        "pid": os.getpid(),
+        "ca_file": str(running.ca_path),
+        "control": running.control_endpoint,
+        "namespaces": namespaces,
+    }
+    write_atomically(path, json.dumps(state, indent=2) + "\n", private=True)
+    try:
+        yield True
+    finally:
+        for file in (path, *secrets):
+            file.unlink(missing_ok=True)
+
+
+def _somebody_elses(path: Path) -> bool:
+    """Whether the state file belongs to a process that still runs."""
+    try:
+        pid = int(json.loads(path.read_text(encoding="utf-8"))["pid"])
+        os.kill(pid, 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return pid != os.getpid()
+
+
+fault_app = typer.Typer(help="List and change the faults of running embedded namespaces.", no_args_is_help=True)
+fault_app.callback()(before_the_command)
+app.add_typer(fault_app, name="fault")
+
+NamespaceArgument = Annotated[str, typer.Argument(help="Name of a running embedded namespace.")]
+
+
+@fault_app.command("list")
+@command
+def fault_list(options: Options, namespace: NamespaceArgument = DEFAULT_NAMESPACES[0]) -> CommandResult:
+    """List the faults in force.
+
+    \b
+    Examples:
+      sbpair emulator fault list
+      sbpair emulator fault list local-secondary -o json
+    """
+    from sbpair.emulator.control import ControlError
+
+    try:
+        found = _control(namespace).list()
+    except ControlError as error:
+        raise SbpairError(f"Faults of {namespace}: {error}") from error
+    rows = [{key: fault[key] for key in ("id", "text", "seen", "hits")} for fault in found]
+    columns = (
+        Column("id", "Id"),
+        Column("text", "Fault"),
+        Column("seen", "Seen", right=True),
+        Column("hits", "Hit", right=True),
+    )
+    return CommandResult("emulator fault list", found, (Table("", columns, rows),), summary=f"{len(rows)} fault(s).")
+
+
+@fault_app.command("add")
+@command
+def fault_add(
+    options: Options,
+    namespace: NamespaceArgument,
+    spec: Annotated[str, typer.Argument(help="KIND[:key=value,...], e.g. dark:for=30s")],
+) -> CommandResult:
+    """Add a fault to a running namespace.
+
+    \b
+    Examples:
+      sbpair emulator fault add local-primary dark
+      sbpair emulator fault add local-primary throttle:entity=orders,for=30s,after=3
+    """
+    from sbpair.emulator.control import ControlError
+
+    try:
+        added = _control(namespace).add(spec)
+    except ControlError as error:
+        raise UsageError(f"{spec}: {error}") from error
+    return CommandResult("emulator fault add", added, summary=f"Fault {added['id']} is in force on {namespace}.")
+
+
+@fault_app.command("clear")
+@command
+def fault_clear(
+    options: Options,
+    namespace: NamespaceArgument,
+    fault_id: Annotated[str | None, typer.Option("--id", help="Only this one.", show_default=False)] = None,
+) -> CommandResult:
+    """Take back all faults of a namespace, or one of them.
+
+    \b
+    Examples:
+      sbpair emulator fault clear local-primary
+      sbpair emulator fault clear local-primary --id 3
+    """
+    from sbpair.emulator.control import ControlError
+
+    control = _control(namespace)
+    try:
+        if fault_id is None:
+            control.clear()
+        else:
+            control.remove(fault_id)
+    except ControlError as error:
+        raise SbpairError(f"Faults of {namespace}: {error}") from error
+    data = {"namespace": namespace, "id": fault_id}
+    return CommandResult(
+        "emulator fault clear", data, summary=f"{namespace}: {fault_id or 'all faults'} taken back.", exit=Exit.OK
+    )
+
+
+def _control(name: str) -> "FaultControl":
+    from sbpair.emulator.control import FaultControl
+
+    path = state_directory(os.environ) / "emulator.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        files = {entry["name"]: Path(entry["connection_string_file"]) for entry in state["namespaces"]}
+    except FileNotFoundError:
+        raise ConfigurationError(
+            "No embedded namespaces are running for this user.", hint="Start them in another terminal: sbpair emulator"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"Cannot read {path}: {error}") from error
+    if name not in files:
+        raise UsageError(f"There is no embedded namespace {name!r}; running: {', '.join(files)}.")
+    secret = Secret(files[name].read_text(encoding="utf-8").strip())
+    parts = parse_connection_string(secret.reveal())
+    return FaultControl(
+        state["control"],
+        name,
+        ca_file=state["ca_file"],
+        key_name=parts["sharedaccesskeyname"],
+        key=parts["sharedaccesskey"],
+    )

@@ -1,0 +1,199 @@
+"""The options that every command takes, before or after its name, and the decorator that gives them to a command.
+
+    @command
+    def audit(options: Options, pair: PairArgument = None, ...) -> CommandResult: ...
+
+The decorator adds the common options to the signature typer sees, folds those given before the command's name under
+those given after it, and hands the command one `Options` value.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sbpair.core.durations import parse_duration
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.render.console import check_writable
+from sbpair.render.result import CommandResult, Format
+
+COMPLETION_VARIABLE = "_SBPAIR_COMPLETE"
+"""Set by the completion scripts when they ask for candidates."""
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def duration_option(text: str | None) -> float | None:
+    """Seconds of a duration option; typer shows what is wrong with a bad one."""
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise typer.BadParameter(error.message) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Values of the common options. None or False: not given."""
+
+    config: Path | None = None
+    output: Format | None = None
+    outfile: Path | None = None
+    no_color: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    log_format: LogFormat | None = None
+    no_input: bool = False
+    timeout: str | None = None
+    exit_zero: bool = False
+
+    def over(self, outer: "Options | None") -> "Options":
+        """These options, completed by the ones given before the command's name."""
+        if outer is None:
+            return self
+        missing = {f.name: getattr(outer, f.name) for f in fields(self) if not getattr(self, f.name)}
+        return replace(self, **missing)
+
+    def timeout_seconds(self, default: float) -> float:
+        try:
+            seconds = duration_option(self.timeout)
+        except typer.BadParameter as error:
+            raise UsageError(f"--timeout: {error.message}") from error
+        return default if seconds is None else seconds
+
+
+_PANEL = "Common options"
+_COMMON: dict[str, Any] = {
+    "config": Annotated[
+        Path | None, typer.Option("--config", help="Configuration file.", rich_help_panel=_PANEL, show_default=False)
+    ],
+    "output": Annotated[
+        Format | None,
+        typer.Option("-o", "--output", help="Output format.", rich_help_panel=_PANEL, show_default="table or tsv"),
+    ],
+    "outfile": Annotated[
+        Path | None,
+        typer.Option(
+            "--outfile", help="Write the output here, atomically.", rich_help_panel=_PANEL, show_default=False
+        ),
+    ],
+    "no_color": Annotated[bool, typer.Option("--no-color", help="No colours.", rich_help_panel=_PANEL)],
+    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="No talk on stderr.", rich_help_panel=_PANEL)],
+    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="More talk.", rich_help_panel=_PANEL)],
+    "log_format": Annotated[
+        LogFormat | None,
+        typer.Option("--log-format", help="Form of the talk on stderr.", rich_help_panel=_PANEL, show_default="text"),
+    ],
+    "no_input": Annotated[bool, typer.Option("--no-input", help="Never ask anything.", rich_help_panel=_PANEL)],
+    "timeout": Annotated[
+        str | None,
+        typer.Option(
+            "--timeout", help="Longest wait for one answer, e.g. 30s.", rich_help_panel=_PANEL, show_default=False
+        ),
+    ],
+    "exit_zero": Annotated[
+        bool, typer.Option("--exit-zero", help="Exit 0 instead of 5 on findings.", rich_help_panel=_PANEL)
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What became of one command: its result or the error that ended it, with the options that say how to show it."""
+
+    command: str
+    options: Options
+    result: CommandResult | None = None
+    error: SbpairError | None = None
+
+
+def command(function: Callable[..., CommandResult]) -> Callable[..., Finished]:
+    """Give a command the common options as its first argument, `options`; its errors are part of what it returns.
+
+    A command that has a parameter `ctx` gets typer's context.
+    """
+    parameters = inspect.signature(function).parameters
+    own = [p for name, p in parameters.items() if name not in ("options", "ctx")]
+
+    @wraps(function)
+    def run(ctx: typer.Context, **values: Any) -> Finished:
+        given = Options(**{name: values.pop(name) for name in _COMMON})
+        options = given.over(ctx.obj if isinstance(ctx.obj, Options) else None)
+        ctx.obj = options
+        name = ctx.command_path.partition(" ")[2]
+        if "ctx" in parameters:
+            values["ctx"] = ctx
+        try:
+            if options.outfile is not None:
+                check_writable(options.outfile)
+            return Finished(name, options, result=function(options, **values))
+        except SbpairError as error:
+            return Finished(name, options, error=error)
+        except typer.BadParameter as error:
+            hint = f"See: {ctx.command_path} --help"
+            return Finished(name, options, error=UsageError(error.format_message(), hint=hint))
+
+    _present_as(run, own)
+    return run
+
+
+def before_the_command(ctx: typer.Context, **values: Any) -> None:
+    """Callback of the app and its groups: remember the common options given before the command's name."""
+    given = Options(**{name: values[name] for name in _COMMON})
+    ctx.obj = given.over(ctx.obj if isinstance(ctx.obj, Options) else None)
+
+
+def _present_as(function: Callable[..., Any], own: list[inspect.Parameter]) -> None:
+    """Make typer see: the context, the command's own parameters, the common options."""
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    common = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=getattr(Options(), name))
+        for name, annotation in _COMMON.items()
+    ]
+    parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *common]
+    setattr(function, "__signature__", inspect.Signature(parameters))  # noqa: B010
+    function.__annotations__ = {p.name: p.annotation for p in parameters}
+
+
+def with_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make typer offer the common options too on a callback that takes them as `**values`."""
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    own = [p for name, p in inspect.signature(function).parameters.items() if name != "ctx" and p.kind not in kinds]
+    _present_as(function, own)
+    return function
+
+
+with_common_options(before_the_command)
+
+
+def _complete_pair(incomplete: str) -> list[str]:
+    """Names of the configured pairs; none, silently, where the configuration cannot be read."""
+    from sbpair.settings import load
+
+    try:
+        return [name for name in load().pair_names() if name.startswith(incomplete)]
+    except SbpairError:
+        return []
+
+
+PairArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PAIR]", help="A pair of the configuration.", show_default=False, autocompletion=_complete_pair
+    ),
+]
+PairsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PAIR]...", help="Pairs of the configuration.", show_default=False, autocompletion=_complete_pair
+    ),
+]

@@ -1,0 +1,91 @@
+"""`sbpair pipeline reconcile`: the proof that nothing was lost."""
+
+from typing import Annotated
+
+import typer
+
+from sbpair.cli.options import Options, command
+from sbpair.cli.pipeline_session import ArchivesArgument, ConfOption, JobTalk, MasterOption, rows_in, spark_session
+from sbpair.core.outcome import Exit
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+
+_COLUMNS = (
+    Column("verdict", "Verdict"),
+    Column("queue", "Queue"),
+    Column("sequence_number", "Number", right=True),
+    Column("message_id", "Message id"),
+    Column("session_id", "Session"),
+    Column("destination", "Destination"),
+    Column("why", "Why"),
+)
+
+
+@command
+def reconcile(
+    options: Options,
+    archives: ArchivesArgument,
+    ledger: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ledger", help="Ledger file of a drain or syphon, or folder of a replay; repeatable.", show_default=False
+        ),
+    ] = None,
+    listed: Annotated[int, typer.Option("--max", min=1, help="List at most so many findings.")] = 1_000,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> CommandResult:
+    """Hold archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
+
+    Lost: no ledger knows it. Doubled: it was sent twice. Altered: sent with another id or content. Exit 5 if any.
+
+    \b
+    Examples:
+      sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --ledger /data/replayed
+      sbpair pipeline reconcile A B --ledger /data/replayed -o json | jq .data.counts
+    """
+    from sbpair.pipeline.reconcile import FINDINGS
+    from sbpair.pipeline.reconcile import reconcile as hold_together
+
+    rows = rows_in(archives)
+    with spark_session(options, master, conf, rows=rows, name="reconcile") as session, JobTalk(options) as talk:
+        report = hold_together(session, archives, ledger or [], tell=talk, listed=listed)
+    counts = {kind: report.counts.get(kind, 0) for kind in FINDINGS}
+    data = {
+        "messages": report.messages,
+        "findings": report.findings,
+        "counts": counts,
+        "outcomes": report.outcomes,
+        "perhaps_doubled": report.perhaps_doubled,
+        "not_archived": report.not_archived,
+        "listed": list(report.listed),
+    }
+    notes = []
+    if report.perhaps_doubled:
+        notes.append(f"{report.perhaps_doubled:,} may have arrived twice, with the same MessageId: an answer got lost.")
+    if report.not_archived:
+        notes.append(f"{report.not_archived:,} message(s) of the ledgers are in none of these archives.")
+    if report.findings > len(report.listed):
+        notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --max.")
+    said = ", ".join(f"{counts[kind]:,} {kind}" for kind in FINDINGS)
+    good = report.counts.get("ok", 0)
+    return CommandResult(
+        "pipeline reconcile",
+        data,
+        (Table("", _COLUMNS, report.listed, style_key="verdict"),),
+        notes=tuple(notes),
+        summary=f"{good:,} of {report.messages:,} archived message(s) have exactly one outcome; {said}.",
+        exit=Exit.FINDINGS if report.findings else Exit.OK,
+        checks=tuple(
+            Check(kind, "archive", Severity.ERROR if count else Severity.OK, f"{count:,} message(s) {kind}")
+            for kind, count in counts.items()
+        ),
+        metrics=tuple(
+            Metric(
+                "sbpair_reconcile_messages",
+                "Archived messages by verdict.",
+                report.counts.get(kind, 0),
+                (("verdict", kind),),
+            )
+            for kind in ("ok", *FINDINGS)
+        ),
+    )

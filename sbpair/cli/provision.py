@@ -1,0 +1,213 @@
+"""`sbpair provision`: plan, show, apply the backlog queues of pairs."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sbpair.cli.context import (
+    SystemClock,
+    choose_pairs,
+    load_settings,
+    open_sides,
+    run_async,
+    stoppable,
+    talk,
+    unchanged,
+)
+from sbpair.cli.forecasts import as_data, in_words
+from sbpair.cli.operations import OperationsLog, how_to_apply
+from sbpair.cli.options import Options, PairsArgument, command
+from sbpair.cli.plans import plan_summary, plan_table, read_plans, report_summary, report_table, write_plans
+from sbpair.core.errors import UsageError
+from sbpair.core.forecast import Forecast, of_plan
+from sbpair.core.outcome import Exit, Report, Result, exit_for
+from sbpair.core.pairing import Pair
+from sbpair.core.plan import Plan, Purpose, check_target, plan_provision
+from sbpair.render.console import check_writable
+from sbpair.render.result import CommandResult
+
+
+@command
+def provision(
+    options: Options,
+    pairs: PairsArgument = None,
+    dry_run: Annotated[
+        bool, typer.Option("-n", "--dry-run", help="Show the plan only; exit 5 if it has changes.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the plan to this file; nothing is changed.", show_default=False)
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Apply this plan file; refused when the world changed.", show_default=False)
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Bring different queues to the documented values.")] = False,
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of backlog queues, instead of the configured one.", show_default=False),
+    ] = None,
+    partitioned: Annotated[bool, typer.Option("--partitioned", help="Make new queues partitioned.")] = False,
+) -> CommandResult:
+    """Create the backlog queues that a pair needs on its secondary namespace, with the documented settings.
+
+    Existing queues are left as they are unless --update is given. Needs the Manage right on the secondary. [writes]
+
+    \b
+    Examples:
+      sbpair provision orders --dry-run
+      sbpair provision orders --out plan.json && sbpair provision orders --plan plan.json
+    """
+    chosen = [_with_count(pair, count) for pair in choose_pairs(load_settings(options), pairs)]
+    if plan is not None:
+        if out is not None or update or partitioned or count is not None:
+            raise UsageError("--plan applies a plan as it was written: no --out, --update, --partitioned or --count.")
+        return _apply_file(options, chosen, plan, dry_run=dry_run)
+
+    if out is not None:
+        check_writable(out)
+
+    async def work(stop: asyncio.Event) -> tuple[list[Plan], list[tuple[str, Report]]]:
+        with unchanged():
+            plans = [await stoppable(stop, make_plan(pair, update=update, partitioned=partitioned)) for pair in chosen]
+        if dry_run or out is not None:
+            return plans, []
+        return plans, await carry_out_all(options, "provision", list(zip(chosen, plans, strict=True)), stop)
+
+    plans, reports = run_async(options, work)
+    if out is not None:
+        write_plans(out, plans)
+    if dry_run or out is not None:
+        return planned("provision", plans, note=f"Plan written to {out}." if out else "")
+    return applied("provision", plans, reports)
+
+
+def _with_count(pair: Pair, count: int | None) -> Pair:
+    return pair if count is None else replace(pair, options=replace(pair.options, backlog_queue_count=count))
+
+
+async def make_plan(pair: Pair, *, update: bool = False, partitioned: bool = False) -> Plan:
+    """Read the secondary and plan what its backlog queues need."""
+    from sbpair.runtime.gather import Scope, gather
+
+    async with open_sides(pair) as sides:
+        snapshot = await gather(
+            pair,
+            primary=sides.primary_admin,
+            secondary=sides.secondary_admin,
+            clock=SystemClock(),
+            scope=Scope.BACKLOG,
+            tolerant=False,
+        )
+    return plan_provision(snapshot, pair, update=update, partitioned=partitioned)
+
+
+async def carry_out_all(
+    options: Options, command_name: str, plans: Sequence[tuple[Pair, Plan]], stop: asyncio.Event
+) -> list[tuple[str, Report]]:
+    """Apply plans to their pairs' secondaries, one pair after the other until `stop`; each step goes into the log."""
+    with OperationsLog(os.environ) as log:
+        return [
+            (pair.name, await _carry_out(options, command_name, pair, plan, log))
+            for pair, plan in plans
+            if not stop.is_set()
+        ]
+
+
+async def _carry_out(options: Options, command_name: str, pair: Pair, plan: Plan, log: OperationsLog) -> Report:
+    from sbpair.runtime.apply import apply
+    from sbpair.runtime.peeking import peeking
+
+    async with open_sides(pair) as sides:
+        return await apply(
+            plan,
+            admin=sides.secondary_admin,
+            clock=SystemClock(),
+            observer=talk(options),
+            peek=peeking(sides.secondary),
+            log=log.write,
+            how=how_to_apply(command_name, pair),
+        )
+
+
+def _apply_file(options: Options, pairs: list[Pair], path: Path, *, dry_run: bool) -> CommandResult:
+    plans = plans_for(path, Purpose.PROVISION, pairs)
+    if dry_run:
+        return planned("provision", [plan for _, plan in plans])
+
+    async def work(stop: asyncio.Event) -> list[tuple[str, Report]]:
+        with unchanged():
+            await stoppable(stop, refuse_stale(plans))
+        return await carry_out_all(options, "provision", plans, stop)
+
+    return applied("provision", [plan for _, plan in plans], run_async(options, work))
+
+
+def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple[Pair, Plan]]:
+    """Plans of a file with the pairs they are for.
+
+    Raises:
+        UsageError: a plan for another purpose, for a pair that is not among `pairs`, or for other namespaces.
+    """
+    by_name = {pair.name: pair for pair in pairs}
+    plans = read_plans(path)
+    for plan in plans:
+        if plan.purpose is not purpose:
+            raise UsageError(
+                f"{path} holds a plan for {plan.purpose.value}; apply it with: sbpair {plan.purpose.value}"
+            )
+        if plan.pair not in by_name:
+            raise UsageError(f"{path} holds a plan for pair {plan.pair!r}, which was not named.")
+        check_target(plan, by_name[plan.pair])
+    return [(by_name[plan.pair], plan) for plan in plans]
+
+
+async def refuse_stale(plans: Sequence[tuple[Pair, Plan]]) -> None:
+    """Refuse plans of a file if any of their queues changed since.
+
+    Raises:
+        StalePlanError: see `runtime.apply.check_fresh`.
+    """
+    from sbpair.runtime.apply import check_fresh
+
+    for pair, plan in plans:
+        async with open_sides(pair) as sides:
+            await check_fresh(plan, admin=sides.secondary_admin, clock=SystemClock())
+
+
+def planned(command_name: str, plans: list[Plan], *, note: str = "") -> CommandResult:
+    """Result of a run that only planned: exit 5 if applying would change anything."""
+    forecast = sum((of_plan(plan) for plan in plans), Forecast())
+    takes = (f"Applying it takes {in_words(forecast)}.",) if any(plan.has_changes for plan in plans) else ()
+    return CommandResult(
+        command_name,
+        {"plans": [plan.to_dict() for plan in plans], "forecast": as_data(forecast)},
+        (plan_table(plans),),
+        notes=(*takes, *((note,) if note else ())),
+        summary=f"Plan: {plan_summary(plans)} Nothing was changed.",
+        exit=Exit.FINDINGS if any(plan.has_changes for plan in plans) else Exit.OK,
+    )
+
+
+def _done(plan: Plan, report: Report | None) -> Plan:
+    """The plan with the steps only that were carried out."""
+    done = {one.item for one in (report.outcomes if report else ()) if one.result is Result.DONE}
+    return replace(plan, steps=tuple(step for step in plan.steps if step.queue in done))
+
+
+def applied(command_name: str, plans: list[Plan], reports: list[tuple[str, Report]]) -> CommandResult:
+    """Result of a run that applied its plans."""
+    outcomes = [outcome for _, report in reports for outcome in report.outcomes]
+    table = report_table(reports)
+    used = sum((of_plan(_done(plan, dict(reports).get(plan.pair))) for plan in plans), Forecast())
+    return CommandResult(
+        command_name,
+        {"plans": [plan.to_dict() for plan in plans], "outcomes": list(table.rows), "used": as_data(used)},
+        (table,) if outcomes else (plan_table(plans),),
+        notes=(f"It took {in_words(used)}, tries again not counted.",) if outcomes and used.operations else (),
+        summary=report_summary(reports) if outcomes else plan_summary(plans),
+        exit=exit_for(outcomes),
+    )

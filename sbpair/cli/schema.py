@@ -1,0 +1,50 @@
+"""`sbpair schema COMMAND`: what scripts may rely on, as JSON Schema."""
+
+import difflib
+import json
+from typing import Annotated
+
+import typer
+
+from sbpair.cli.options import Options, command
+from sbpair.core.errors import UsageError
+from sbpair.render.result import Column, CommandResult, Table
+
+
+def _complete(incomplete: str) -> list[str]:
+    from sbpair.cli.schemas import COMMANDS
+
+    return [name for name in COMMANDS if name.startswith(incomplete)]
+
+
+@command
+def schema(
+    options: Options,
+    command_name: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND]", help="A command, e.g. audit or config show.", autocompletion=_complete),
+    ] = None,
+) -> CommandResult:
+    """Print the JSON Schema of what a command writes with -o json; without a command, list those that have one.
+
+    The schemas leave objects open: fields are added over time, never taken away.
+
+    \b
+    Examples:
+      sbpair schema audit > audit.schema.json
+      sbpair schema config show
+    """
+    from sbpair.cli.schemas import COMMANDS, envelope_schema
+
+    name = " ".join(command_name or ())
+    if not name:
+        rows = [{"command": known} for known in COMMANDS]
+        return CommandResult(
+            "schema", {"commands": list(COMMANDS)}, (Table("", (Column("command", "Command"),), rows),)
+        )
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else "List them with: sbpair schema"
+        raise UsageError(f"There is no schema for {name!r}.", hint=hint)
+    document = envelope_schema(name)
+    return CommandResult("schema", document, text=json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,56 @@
+"""The handler that writes talk to stderr: equal troubles of many queues, all within a moment, are one line."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Hashable
+
+from sbpair.core.events import ReceiveFailed
+from sbpair.render.events import describe_together
+from sbpair.render.formats import printable
+
+TOGETHER_SECONDS = 0.3
+"""A namespace that goes away is noticed by all its queues within this time."""
+
+
+class TalkHandler(logging.Handler):
+    """Writes each record as one line; failed receives with the same cause are gathered first.
+
+    It asks for `sys.stderr` at every line, because a progress bar puts itself in between while it is shown.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gathered: dict[Hashable, list[ReceiveFailed]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if isinstance(event, ReceiveFailed) and self._soon():
+            self._gathered.setdefault((event.error_code, event.retry_after_seconds is None), []).append(event)
+            return
+        self.flush()
+        self._write(self.format(record))
+
+    def _soon(self) -> bool:
+        """Whether there is a loop that will write what is gathered."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        if not self._gathered:
+            loop.call_later(TOGETHER_SECONDS, self.flush)
+        return True
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        gathered, self._gathered = self._gathered, {}
+        for events in gathered.values():
+            self._write(describe_together(events))
+
+    def _write(self, text: str) -> None:
+        """Texts of messages and of services are among it: control characters are shown, not sent."""
+        try:
+            sys.stderr.write("".join(printable(line) + "\n" for line in text.splitlines()))
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            return  # nobody is there to be talked to

@@ -1,0 +1,60 @@
+"""`sbpair` as the real process, and embedded namespaces as another real process."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.process import Sbpair
+
+START_SECONDS = 60.0
+
+
+@pytest.fixture
+def sbpair(tmp_path: Path) -> Sbpair:
+    """`sbpair` in an empty home: nothing configured, nothing running."""
+    return Sbpair(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sbpair]:
+    """`sbpair` in a home where two embedded namespaces run: the pair `local`, on free ports, for one test module."""
+    runner = Sbpair(tmp_path_factory.mktemp("home"))
+    process = runner.start("emulator", "--port", "0")
+    try:
+        _await_state(process, runner.home / "state" / "sbpair" / "emulator.json")
+        yield runner
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 143, (out, err)
+
+
+def _await_state(process: "subprocess.Popen[str]", state: Path) -> None:
+    """Wait until the process has written its state file, which it does when its ports are open."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if state.exists():
+            return
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError(f"the embedded namespaces did not start: {process.communicate()}")
+
+
+@pytest.fixture
+def fault(local: Sbpair) -> Iterator[Callable[[str, str], None]]:
+    """Adds a fault to a namespace of `local`; all are taken back afterwards."""
+    struck: set[str] = set()
+
+    def add(namespace: str, spec: str) -> None:
+        struck.add(namespace)
+        added = local("emulator", "fault", "add", namespace, spec)
+        assert added.code == 0, added
+
+    yield add
+    for namespace in struck:
+        cleared = local("emulator", "fault", "clear", namespace)
+        assert cleared.code == 0, cleared

@@ -1,0 +1,122 @@
+"""Starts the real `sbpair` process in a home of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+_OWN_VARIABLES = ("SBPAIR_", "XDG_", "AZURE_", "GITHUB_", "FORCE_COLOR", "NO_COLOR", "TERM", "COLUMNS", "CI")
+
+
+_MAKE_QUEUE = """\
+import asyncio, sys
+from sbpair.connect import open_sides
+from sbpair.core.entities import QueueSettings
+from sbpair.settings import load
+
+async def main(path):
+    async with open_sides(load().pair("local")) as sides:
+        await sides.primary_admin.create_queue(path, QueueSettings())
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A process that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def data(self) -> Any:
+        """Data of a JSON envelope, whose exit code is checked to be the process's."""
+        document = json.loads(self.stdout)
+        assert document["exit_code"] == self.code, document
+        return document["data"]
+
+    @property
+    def error(self) -> Any:
+        document = json.loads(self.stdout)
+        assert document["exit_code"] == self.code, document
+        return document["error"]
+
+    @property
+    def records(self) -> list[dict[str, str]]:
+        """Rows of TSV."""
+        head, *lines = self.stdout.splitlines()
+        return [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+@dataclass(frozen=True)
+class Sbpair:
+    """Starts `sbpair` with a home and working directory of its own; `environ` is added to a clean environment."""
+
+    home: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(
+        self, *arguments: str, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout: float = 90
+    ) -> Ran:
+        done = subprocess.run(
+            self.command(arguments),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            encoding="utf-8",
+            env=self.variables(env),
+            cwd=self.home,
+            timeout=timeout,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "sbpair", *arguments]
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start without waiting; stdout and stderr are pipes unless told otherwise."""
+        settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        settings |= {"encoding": "utf-8", "env": self.variables(), "cwd": self.home}
+        return subprocess.Popen(self.command(arguments), **settings | options)
+
+    def python(self, code: str, *arguments: str) -> None:
+        """Run Python code in the same home; it has to succeed."""
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            env=self.variables(),
+            cwd=self.home,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def make_queue(self, path: str) -> None:
+        """Create a queue on the primary of the pair `local`."""
+        self.python(_MAKE_QUEUE, path)
+
+    def variables(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
+        own = {
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(self.home / "state"),
+            "XDG_CONFIG_HOME": str(self.home / "config"),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONIOENCODING": "utf-8",
+        }
+        return kept | own | dict(self.environ) | dict(more or {})
+
+    @property
+    def operations(self) -> list[dict[str, Any]]:
+        """Lines of the operations log."""
+        path = self.home / "state" / "sbpair" / "operations.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

@@ -1,0 +1,86 @@
+"""`sbpair cost` from real data, its charts on a terminal, and as a page."""
+
+import json
+import os
+import pty
+import select
+from pathlib import Path
+
+from tests.cli.process import Sbpair
+from tests.core.test_usage import ENTERPRISE, ROWS, answer, metric
+
+
+def details(path: Path) -> None:
+    rows = [["Usage Data Extract"], [], ENTERPRISE, ROWS[0][1]]
+    path.write_text("\ufeff" + "".join(",".join(row) + "\r\n" for row in rows), encoding="utf-8")
+
+
+def test_usage_details_are_added_up_and_priced(sbpair: Sbpair) -> None:
+    details(sbpair.home / "usage.csv")
+    ran = sbpair("cost", "--usage", "usage.csv", "-o", "json")
+    assert ran.code == 0
+    (row,) = ran.data["billed"]
+    assert (row["month"], row["quantity"], row["cost"], row["at_these_prices"]) == ("2026-02", "250000", "0.20", "0.00")
+    assert sbpair("cost", "--usage", "usage.csv", "--month", "2026-02").code == 0
+    other = sbpair("cost", "--usage", "usage.csv", "--month", "2026-03")
+    assert other.code == 2
+    assert "No usage of Service Bus in 2026-03" in other.stderr
+
+
+def test_metrics_are_the_messages_of_the_estimate(sbpair: Sbpair) -> None:
+    document = answer(metric("IncomingMessages", {"orders": [1000], "contoso/x-servicebus-transfer/0": [10]}))
+    (sbpair.home / "metrics.json").write_text(json.dumps(document), encoding="utf-8")
+    details(sbpair.home / "usage.csv")
+    ran = sbpair("cost", "--usage", "metrics.json", "--usage", "usage.csv", "-o", "json")
+    lines = {line["what"]: line["operations"] for line in ran.data["lines"]}
+    assert lines["send to the backlog for orders"] == 300
+    assert lines["send to orders"] == 30_000
+    assert len(ran.data["billed"]) == 1
+
+
+def test_a_wrong_file_is_refused_by_name_and_row(sbpair: Sbpair) -> None:
+    (sbpair.home / "usage.csv").write_text("Date,MeterName,Quantity\n2026-02-01,Standard Base Unit,x\n", "utf-8")
+    ran = sbpair("cost", "--usage", "usage.csv")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "usage.csv, line 2: the quantity 'x'" in ran.stderr
+    (sbpair.home / "usage.csv").write_text("a,b\n1,2\n", "utf-8")
+    assert "no header of usage details" in sbpair("cost", "--usage", "usage.csv").stderr
+
+
+def test_break_even_against_no_pairing(sbpair: Sbpair) -> None:
+    ran = sbpair("cost", "--messages-per-day", "5000000", "--outage", "2h", "--sensitivity", "-o", "json")
+    even = ran.data["break_even"]
+    assert float(even["outage_hour_value"]) * 2 == float(even["pairing_adds"]) > 0
+    assert even["premium_operations"] == ran.data["break_even_operations"] > 10**9
+
+
+def test_prices_are_fetched_by_the_command_shown(sbpair: Sbpair) -> None:
+    ran = sbpair("cost", "--explain-prices", "-o", "json")
+    assert ran.data["command"] == f"curl -sSfo prices.json '{ran.data['query']}'"
+    assert "'" not in ran.data["query"]
+
+
+def test_a_terminal_gets_a_chart_and_a_pipe_does_not(sbpair: Sbpair) -> None:
+    arguments = ("cost", "--messages-per-day", "1000000", "--queues", "5,50", "--syphon", "sdk", "--compare")
+    assert "\u2588" not in sbpair(*arguments).stdout
+    controller, terminal = pty.openpty()
+    process = sbpair.start(*arguments, stdout=terminal, env=sbpair.variables({"COLUMNS": "150", "TERM": "xterm"}))
+    os.close(terminal)
+    shown = b""
+    while process.poll() is None or select.select([controller], [], [], 0.2)[0]:
+        try:
+            shown += os.read(controller, 65536) if select.select([controller], [], [], 0.2)[0] else b""
+        except OSError:
+            break
+    os.close(controller)
+    process.communicate()
+    assert "\u2588" * 24 in shown.decode()
+
+
+def test_the_pages_hold_what_the_tables_hold(sbpair: Sbpair) -> None:
+    for more in ([], ["--sensitivity"], ["--queues", "5,50", "--compare"]):
+        ran = sbpair("cost", "--messages-per-day", "1000000", "--outage", "1h", *more, "-o", "html")
+        assert ran.code == 0
+        assert ran.stdout.startswith("<!DOCTYPE html>")
+        assert "<svg" in ran.stdout
+        assert "USD" in ran.stdout

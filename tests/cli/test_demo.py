@@ -1,0 +1,114 @@
+"""`sbpair demo`: the proof can fail, the command proves, and a signal leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sbpair import amqp
+from sbpair.amqp import Section
+from sbpair.cli.demo_messages import SESSION_QUEUE, demo_messages, fingerprint, message_id_of
+from sbpair.cli.demo_proof import compare, expected_places
+from sbpair.core.message import Received
+
+MESSAGES = list(demo_messages(120, now=1_790_000_000.0, schedule_seconds=5.0))
+SBPAIR = [sys.executable, "-m", "sbpair"]
+
+
+def arrived(place: str) -> list[Received]:
+    sent = [message for message in MESSAGES if message.entity == place]
+    return [
+        Received(message.payload, number, place, message.message_id, message.session_id)
+        for number, message in enumerate(sent, 1)
+    ]
+
+
+def test_what_was_sent_is_what_arrived() -> None:
+    expected = expected_places(MESSAGES)
+    assert compare(SESSION_QUEUE, expected[SESSION_QUEUE], arrived(SESSION_QUEUE)).holds
+
+
+def test_a_lost_message_is_missing() -> None:
+    proof = compare(SESSION_QUEUE, expected_places(MESSAGES)[SESSION_QUEUE], arrived(SESSION_QUEUE)[1:])
+    assert not proof.holds
+    assert proof.missing == ("demo-00001",)
+
+
+def test_a_second_copy_is_doubled() -> None:
+    twice = arrived(SESSION_QUEUE)
+    proof = compare(SESSION_QUEUE, expected_places(MESSAGES)[SESSION_QUEUE], [*twice, twice[0]])
+    assert not proof.holds
+    assert proof.doubled == ("demo-00001",)
+
+
+def test_a_changed_byte_is_altered() -> None:
+    changed = arrived(SESSION_QUEUE)
+    payload = bytearray(changed[0].payload)
+    payload[payload.index(b"order 1")] ^= 1
+    changed[0] = replace(changed[0], payload=bytes(payload))
+    proof = compare(SESSION_QUEUE, expected_places(MESSAGES)[SESSION_QUEUE], changed)
+    assert proof.altered == ("demo-00001",)
+
+
+def test_sessions_out_of_order_are_seen() -> None:
+    backwards = list(reversed(arrived(SESSION_QUEUE)))
+    proof = compare(SESSION_QUEUE, expected_places(MESSAGES)[SESSION_QUEUE], backwards)
+    assert proof.out_of_order
+    assert not proof.holds
+
+
+def test_broker_annotations_do_not_count_but_the_applications_do() -> None:
+    original = next(message.payload for message in MESSAGES if b"x-opt-demo" in message.payload)
+    annotations = amqp.read(original, amqp.scan(original), Section.MESSAGE_ANNOTATIONS)
+    delivered = {**annotations, amqp.Symbol("x-opt-sequence-number"): amqp.Long(7)}
+    assert fingerprint(with_annotations(original, delivered)) == fingerprint(original)
+    assert fingerprint(with_annotations(original, {})) != fingerprint(original)
+
+
+def with_annotations(payload: bytes, annotations: dict[amqp.Symbol, object]) -> bytes:
+    section = amqp.section_bytes(Section.MESSAGE_ANNOTATIONS, amqp.encode(annotations))
+    return amqp.edit(payload, {Section.MESSAGE_ANNOTATIONS: section})
+
+
+def test_the_messages_are_awkward_and_all_different() -> None:
+    marks = {fingerprint(message.payload) for message in MESSAGES}
+    assert len(marks) == len(MESSAGES)
+    assert [message_id_of(message.payload) for message in MESSAGES] == [message.message_id for message in MESSAGES]
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_"))}
+    return kept | {"HOME": str(home)}
+
+
+def test_the_command_proves_it(tmp_path: Path) -> None:
+    command = [*SBPAIR, "demo", "--messages", "300", "-o", "json"]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    assert data["proved"] is True
+    assert data["accepted_by"]["backlog"] == data["forwarded"] == sum(data["backlog"].values())
+    assert "goes dark" in done.stderr
+    assert not list(tmp_path.rglob("*emulator*"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_leaves_nothing_behind(tmp_path: Path, number: int, code: int) -> None:
+    process = subprocess.Popen(
+        [*SBPAIR, "demo"], env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while "Paired" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    assert not list(tmp_path.rglob("*emulator*"))

@@ -1,0 +1,120 @@
+"""`sbpair emulator` as a real process: seeds, faults, durability through kill -9, clear refusals."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.process import Sbpair
+
+SEED = """\
+contoso-weu:
+  queues: {orders: {max_delivery_count: 3}}
+  topics: {events: {subscriptions: {large: {rules: {amount: {sql: "amount > 10"}}}}}}
+  keys: {sender: [Send]}
+"""
+NAMESPACES = ("--namespace", "contoso-weu", "--namespace", "contoso-neu")
+
+
+def start(sbpair: Sbpair, *more: str) -> "subprocess.Popen[str]":
+    process = sbpair.start("emulator", "--port", "0", *more)
+    state = sbpair.home / "state" / "sbpair" / "emulator.json"
+    deadline = time.monotonic() + 30
+    while not (state.exists() and json.loads(state.read_text() or "{}").get("pid") == process.pid):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+def stop(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> None:
+    process.send_signal(number)
+    process.communicate(timeout=30)
+
+
+def test_seeded_messages_survive_kill_9(sbpair: Sbpair) -> None:
+    (sbpair.home / "seed.yaml").write_text(SEED)
+    arguments = (*NAMESPACES, "--data-dir", "data", "--seed", "seed.yaml")
+    process = start(sbpair, *arguments)
+    assert sbpair("send", "local", "orders", stdin="kept\n").code == 0
+    stop(process, signal.SIGKILL)
+    process = start(sbpair, *arguments)
+    try:
+        browsed = sbpair("peek", "local", "--primary", "--entity", "orders", "--body", "-o", "jsonl")
+        assert [json.loads(line)["body"] for line in browsed.stdout.splitlines()] == ["kept"]
+    finally:
+        stop(process)
+
+
+def test_it_leaves_no_state_behind(sbpair: Sbpair) -> None:
+    process = start(sbpair, *NAMESPACES)
+    assert (sbpair.home / "state" / "sbpair" / "emulator.json").stat().st_mode & 0o777 == 0o600
+    stop(process, signal.SIGINT)
+    assert process.returncode == 130
+    assert not list((sbpair.home / "state" / "sbpair").glob("emulator*"))
+    assert "Traceback" not in (process.stderr.read() if process.stderr and not process.stderr.closed else "")
+
+
+def test_over_tls_the_same_commands_work(sbpair: Sbpair) -> None:
+    process = start(sbpair, *NAMESPACES, "--tls")
+    try:
+        sbpair.make_queue("orders")
+        assert sbpair("send", "local", "orders", stdin="encrypted\n").code == 0
+    finally:
+        stop(process)
+
+
+def test_faults_come_and_go_while_it_runs(sbpair: Sbpair) -> None:
+    process = start(sbpair, *NAMESPACES, "--fault", "contoso-neu/throttle:entity=orders,for=30s")
+    try:
+        listed = sbpair("emulator", "fault", "list", "contoso-neu", "-o", "json")
+        assert [fault["rule"]["kind"] for fault in listed.data] == ["throttle"]
+        assert sbpair("emulator", "fault", "add", "contoso-weu", "dark").code == 0
+        assert sbpair("ping", "local", "--side", "primary", "--control-plane", "orders", "--count", "1").code == 6
+        assert sbpair("emulator", "fault", "clear", "contoso-weu").code == 0
+        assert sbpair("emulator", "fault", "list", "contoso-weu", "-o", "json").data == []
+    finally:
+        stop(process)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--namespace", "x"), "not a namespace name"),
+        (("--namespace", "contoso", "--namespace", "contoso"), "names must differ"),
+        (("--fault", "nonsense"), "nonsense"),
+        (("--seed", "missing.yaml"), "Cannot read the seed"),
+        (("--port", "-1"), "port"),
+        (("fault", "list", "local-primary"), "No embedded namespaces are running"),
+    ],
+)
+def test_refusals(sbpair: Sbpair, arguments: tuple[str, ...], message: str) -> None:
+    refused = sbpair("emulator", *arguments)
+    assert refused.code == 2, refused
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        ("other-ns: {}", "speaks of other-ns"),
+        ("local-primary: {queus: {}}", "did you mean 'queues'"),
+        ("local-primary: {queues: {orders: {max_size: 1}}}", "unknown key 'max_size'"),
+        ("local-primary: {tier: Gold}", "Basic, Standard or Premium"),
+        ("local-primary: {queues: {'bad name': {}}}", "local-primary"),
+        ("[]", "maps namespace names"),
+    ],
+)
+def test_a_bad_seed_is_refused(sbpair: Sbpair, seed: str, message: str) -> None:
+    (sbpair.home / "seed.yaml").write_text(seed)
+    refused = sbpair("emulator", "--port", "0", "--seed", str(Path("seed.yaml")))
+    assert refused.code == 2, refused
+    assert message in refused.stderr
+
+
+def test_what_is_not_emulated_is_written_down(sbpair: Sbpair) -> None:
+    assert len(sbpair("emulator", "--not-emulated", "-o", "json").data) > 10

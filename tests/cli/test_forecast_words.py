@@ -1,0 +1,46 @@
+"""What an action is going to use is said before it starts, and what it used afterwards."""
+
+import os
+
+from tests.cli.process import Sbpair
+
+
+def test_a_plan_says_its_calls_and_credits_and_the_run_what_it_took(local: Sbpair) -> None:
+    plan = local("provision", "local", "--dry-run", "-o", "json")
+    assert plan.data["forecast"] == {
+        "management_calls": 10,
+        "message_operations": 0,
+        "operations": 10,
+        "throttling_credits": 100,
+        "money_at_most": "0.0000080",
+        "currency": "USD",
+    }
+    words = local("provision", "local", "--dry-run", "-o", "markdown").stdout
+    assert "Applying it takes 10 management calls: 100 throttling credits, less than 0.01 USD." in words
+    done = local("provision", "local", "-o", "markdown")
+    assert "It took 10 management calls: 100 throttling credits" in done.stdout
+    again = local("provision", "local", "--dry-run", "-o", "json")
+    assert again.data["forecast"]["operations"] == 0
+
+
+def test_an_audit_says_it_before_and_after_unless_quiet(local: Sbpair) -> None:
+    ran = local("audit", "local", "-o", "json")
+    assert ran.stderr.startswith("At least 10 management calls and 20 message operations: 120 throttling credits")
+    assert ran.data["used"]["management_calls"] == ran.data["pairs"][0]["management_calls"]
+    assert "At least" not in local("audit", "local", "-q", "-o", "json").stderr
+
+
+def test_a_drain_says_it_in_its_dry_run_and_afterwards(local: Sbpair) -> None:
+    dry = local("drain", "local", "--dry-run", "-o", "markdown")
+    assert "It would take 0 message operations: 0 throttling credits" in dry.stdout
+    assert local("drain", "local", "-o", "json").data["used"]["operations"] == 0
+
+
+def test_the_step_summary_gets_the_whole_table(local: Sbpair) -> None:
+    page = local.home / "summary.md"
+    page.write_text("before\n", encoding="utf-8")
+    ran = local("audit", "local", "--check", "SBP025", "-o", "github", env={"GITHUB_STEP_SUMMARY": os.fspath(page)})
+    assert ran.code == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n## sbpair audit\n")
+    assert text.count("SBP025") == 2

@@ -1,0 +1,213 @@
+"""Provision and cleanup on two embedded namespaces: plan, apply, stale plans, confirmation by name, the log."""
+
+import json
+import os
+import pty
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cli.process import Sbpair
+
+QUEUE = "local-primary/x-servicebus-transfer/{}"
+
+
+@pytest.fixture
+def put(local: Sbpair) -> Callable[[int, int], None]:
+    """Puts messages into a backlog queue, in the form a failover sender leaves them."""
+
+    def into(index: int, count: int) -> None:
+        code = (
+            "import asyncio, sys\n"
+            "from sbpair.connect import open_sides\n"
+            "from sbpair.core.rewrite import compose, for_backlog\n"
+            "from sbpair.settings import load\n"
+            "async def main(queue, count):\n"
+            "    async with open_sides(load().pair('local')) as sides:\n"
+            "        sender = sides.secondary.sender(queue)\n"
+            "        for number in range(count):\n"
+            "            payload = for_backlog(compose(body='x', message_id=str(number)), 'orders')\n"
+            "            await sender.send([payload], timeout_seconds=30)\n"
+            "asyncio.run(main(sys.argv[1], int(sys.argv[2])))\n"
+        )
+        local.python(code, QUEUE.format(index), str(count))
+
+    return into
+
+
+def results(ran: Any) -> dict[str, str]:
+    return {row["queue"].rpartition("/")[2]: row["result"] for row in ran.records}
+
+
+def test_provision_plans_applies_and_then_has_nothing_to_do(local: Sbpair) -> None:
+    dry = local("provision", "local", "--dry-run")
+    assert dry.code == 5
+    assert [row["step"] for row in dry.records] == ["create"] * 10
+    assert "Nothing was changed" in dry.stderr
+    done = local("provision", "local")
+    assert done.code == 0
+    assert set(results(done).values()) == {"done"}
+    again = local("provision", "local", "-o", "json")
+    assert again.code == 0
+    assert {one["result"] for one in again.data["outcomes"]} == {"unchanged"}
+    assert local("provision", "local", "--dry-run").code == 0
+    assert local("provision", "local", "--dry-run", "--exit-zero").code == 0
+
+
+def test_every_step_is_in_the_operations_log(local: Sbpair) -> None:
+    before = len(local.operations)
+    assert local("provision", "local", "--count", "11").code == 0
+    (line,) = [one for one in local.operations[before:] if one["result"] == "done"]
+    assert line["action"] == "create"
+    assert line["queue"] == QUEUE.format(10)
+    assert (line["command"], line["pair"]) == ("provision", "local")
+    assert line["credential"] == "connection-string (RootManageSharedAccessKey)"
+    assert "@" in line["who"]
+    assert line["at"].startswith("20")
+    if os.name != "nt":
+        mode = (local.home / "state" / "sbpair" / "operations.jsonl").stat().st_mode
+        assert mode & 0o077 == 0
+
+
+def test_a_plan_file_is_applied_as_written_and_refused_when_the_world_changed(local: Sbpair) -> None:
+    local("provision", "local", "--count", "13", "--out", "plan.json")
+    plan = json.loads((local.home / "plan.json").read_text(encoding="utf-8"))
+    assert [step["kind"] for step in plan["plans"][0]["steps"]] == ["create", "create"]
+    assert local("provision", "local", "--plan", "plan.json").code == 0
+    assert local("cleanup", "local", "--out", "cleanup.json").code == 5
+    wrong = local("provision", "local", "--plan", "cleanup.json")
+    assert wrong.code == 2
+    assert "sbpair cleanup" in wrong.stderr
+    assert local("cleanup", "local", "--plan", "cleanup.json", "--apply").code == 0
+    update = local("provision", "local", "--plan", "plan.json", "--count", "3")
+    assert update.code == 2
+
+
+def test_a_broken_plan_file_is_a_usage_error(local: Sbpair) -> None:
+    (local.home / "broken.json").write_text('{"plans": [{"format_version": 99}]}', encoding="utf-8")
+    ran = local("provision", "local", "--plan", "broken.json")
+    assert ran.code == 2
+    assert "format version 99" in ran.stderr
+
+
+def test_cleanup_shows_then_deletes_only_what_is_empty(local: Sbpair, put: Callable[[int, int], None]) -> None:
+    assert local("provision", "local", "--count", "12").code == 0
+    put(11, 3)
+    shown = local("cleanup", "local")
+    assert shown.code == 5
+    assert {row["queue"].rpartition("/")[2]: row["step"] for row in shown.records} == {"10": "delete", "11": "skip"}
+    done = local("cleanup", "local", "--apply", "--no-input")
+    assert done.code == 3
+    assert results(done) == {"10": "done", "11": "skipped"}
+    assert "it holds 3 active" in done.stdout
+    slip = local("cleanup", "local", "--apply", "--confirm", QUEUE.format(110))
+    assert slip.code == 2
+    assert results(local("cleanup", "local", "--apply", "--confirm", QUEUE.format(11))) == {"11": "done"}
+    assert local("cleanup", "local").code == 0
+
+
+def test_a_terminal_is_asked_for_the_name(local: Sbpair, put: Callable[[int, int], None]) -> None:
+    assert local("provision", "local", "--count", "11").code == 0
+    put(10, 1)
+    assert type_into(local, "yes\n") == 3
+    assert type_into(local, QUEUE.format(10) + "\n") == 0
+    assert local("cleanup", "local").code == 0
+
+
+def test_messages_are_archived_before_their_queue_goes(local: Sbpair, put: Callable[[int, int], None]) -> None:
+    assert local("provision", "local", "--count", "12").code == 0
+    put(10, 4)
+    before = len(local.operations)
+    ran = local("cleanup", "local", "--apply", "--archive-to", "archive", "-o", "json")
+    assert ran.code == 0, ran
+    assert {one["queue"]: one["result"] for one in ran.data["outcomes"]} == {
+        QUEUE.format(10): "done",
+        QUEUE.format(11): "done",
+    }
+    lines = [line for file in (local.home / "archive").iterdir() for line in file.read_text("utf-8").splitlines()]
+    assert sorted(json.loads(line)["message_id"] for line in lines) == ["0", "1", "2", "3"]
+    actions = [(line["action"], line["result"]) for line in local.operations[before:]]
+    assert actions[:2] == [("archive", "done"), ("archive", "done")]
+    assert {action for action, _ in actions[2:]} == {"delete"}
+
+
+def test_messages_go_home_before_their_queue_goes(local: Sbpair, put: Callable[[int, int], None]) -> None:
+    local.make_queue("orders")
+    assert local("provision", "local", "--count", "11").code == 0
+    put(10, 3)
+    ran = local("cleanup", "local", "--apply", "--drain", "-o", "markdown")
+    assert ran.code == 0, ran
+    assert "local: 3 message(s) went home." in ran.stdout
+    assert len(local("peek", "local", "--entity", "orders", "--primary").records) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--drain",),
+        ("--archive-to", "x"),
+        ("--apply", "--drain", "--archive-to", "x"),
+        ("--apply", "--drain", "--plan", "x.json"),
+        ("--apply", "--out", "x.json"),
+        ("--plan", "x.json", "--out", "y.json"),
+    ],
+)
+def test_options_of_cleanup_that_contradict_each_other(local: Sbpair, arguments: tuple[str, ...]) -> None:
+    ran = local("cleanup", "local", *arguments)
+    assert (ran.code, ran.stdout) == (2, "")
+
+
+def type_into(local: Sbpair, answer: str) -> int:
+    """Exit code of `cleanup --apply` on a terminal where somebody types `answer`."""
+    controller, terminal = pty.openpty()
+    process = local.start("cleanup", "local", "--apply", stdin=terminal, stderr=terminal)
+    os.close(terminal)
+    said, deadline = b"", time.monotonic() + 60
+    while b"Type its name" not in said and time.monotonic() < deadline:
+        if select.select([controller], [], [], 0.2)[0]:
+            said += os.read(controller, 4096)
+    os.write(controller, answer.encode())
+    process.communicate(timeout=60)
+    os.close(controller)
+    return process.returncode
+
+
+def test_protected_patterns_win_over_a_confirmation(local: Sbpair) -> None:
+    assert local("provision", "local", "--count", "11").code == 0
+    config = local.home / "protected.json"
+    pair = {side: embedded(local, side) for side in ("primary", "secondary")} | {"protected": ["*/10"]}
+    config.write_text(json.dumps({"version": 1, "pairs": {"mine": pair}}), encoding="utf-8")
+    ran = local("--config", str(config), "cleanup", "mine", "--apply", "--confirm", QUEUE.format(10))
+    assert ran.code == 3
+    assert results(ran) == {"10": "skipped"}
+    assert "protected by the pattern '*/10'" in ran.stdout
+    assert results(local("cleanup", "local", "--apply")) == {"10": "done"}
+
+
+def embedded(local: Sbpair, side: str) -> dict[str, Any]:
+    """Configuration of one of the running embedded namespaces."""
+    state = json.loads((local.home / "state" / "sbpair" / "emulator.json").read_text(encoding="utf-8"))
+    namespace = state["namespaces"][("primary", "secondary").index(side)]
+    return {
+        "namespace": namespace["name"],
+        "connection_string": {"file": namespace["connection_string_file"]},
+        "ca_file": state["ca_file"],
+    }
+
+
+def test_a_refused_credential_is_denied(local: Sbpair, fault: Callable[[str, str], None]) -> None:
+    fault("local-secondary", "unauthorized:operation=http")
+    ran = local("provision", "local", "-o", "json")
+    assert (ran.code, ran.error["code"]) == (4, "authentication-failed")
+
+
+def test_partial_failure_names_every_queue(local: Sbpair, fault: Callable[[str, str], None]) -> None:
+    fault("local-secondary", "http-status:status=403,after=1,entity=local-primary/x-servicebus-transfer/10")
+    ran = local("provision", "local", "--count", "12")
+    assert ran.code == 3, ran
+    assert results(ran)["10"] == "failed"
+    assert results(ran)["11"] == "done"
+    assert local("cleanup", "local", "--apply", "--no-input").code == 0

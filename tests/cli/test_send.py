@@ -1,0 +1,139 @@
+"""`sbpair send` as a real process: lines and JSON lines, failover, round trips with peek, exit codes."""
+
+import base64
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.process import Sbpair
+
+Fault = Callable[[str, str], None]
+PRIMARY = "local-primary"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def queue(local: Sbpair) -> None:
+    local.make_queue("orders")
+    local.make_queue("copies")
+
+
+def bodies(local: Sbpair, entity: str) -> list[str]:
+    """What waits in a queue of the primary, browsed."""
+    browsed = local("peek", "local", "--primary", "--entity", entity, "--body", "--max", "1000", "-o", "jsonl")
+    assert browsed.code == 0, browsed.stderr
+    return [json.loads(line)["body"] for line in browsed.stdout.splitlines()]
+
+
+def test_raw_lines_and_json_lines(local: Sbpair) -> None:
+    sent = local("send", "local", "orders", "-o", "json", stdin="one\n\ntwo\n")
+    assert (sent.code, sent.data["accepted"], sent.data["diverted"]) == (0, 2, 0)
+    record = {"body": {"n": 3}, "message_id": "m3", "ttl": "1h", "application_properties": {"colour": "red"}}
+    sent = local("send", "local", "orders", stdin=json.dumps(record) + "\n")
+    assert sent.code == 0, sent.stderr
+    assert {"one", "two", '{"n": 3}'} <= set(bodies(local, "orders"))
+
+
+def test_a_stream_tells_what_became_of_each_line(local: Sbpair) -> None:
+    sent = local("send", "local", "orders", "-o", "jsonl", stdin="a\nb\nc\n")
+    lines = [json.loads(line) for line in sent.stdout.splitlines()]
+    assert [line["line"] for line in lines] == [1, 2, 3]
+    assert {line["where"] for line in lines} == {"primary"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"boddy": 1}', "unknown field 'boddy'"),
+        ("{not json", "not JSON"),
+        ('{"body": "x", "ttl": 5}', "ttl is a duration"),
+        ('{"body": "x", "scheduled_at": "soon"}', "ISO 8601"),
+        ('{"payload_base64": "***"}', "not Base64"),
+        ('{"body": "x", "session_id": "' + "s" * 129 + '"}', "128 characters"),
+    ],
+)
+def test_a_bad_line_stops_before_anything_after_it(local: Sbpair, line: str, message: str) -> None:
+    sent = local("send", "local", "orders", "--input", "jsonl", stdin=line + '\n{"body": "never"}\n')
+    assert sent.code == 2
+    assert f"line 1: {message}" in sent.stderr.replace(line, "") or message in sent.stderr
+    assert "never" not in bodies(local, "orders")
+
+
+def test_while_the_primary_is_dark_messages_go_to_the_backlog_and_home_again(local: Sbpair, fault: Fault) -> None:
+    fault(PRIMARY, "dark")
+    sent = local("send", "local", "orders", "--failover-interval", "1s", stdin="d1\nd2\nd3\n")
+    assert sent.code == 5, sent.stderr
+    assert "FAILED OVER orders" in sent.stderr
+    assert "3 accepted (3 diverted)" in sent.stderr
+    assert local("emulator", "fault", "clear", PRIMARY).code == 0
+    drained = local("drain", "local", "-o", "json")
+    assert (drained.code, drained.data["forwarded"], drained.data["confirmed_empty"]) == (0, 3, True)
+    assert {"d1", "d2", "d3"} <= set(bodies(local, "orders"))
+
+
+def test_interval_zero_reroutes_the_failing_message_itself(local: Sbpair, fault: Fault) -> None:
+    fault(PRIMARY, "dark")
+    sent = local("send", "local", "orders", "--failover-interval", "0", "--retry-for", "0", stdin="at once\n")
+    assert sent.code == 5, sent.stderr
+    assert local("emulator", "fault", "clear", PRIMARY).code == 0
+    assert local("drain", "local").code == 0
+
+
+def test_browsed_messages_go_through_a_pipe_unchanged(local: Sbpair) -> None:
+    assert local("send", "local", "orders", stdin='{"body": "piped", "message_id": "p1"}\n').code == 0
+    browsed = local("peek", "local", "--primary", "--entity", "orders", "--max", "1000", "-o", "jsonl")
+    line = next(line for line in browsed.stdout.splitlines() if '"p1"' in line)
+    assert base64.b64decode(json.loads(line)["payload_base64"])
+    assert local("send", "local", "copies", stdin=line + "\n").code == 0
+    copied = local("peek", "local", "--primary", "--entity", "copies", "--body", "-o", "jsonl")
+    record = json.loads(copied.stdout.splitlines()[0])
+    assert (record["message_id"], record["body"]) == ("p1", "piped")
+
+
+def test_an_entity_that_is_not_there_fails_every_line(local: Sbpair) -> None:
+    sent = local("send", "local", "nowhere", "-o", "json", stdin="x\n")
+    assert sent.code == 1
+    assert sent.data["failures"][0]["error"] == "entity-not-found"
+
+
+def test_usage_errors(local: Sbpair, tmp_path: Path) -> None:
+    assert local("send", "local", "bad name", stdin="x").code == 2
+    assert local("send", "local", "orders", "-f", str(tmp_path / "missing")).code == 2
+    assert local("send", "local", "orders", "--failover-interval", "61m", stdin="x").code == 2
+    assert local("send", "local", "orders", "--failover-interval", "soon", stdin="x").code == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_reading_and_tells_what_was_sent(local: Sbpair, number: int, code: int) -> None:
+    process = local.start("send", "local", "orders", "-o", "jsonl", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("before the signal\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["where"] == "primary"
+    process.send_signal(number)
+    deadline = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.returncode == code
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_signal_ends_the_retries_of_a_message_that_is_not_taken(local: Sbpair, fault: Fault) -> None:
+    fault(PRIMARY, "dark")
+    process = local.start("send", "local", "orders", "--failover-interval", "10m", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("never taken\n")
+    process.stdin.close()
+    process.stdin = None
+    time.sleep(4)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=45)
+    assert process.returncode == 130
+    assert "0 accepted" in errors

@@ -1,0 +1,137 @@
+"""`sbpair status` on two embedded namespaces: what it says, rates, watching, signals, trouble."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.process import Sbpair
+
+QUEUE = "local-primary/x-servicebus-transfer/{}"
+SEND = """
+import asyncio, sys
+from sbpair.connect import open_sides
+from sbpair.core.rewrite import compose, for_backlog
+from sbpair.settings import load
+async def main(queue, count):
+    async with open_sides(load().pair('local')) as sides:
+        sender = sides.secondary.sender(queue)
+        for number in range(count):
+            await sender.send([for_backlog(compose(body='x', message_id=str(number)), 'orders')], timeout_seconds=30)
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@pytest.fixture(scope="module")
+def provisioned(local: Sbpair) -> Sbpair:
+    assert local("provision", "local").code == 0
+    done = subprocess.run(
+        [local.command(())[0], "-c", SEND, QUEUE.format(3), "7"], env=local.variables(), cwd=local.home, timeout=60
+    )
+    assert done.returncode == 0
+    return local
+
+
+def test_both_sides_backlog_age_and_what_a_drain_takes(provisioned: Sbpair) -> None:
+    ran = provisioned("status", "local", "-o", "json")
+    assert ran.code == 0, ran
+    assert (ran.data["primary"]["state"], ran.data["secondary"]["state"]) == ("reachable", "reachable")
+    assert ran.data["primary"]["tier"] == "Standard"
+    assert ran.data["active"] == 7
+    assert {queue["queue"]: queue["active"] for queue in ran.data["queues"] if queue["active"]} == {QUEUE.format(3): 7}
+    assert ran.data["rate_per_second"] == 0
+    assert 0 < ran.data["oldest_age_seconds"] < 120
+    assert ran.data["drain"]["message_operations"] == 21
+
+
+def test_a_pipe_gets_rows_and_a_file_the_metrics(provisioned: Sbpair) -> None:
+    rows = provisioned("status", "local", "--interval", "0").records
+    assert [row["what"] for row in rows] == ["primary", "secondary", *["backlog queue"] * 10]
+    assert {row["state"] for row in rows} == {"reachable", "empty", "waiting"}
+    text = provisioned("status", "local", "--interval", "0", "-o", "prometheus").stdout
+    assert 'sbpair_backlog_active_messages{pair="local"} 7\n' in text
+    assert 'sbpair_namespace_up{pair="local",side="primary"} 1\n' in text
+
+
+def test_watching_writes_a_line_a_look(provisioned: Sbpair) -> None:
+    ran = provisioned("status", "local", "--watch", "--interval", "200ms", "--count", "3")
+    assert ran.code == 0
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 3
+    assert " local primary=reachable secondary=reachable messages=7 dead=0 oldest=" in lines[0]
+    assert lines[0].endswith("rate=unknown")
+    assert lines[2].endswith("rate=+0.0/s")
+    records = provisioned("status", "local", "--watch", "--interval", "200ms", "--count", "2", "-o", "jsonl").stdout
+    assert [json.loads(line)["active"] for line in records.splitlines()] == [7, 7]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_watching(provisioned: Sbpair, number: signal.Signals, code: int) -> None:
+    process = provisioned.start("status", "local", "--watch", "--interval", "10s")
+    assert process.stdout is not None
+    assert "messages=7" in process.stdout.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, "")
+
+
+def test_a_terminal_shows_each_look_in_place(provisioned: Sbpair) -> None:
+    controller, terminal = pty.openpty()
+    process = provisioned.start(
+        "status",
+        "local",
+        "--watch",
+        "--interval",
+        "200ms",
+        "--count",
+        "2",
+        stdout=terminal,
+        env=provisioned.variables({"TERM": "xterm", "COLUMNS": "150"}),
+    )
+    os.close(terminal)
+    shown, deadline = b"", time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if select.select([controller], [], [], 0.2)[0]:
+                shown += os.read(controller, 65536)
+        except OSError:
+            break
+    process.communicate(timeout=20)
+    os.close(controller)
+    assert process.returncode == 0
+    text = shown.decode()
+    assert text.count("7 message(s) wait to go home") >= 2
+    assert "\x1b[1A" in text
+    assert "\u2588" in text
+
+
+def test_options_that_do_not_go_together(provisioned: Sbpair) -> None:
+    assert provisioned("status", "local", "--count", "3").code == 2
+    assert provisioned("status", "local", "--watch", "-o", "yaml").code == 2
+
+
+def test_an_unreachable_side_is_6_and_the_other_one_is_shown(
+    provisioned: Sbpair, fault: Callable[[str, str], None]
+) -> None:
+    fault("local-primary", "dark")
+    ran = provisioned("status", "local", "--interval", "0", "--timeout", "3s", "-o", "json")
+    assert ran.code == 6
+    assert (ran.data["primary"]["state"], ran.data["secondary"]["state"]) == ("unreachable", "reachable")
+    assert ran.data["active"] == 7
+
+
+def test_a_refused_credential_is_4_and_the_age_is_still_told(
+    provisioned: Sbpair, fault: Callable[[str, str], None]
+) -> None:
+    fault("local-secondary", "unauthorized:operation=http")
+    ran = provisioned("status", "local", "--interval", "0", "-o", "json")
+    assert ran.code == 4
+    assert ran.data["secondary"]["state"] == "denied"
+    assert ran.data["active"] is None
+    assert ran.data["oldest_age_seconds"] > 0

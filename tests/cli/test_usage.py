@@ -1,0 +1,252 @@
+"""What every command has in common: usage errors, exit codes, pipes, colours, start-up. No namespace is needed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sbpair import __version__
+from tests.cli.process import Sbpair
+
+COMMANDS = (
+    "demo",
+    "emulator",
+    "provision",
+    "audit",
+    "cleanup",
+    "peek",
+    "drain",
+    "syphon",
+    "send",
+    "ping",
+    "cost",
+    "status",
+    "doctor",
+    "schema",
+    "config show",
+    "config check",
+    "config schema",
+    "config use",
+    "completion",
+)
+WRITING = ("provision", "cleanup", "drain", "syphon", "send", "ping")
+NEED_A_PAIR = ("provision", "audit", "cleanup", "peek", "drain", "syphon", "status", "ping")
+
+
+def test_version(sbpair: Sbpair) -> None:
+    ran = sbpair("--version")
+    assert (ran.code, ran.stdout) == (0, f"sbpair {__version__}\n")
+
+
+def test_help_lists_every_command(sbpair: Sbpair) -> None:
+    ran = sbpair("--help")
+    assert ran.code == 0
+    assert ran.stderr == ""
+    for command in COMMANDS:
+        assert f"\n  {command.split()[0]} " in ran.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_and_the_common_options(sbpair: Sbpair, command: str) -> None:
+    ran = sbpair(*command.split(), "-h")
+    assert ran.code == 0
+    examples = ran.stdout.split("Examples:")[1].split("\n\n")[0].strip().splitlines()
+    assert len(examples) >= 2
+    assert all("sbpair " in line for line in examples)
+    for option in ("--config", "--output", "--outfile", "--no-color", "--quiet", "--log-format", "--timeout"):
+        assert option in ran.stdout
+    assert ("[writes" in ran.stdout) == (command in WRITING)
+
+
+def test_an_unknown_command_suggests_the_nearest(sbpair: Sbpair) -> None:
+    ran = sbpair("audti")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "'audti'" in ran.stderr
+    assert "'audit'" in ran.stderr
+
+
+def test_an_unknown_option_suggests_the_nearest_and_names_the_help(sbpair: Sbpair) -> None:
+    ran = sbpair("audit", "--ignroe", "SBP001")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "--ignroe" in ran.stderr
+    assert "--ignore" in ran.stderr
+    assert "sbpair audit --help" in ran.stderr
+
+
+def test_no_command_at_all_shows_the_help(sbpair: Sbpair) -> None:
+    ran = sbpair()
+    assert ran.code == 2
+    assert "Usage: sbpair" in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("command", NEED_A_PAIR)
+def test_without_configuration_a_command_says_how_to_write_one(sbpair: Sbpair, command: str) -> None:
+    ran = sbpair(command)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "No pair is configured" in ran.stderr
+    assert "sbpair demo" in ran.stderr
+    assert "local" in ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [("-o", "json", "audit"), ("audit", "-o", "json"), ("audit", "--output=json")])
+def test_common_options_work_before_and_after_the_command(sbpair: Sbpair, arguments: tuple[str, ...]) -> None:
+    ran = sbpair(*arguments)
+    assert ran.code == 2
+    document = json.loads(ran.stdout)
+    assert list(document) == ["command", "version", "exit_code", "exit_name", "error"]
+    assert (document["command"], document["exit_code"], document["exit_name"]) == ("audit", 2, "usage")
+    assert list(document["error"]) == ["code", "message", "hint"]
+    assert document["error"]["code"] == "configuration"
+
+
+def test_an_option_after_the_command_wins_over_one_before(sbpair: Sbpair) -> None:
+    ran = sbpair("-o", "json", "cost", "--explain-prices", "-o", "tsv")
+    assert ran.stdout.startswith("meter\tunit\t")
+
+
+def test_options_of_a_group_are_taken_at_every_place(sbpair: Sbpair) -> None:
+    for arguments in (
+        ("-o", "json", "config", "show"),
+        ("config", "-o", "json", "show"),
+        ("config", "show", "-o", "json"),
+    ):
+        assert sbpair(*arguments).data["files"] == []
+
+
+def test_a_usage_error_of_the_parser_is_json_too(sbpair: Sbpair) -> None:
+    ran = sbpair("audit", "-o", "json", "--nope")
+    assert ran.code == 2
+    assert "--nope" in ran.error["message"]
+
+
+def test_a_bad_duration_names_the_option_that_can_be_written(sbpair: Sbpair) -> None:
+    ran = sbpair("cost", "--outage", "4 parsecs")
+    assert ran.code == 2
+    assert "'4 parsecs'" in ran.stderr
+    assert "1h30m" in ran.stderr
+
+
+def test_nagios_output_of_a_failure_is_unknown(sbpair: Sbpair) -> None:
+    ran = sbpair("audit", "-o", "nagios")
+    assert ran.code == 3
+    assert ran.stdout.startswith("SBPAIR UNKNOWN - No pair is configured")
+
+
+def test_a_format_that_a_command_does_not_have_is_a_usage_error(sbpair: Sbpair) -> None:
+    ran = sbpair("config", "show", "-o", "junit")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "junit" in ran.stderr
+
+
+def test_a_closed_pipe_ends_quietly_with_0(sbpair: Sbpair) -> None:
+    process = sbpair.start("config", "schema")
+    assert process.stdout is not None
+    process.stdout.close()
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell pipe")
+def test_head_does_not_break_a_pipeline(sbpair: Sbpair) -> None:
+    line = f"set -o pipefail; '{sys.executable}' -m sbpair cost --explain-prices | head -1"
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, encoding="utf-8", env=sbpair.variables(), cwd=sbpair.home, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"GITHUB_ACTIONS": "true", "CI": "true"}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1"}, {"TERM": "dumb"}],
+    ids=lambda variables: " ".join(variables) or "plain",
+)
+@pytest.mark.parametrize("arguments", [("audit", "--help"), ("cost", "--explain-prices", "-o", "table"), ("audit",)])
+def test_a_pipe_never_gets_escapes(sbpair: Sbpair, variables: dict[str, str], arguments: tuple[str, ...]) -> None:
+    ran = sbpair(*arguments, env=variables)
+    assert "\x1b" not in ran.stdout + ran.stderr
+
+
+def test_an_outfile_that_cannot_be_written_is_a_failure(sbpair: Sbpair) -> None:
+    (sbpair.home / "file").write_text("x", encoding="utf-8")
+    ran = sbpair("cost", "--explain-prices", "--outfile", str(sbpair.home / "file" / "out.txt"))
+    assert ran.code == 1
+    assert "Cannot write" in ran.stderr
+    assert "Nothing was done." in ran.stderr
+
+
+def test_an_outfile_holds_what_stdout_would(sbpair: Sbpair) -> None:
+    path = sbpair.home / "deep" / "prices.json"
+    ran = sbpair("cost", "--explain-prices", "-o", "json", "--outfile", str(path))
+    assert (ran.code, ran.stdout) == (0, "")
+    assert path.read_text(encoding="utf-8") == sbpair("cost", "--explain-prices", "-o", "json").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_completion_prints_a_script_and_edits_nothing(sbpair: Sbpair, shell: str) -> None:
+    ran = sbpair("completion", shell)
+    assert ran.code == 0
+    assert "_SBPAIR_COMPLETE" in ran.stdout
+    assert sorted(path.name for path in sbpair.home.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs bash")
+def test_the_bash_script_completes_commands_and_options(sbpair: Sbpair) -> None:
+    script = sbpair.home / "sbpair.bash"
+    script.write_text(sbpair("completion", "bash").stdout, encoding="utf-8")
+    binaries = sbpair.home / "bin"
+    binaries.mkdir()
+    (binaries / "sbpair").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sbpair "$@"\n', encoding="utf-8")
+    (binaries / "sbpair").chmod(0o755)
+
+    def complete(*words: str) -> list[str]:
+        typed = " ".join(f"'{word}'" for word in words)
+        commands = (
+            f"source {script}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; "
+            '_sbpair_completion sbpair; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        path = f"{binaries}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", commands],
+            capture_output=True,
+            encoding="utf-8",
+            env=sbpair.variables({"PATH": path}),
+            cwd=sbpair.home,
+            timeout=60,
+        )
+        return done.stdout.split()
+
+    assert "audit" in complete("sbpair", "au")
+    assert complete("sbpair", "audit", "--fail") == ["--fail-on"]
+    assert "critical" in complete("sbpair", "audit", "--fail-on", "c")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["audit", "--help"], ["completion", "bash"], ["config", "show"], ["peek", "--nope"]]
+)
+def test_these_start_without_any_azure_sdk(sbpair: Sbpair, arguments: list[str]) -> None:
+    code = (
+        "import sys; from sbpair.cli.exit import run; run(sys.argv[1:]); "
+        "slow = [m for m in sys.modules if m.split('.')[0] in ('azure', 'aiohttp', 'cryptography', 'msal')]; "
+        "sys.stderr.write('SLOW:' + ','.join(slow))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        env=sbpair.variables(),
+        cwd=sbpair.home,
+        timeout=60,
+    )
+    assert done.stderr.endswith("SLOW:"), done.stderr
+
+
+def test_a_file_named_like_the_configuration_is_found_upwards(sbpair: Sbpair, tmp_path: Path) -> None:
+    (tmp_path / "sbpair.yaml").write_text("version: 1\nauht: azure-cli\n", encoding="utf-8")
+    ran = sbpair("config", "check", "-o", "json")
+    assert ran.code == 2
+    assert ran.error["message"].endswith("sbpair.yaml:2: unknown key 'auht'.")
+    assert ran.error["hint"] == "Did you mean 'auth'?"
