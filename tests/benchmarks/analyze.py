@@ -1,0 +1,286 @@
+"""How fast an archive is analysed, against DuckDB and Polars doing the same on the same files.
+
+    python -m tests.benchmarks.analyze [--rows 1000000 --rows 10000000] [--engine spark] [--folder DIR]
+
+Each engine runs in a process of its own; memory is the highest sum of the resident sets of its processes. All get two
+threads. Spark's session start is told apart from its work. DuckDB and Polars come with `pip install duckdb polars`.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+THREADS = 2
+QUICK_ROWS = (100_000,)
+FULL_ROWS = (1_000_000, 10_000_000)
+ENGINES = ("spark", "duckdb", "polars")
+_AS_OF = 1_793_491_200 + 9 * 3600
+_TOP = 20
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    """One row per engine and number of rows: seconds, rows a second, memory."""
+    with tempfile.TemporaryDirectory(prefix="sbpair-analyze-") as folder:
+        return measure(QUICK_ROWS if quick else FULL_ROWS, ENGINES, Path(folder))
+
+
+def measure(sizes: Sequence[int], engines: Sequence[str], folder: Path) -> list[dict[str, Any]]:
+    """The same for chosen sizes and engines; archives are made in `folder`, or found there."""
+    from tests.benchmarks.backlogs import make_archive
+
+    rows = []
+    for size in sizes:
+        files = make_archive(folder / f"rows-{size}", size)
+        for engine in engines:
+            if engine == "spark" or importlib.util.find_spec(engine) is not None:
+                rows.append(_measured(engine, size, files))
+    return rows
+
+
+def _measured(engine: str, rows: int, files: Sequence[str]) -> dict[str, Any]:
+    """Run one engine in a fresh process and watch its memory."""
+    command = [sys.executable, "-m", "tests.benchmarks.analyze", "--child", engine, "--rows", str(rows)]
+    process = subprocess.Popen(
+        command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "POLARS_MAX_THREADS": "2"}
+    )
+    memory = _Memory(process.pid)
+    memory.start()
+    output, _ = process.communicate("\n".join(files).encode())
+    memory.stop()
+    if process.returncode:
+        raise RuntimeError(f"{engine} failed at {rows:,} rows")
+    told = json.loads(output.decode().splitlines()[-1])
+    return {
+        "benchmark": "analyze",
+        "engine": engine,
+        "rows": rows,
+        "seconds": round(told["seconds"], 2),
+        "rows_per_second": round(rows / told["seconds"]),
+        "peak_memory_mb": round(memory.highest / 2**20),
+        "start_seconds": round(told["start_seconds"], 2),
+        "cpu_seconds": round(memory.cpu_seconds, 1),
+        "duplicates": told["duplicates"],
+    }
+
+
+class _Memory(threading.Thread):
+    """Samples the memory and CPU time of a process with all its descendants."""
+
+    def __init__(self, root: int) -> None:
+        super().__init__(daemon=True)
+        self._root, self._over = root, threading.Event()
+        self.highest = 0
+        self._cpu: dict[int, float] = {}
+
+    @property
+    def cpu_seconds(self) -> float:
+        return sum(self._cpu.values())
+
+    def run(self) -> None:
+        while not self._over.wait(0.2):
+            self.highest = max(self.highest, self._sample())
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+    def _sample(self) -> int:
+        resident = 0
+        facts = {int(entry.name): _facts(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+        parents = {pid: found[0] for pid, found in facts.items() if found}
+        for pid, found in facts.items():
+            if found and self._below_root(pid, parents):
+                resident += found[1]
+                self._cpu[pid] = found[2]
+        return resident
+
+    def _below_root(self, pid: int, parents: dict[int, int]) -> bool:
+        while pid and pid != self._root:
+            pid = parents.get(pid, 0)
+        return pid == self._root
+
+
+def _facts(entry: Path) -> tuple[int, int, float] | None:
+    """Parent, resident bytes, CPU seconds of a process; None if it is gone."""
+    try:
+        fields = (entry / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    return int(fields[1]), int(fields[21]) * os.sysconf("SC_PAGE_SIZE"), (int(fields[11]) + int(fields[12])) / ticks
+
+
+def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
+    from sbpair.pipeline.analysis.analyze import RESULTS, Analysis
+    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.session import SparkRequest, open_spark
+
+    began = time.monotonic()
+    with open_spark(SparkRequest(rows=rows, master=f"local[{THREADS}]")) as session:
+        started = time.monotonic()
+        messages = session.spark.read.parquet(*files)
+        analysis = Analysis.of(session.spark, messages, Question(_AS_OF), files=files, cores=THREADS)
+        for name in RESULTS:
+            frame = analysis.frames[name]
+            (frame.limit(_TOP) if name in ("sessions", "duplicates") else frame).toArrow()
+        duplicates = analysis.frames["duplicates"].count()
+        ended = time.monotonic()
+        analysis.close()
+    return {"seconds": ended - started, "start_seconds": started - began, "duplicates": duplicates}
+
+
+_VIEW = """
+create view m as select *, epoch_us(enqueued_at) as arrived, greatest(1, ceil(size_bytes / 65536.0))::bigint as units,
+  epoch_us(enqueued_at) // 60000000 as minute from read_parquet($files)
+"""
+_DUCKDB = {
+    "destinations": f"""select pair, destination, count(*), sum(size_bytes), sum(units), min(arrived), max(arrived),
+        approx_quantile(size_bytes, [0.5, 0.95, 0.99]), approx_quantile({_AS_OF}000000 - arrived, [0.5, 0.95]),
+        count(*) filter (size_bytes >= 235930), count(*) filter (arrived + ttl_ms * 1000 <= {_AS_OF}000000),
+        approx_count_distinct(session_id) from m group by all""",
+    "hours": "select pair, destination, minute // 60, count(*), sum(size_bytes), sum(units) from m group by all",
+    "queues": "select pair, queue, dead_letter, dead_letter_reason, count(*), sum(size_bytes), min(arrived), "
+    "max(arrived) from m group by all",
+    "outages": """with a as (select pair, destination, minute, count(*) n, min(arrived) b, max(arrived) e from m
+              group by all),
+        g as (select *, (minute - lag(minute) over w > 10)::int as gap from a
+              window w as (partition by pair, destination order by minute)),
+        r as (select *, sum(gap) over (partition by pair, destination order by minute) as run from g)
+        select pair, destination, run, min(b), max(e), sum(n), max(n) from r group by all""",
+    "time_to_live": f"""with a as (select pair, destination, minute, ttl_ms, count(*) n, min(arrived) b from m
+              group by all),
+        t as (select *, sum(n) over (partition by pair order by minute) * 5000 + {_AS_OF}000000 as turn from a)
+        select pair, destination, ttl_ms, sum(n), sum(n) filter (b + ttl_ms * 1000 <= turn) from t
+        where ttl_ms is not null group by all""",
+    "sessions": f"""with o as (select pair, queue, dead_letter, destination, session_id, arrived, sequence_number,
+              arrived < lag(arrived) over (partition by pair, queue, dead_letter, destination, session_id
+                                 order by sequence_number) as back from m where session_id is not null),
+        p as (select pair, queue, destination, session_id, count(*) n, count(*) filter (back) inversions,
+              min(arrived) b, max(arrived) e from o group by all),
+        q as (select *, b < max(e) over (partition by pair, destination, session_id order by b
+              rows between unbounded preceding and 1 preceding) as mixed from p)
+        select pair, destination, session_id, sum(n), sum(inversions), count(distinct queue), bool_or(mixed)
+        from q group by all order by 5 desc, 6 desc limit {_TOP}""",
+    "size_histogram": "select pair, floor(log2(size_bytes) * 8), count(*), sum(size_bytes) from m group by all",
+    "duplicates": "select pair, destination, message_id, count(*) c, list(distinct queue), min(arrived), max(arrived) "
+    "from m where message_id is not null group by pair, destination, message_id having c > 1",
+}
+
+
+def _duckdb(files: Sequence[str], rows: int) -> dict[str, Any]:
+    import duckdb
+
+    began = time.monotonic()
+    connection = duckdb.connect(config={"threads": THREADS})
+    started = time.monotonic()
+    names = ", ".join(f"'{file}'" for file in files)
+    connection.execute(_VIEW.replace("$files", f"[{names}]"))
+    duplicates = 0
+    for name, query in _DUCKDB.items():
+        found = connection.execute(query).fetchall()
+        duplicates = len(found) if name == "duplicates" else duplicates
+    return {"seconds": time.monotonic() - started, "start_seconds": started - began, "duplicates": duplicates}
+
+
+def _polars(files: Sequence[str], rows: int) -> dict[str, Any]:
+    began = time.monotonic()
+    import polars as pl
+
+    started = time.monotonic()
+    at = pl.col("enqueued_at").dt.epoch("us")
+    messages = pl.scan_parquet(list(files)).with_columns(
+        at=at, minute=at // 60_000_000, units=((pl.col("size_bytes") + 65535) // 65536).clip(1)
+    )
+    place = ["pair", "destination"]
+    size, count = pl.col("size_bytes"), pl.len()
+    ages = _AS_OF * 1_000_000 - pl.col("at")
+    in_queue = ["pair", "queue", "dead_letter", "destination", "session_id"]
+    minutes = messages.group_by(*place, "minute").agg(count.alias("n"), b=pl.col("at").min(), e=pl.col("at").max())
+    lives = messages.filter(pl.col("ttl_ms").is_not_null()).group_by(*place, "minute", "ttl_ms")
+    behind = pl.col("at") < pl.col("at").shift(1).over(in_queue, order_by="sequence_number")
+    sessions = (
+        messages.filter(pl.col("session_id").is_not_null())
+        .with_columns(back=behind)
+        .group_by(in_queue)
+        .agg(count.alias("n"), inversions=pl.col("back").sum(), b=pl.col("at").min(), e=pl.col("at").max())
+        .group_by("pair", "destination", "session_id")
+        .agg(pl.col("n").sum(), pl.col("inversions").sum(), queues=pl.col("queue").n_unique())
+        .sort("inversions", "queues", descending=True)
+        .limit(_TOP)
+    )
+    gap = (pl.col("minute") - pl.col("minute").shift(1).over(place, order_by="minute") > 10).fill_null(False)
+    run_of = pl.col("gap").cum_sum().over(place, order_by="minute")
+    queries = {
+        "destinations": messages.group_by(place).agg(
+            count,
+            size.sum(),
+            pl.col("units").sum(),
+            pl.col("at").min().alias("first"),
+            pl.col("at").max().alias("last"),
+            *(size.quantile(share).alias(f"size{share}") for share in (0.5, 0.95, 0.99)),
+            *(ages.quantile(share).alias(f"age{share}") for share in (0.5, 0.95)),
+            (size >= 235_930).sum().alias("near"),
+            (pl.col("at") + pl.col("ttl_ms") * 1000 <= _AS_OF * 1_000_000).sum().alias("over"),
+            pl.col("session_id").approx_n_unique().alias("sessions"),
+        ),
+        "hours": messages.group_by(*place, pl.col("minute") // 60).agg(count, size.sum(), pl.col("units").sum()),
+        "queues": messages.group_by("pair", "queue", "dead_letter", "dead_letter_reason").agg(count, size.sum()),
+        "outages": minutes.with_columns(gap=gap)
+        .with_columns(run=run_of)
+        .group_by(*place, "run")
+        .agg(pl.col("b").min(), pl.col("e").max(), pl.col("n").sum()),
+        "time_to_live": lives.agg(count.alias("n"), b=pl.col("at").min())
+        .group_by(*place, "ttl_ms")
+        .agg(pl.col("n").sum()),
+        "sessions": sessions,
+        "size_histogram": messages.group_by("pair", (size.log(2) * 8).floor()).agg(count, size.sum().alias("bytes")),
+        "duplicates": messages.filter(pl.col("message_id").is_not_null())
+        .group_by(*place, "message_id")
+        .agg(count.alias("c"), pl.col("queue").unique(), pl.col("at").min().alias("b"))
+        .filter(pl.col("c") > 1),
+    }
+    duplicates = 0
+    for name, query in queries.items():
+        found = query.collect(engine="streaming")
+        duplicates = found.height if name == "duplicates" else duplicates
+    return {"seconds": time.monotonic() - started, "start_seconds": started - began, "duplicates": duplicates}
+
+
+_RUNNERS: dict[str, Callable[[Sequence[str], int], dict[str, Any]]] = {
+    "spark": _spark,
+    "duckdb": _duckdb,
+    "polars": _polars,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, action="append", help="repeatable; default 1 and 10 million")
+    parser.add_argument("--engine", choices=ENGINES, action="append", help="repeatable; default all")
+    parser.add_argument("--folder", type=Path, help="keep the archives here")
+    parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        told = _RUNNERS[given.child](sys.stdin.read().splitlines(), given.rows[0])
+        print(json.dumps(told))
+        return
+    with tempfile.TemporaryDirectory(prefix="sbpair-analyze-") as temporary:
+        folder = given.folder or Path(temporary)
+        for size in given.rows or FULL_ROWS:
+            for engine in given.engine or ENGINES:
+                for row in measure([size], [engine], folder):
+                    print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Both namespaces in a process of their own, so that a client's CPU time is its own; takes orders by lines of JSON."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sbpair.amqp.types import Long
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
+from sbpair.core.rewrite import compose, for_backlog
+from sbpair.emulator import Emulator
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.namespace import Namespace
+
+BACKLOG = tuple(f"primary/x-servicebus-transfer/{index}" for index in range(10))
+DESTINATION = "orders"
+_NEVER = 10**9
+COUNTED = ("attach", "send", "receive", "settle", "management", "http")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The running namespaces, seen from the benchmark."""
+
+    process: "subprocess.Popen[str]"
+    primary: NamespaceAccess
+    secondary: NamespaceAccess
+
+    def order(self, what: str, **values: Any) -> Any:
+        """Have something done and wait for the answer."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"what": what} | values) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def fill(self, count: int, size_bytes: int) -> None:
+        """Empty everything, then spread so many messages over the ten backlog queues."""
+        self.order("fill", count=count, size_bytes=size_bytes)
+
+    def delay(self, milliseconds: float) -> None:
+        """Round trip added on both sides."""
+        self.order("delay", milliseconds=milliseconds)
+
+    def strike(self, namespace: str, fault: str) -> None:
+        """Add a fault to `primary` or `secondary`."""
+        self.order("fault", namespace=namespace, text=fault)
+
+    def counts(self) -> dict[str, int]:
+        """Messages: `home` and `backlog`."""
+        counts: dict[str, int] = self.order("counts")
+        return counts
+
+    def watch(self) -> None:
+        """Begin to count the operations of both namespaces anew (takes back every fault)."""
+        self.order("watch")
+
+    def watched(self) -> dict[str, dict[str, int]]:
+        """Operations per namespace since `watch`; `connect` are connections."""
+        seen: dict[str, dict[str, int]] = self.order("watched")
+        return seen
+
+
+@contextmanager
+def embedded() -> Iterator[Embedded]:
+    """Start them; they end with the context."""
+    command = [sys.executable, "-m", "tests.benchmarks.embedded"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        told = json.loads(process.stdout.readline())
+        sides = [
+            NamespaceAccess(name, host_of(text), AuthMethod.CONNECTION_STRING, Secret(text), ca_file=told["ca_file"])
+            for name, text in told["connection_strings"].items()
+        ]
+        try:
+            yield Embedded(process, *sides)
+        finally:
+            process.stdin.close()
+
+
+class _Server:
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self._watching: dict[str, dict[str, str]] = {}
+
+    def do(self, what: str, **values: Any) -> Any:
+        return getattr(self, f"_{what}")(**values)
+
+    def _fill(self, count: int, size_bytes: int) -> None:
+        primary, secondary = (self._emulator.namespace(name) for name in ("primary", "secondary"))
+        _make(primary, DESTINATION)
+        queues = [_make(secondary, path) for path in BACKLOG]
+        for number in range(count):
+            payload = compose(
+                body=bytes(size_bytes),
+                message_id=f"message-{number:08}",
+                subject="benchmark",
+                application_properties={"tenant": "contoso", "number": Long(number)},
+            )
+            queues[number % len(queues)].send(for_backlog(payload, DESTINATION), 0)
+
+    def _delay(self, milliseconds: float) -> None:
+        for name in self._emulator.names:
+            faults = self._emulator.faults(name)
+            faults.clear()
+            if milliseconds:
+                faults.add(f"delay:rtt={milliseconds}ms")
+
+    def _fault(self, namespace: str, text: str) -> None:
+        self._emulator.faults(namespace).add(text)
+
+    def _counts(self) -> dict[str, int]:
+        primary, secondary = (self._emulator.namespace(name) for name in ("primary", "secondary"))
+        return {
+            "home": sum(queue.counts().active for queue in primary.queues()),
+            "backlog": sum(queue.counts().active for queue in secondary.queues()),
+        }
+
+    def _watch(self) -> None:
+        """Faults that never strike, but count what they might have struck."""
+        for name in self._emulator.names:
+            faults = self._emulator.faults(name)
+            faults.clear()
+            ids = {operation: faults.add(f"fail:op={operation},after={_NEVER}") for operation in COUNTED}
+            ids["connect"] = faults.add(f"refuse:after={_NEVER}")
+            self._watching[name] = ids
+
+    def _watched(self) -> dict[str, dict[str, int]]:
+        seen: dict[str, dict[str, int]] = {}
+        for name, ids in self._watching.items():
+            by_id = {fault.id: fault.seen for fault in self._emulator.faults(name).list()}
+            seen[name] = {operation: by_id[fault_id] for operation, fault_id in ids.items()}
+        return seen
+
+
+def _make(namespace: Namespace, path: str) -> Queue:
+    """An empty queue, in place of the one that is there."""
+    if namespace.get_queue(path) is not None:
+        namespace.delete_queue(path)
+    return namespace.create_queue(path, QueueDescription(max_size_in_megabytes=5120))
+
+
+async def _serve() -> None:
+    async with Emulator(["primary", "secondary"]) as emulator:
+        strings = {name: emulator.connection_string(name) for name in emulator.names}
+        print(json.dumps({"connection_strings": strings, "ca_file": str(emulator.ca_path)}), flush=True)
+        server = _Server(emulator)
+        server.do("fill", count=0, size_bytes=0)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            print(json.dumps(server.do(**json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())
