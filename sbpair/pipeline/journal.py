@@ -3,20 +3,32 @@
 One file per task attempt in the ledger's folder. When the job is over the driver turns the lines into a Parquet file
 (`ledgers.fold`); what a crash left is read as it is. A line cut off by the crash is no line: its message may be sent
 again, which the message id lets the destination notice.
+
+One run writes at a time, and `the_only_run` sees to it: the file `run` names the run that may send, every task looks
+there before each batch, and a journal stays claimed while its task lives. Spark does not wait for the tasks of a job
+that failed; without this they would go on sending beside the next run.
 """
 
 import base64
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from sbpair.core.errors import UsageError
+from sbpair.files import AppendedFile, claim, is_claimed
 from sbpair.pipeline.errors import ReplayError
 
 Key = tuple[str, bool, int, int]
 """Queue, dead letter, sequence number, enqueued time in milliseconds (-1: none)."""
 FORWARDED = "forwarded"
+RUN_FILE = "run"
+TASKS_SECONDS = 40.0
+"""How long tasks of a run that is over may take to notice: a little more than one send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +54,80 @@ class Sent:
 
 
 class Journal:
-    """Appends what one task attempt has done."""
+    """Appends what one task attempt has done. `only_run`: this is a run under `the_only_run`."""
 
-    def __init__(self, folder: Path, run: str, partition: int, attempt: int) -> None:
+    def __init__(self, folder: Path, run: str, partition: int, attempt: int, *, only_run: bool = False) -> None:
         self.path = folder / f"{run}-{partition:05d}-{attempt}-{os.urandom(3).hex()}.jsonl"
+        self._run = run
+        self._only_run = only_run
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("xb")
+            self._file = AppendedFile(self.path, "xb")
         except OSError as error:
             raise ReplayError(f"Cannot write the ledger {self.path}: {error}.") from error
+        self._file.claim()
+
+    def check_run(self) -> None:
+        """Raises ReplayError when the run is over, or another one has begun."""
+        if self._only_run and _read_run(self.path.parent) != self._run:
+            raise ReplayError("This replay was ended; the ledger has what its tasks had sent by then.")
 
     def record(self, lines: Iterable[Sent]) -> None:
         """Returns when the lines are on disk."""
         data = b"".join(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n" for one in lines)
         try:
-            self._file.write(data)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._file.append(data)
         except OSError as error:
             raise ReplayError(f"Cannot write the ledger {self.path}: {error}.") from error
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextmanager
+def the_only_run(folder: Path, run: str, *, tasks_seconds: float = TASKS_SECONDS) -> Iterator[None]:
+    """Let this run send, and no other that uses the folder. On leaving nothing of it sends any more.
+
+    Raises:
+        UsageError: another run has the folder, or a task of one is still alive after `tasks_seconds`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / RUN_FILE).open("a+b") as file:
+        if not claim(file):
+            raise UsageError(
+                f"Another replay is writing the ledger {folder}.", hint="Wait for its end, or stop it; then run again."
+            )
+        _write_run(file, "")
+        if not _tasks_ended(folder, tasks_seconds):
+            raise UsageError(
+                f"A task of an earlier replay is still writing the ledger {folder}.",
+                hint="End what is left of it (its Spark executors), then run again.",
+            )
+        _write_run(file, run)
+        try:
+            yield
+        finally:
+            _write_run(file, "")
+            _tasks_ended(folder, tasks_seconds)
+
+
+def _tasks_ended(folder: Path, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(is_claimed(path) for path in folder.glob("*.jsonl")):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _write_run(file: BinaryIO, run: str) -> None:
+    file.truncate(0)
+    file.write(run.encode())
+    file.flush()
+
+
+def _read_run(folder: Path) -> str:
+    return (folder / RUN_FILE).read_text()
 
 
 def done_by(folder: Path, run: str, partition: int) -> set[Key]:

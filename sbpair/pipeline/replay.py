@@ -9,6 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +19,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import TtlMode
 from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.executors import PairByName
+from sbpair.pipeline.journal import the_only_run
 from sbpair.pipeline.ledgers import FOLDED, LEDGER_KEY, fold, replay_ledger
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
@@ -175,13 +177,15 @@ def replay(session: "Session", request: ReplayRequest, *, tell: Callable[[Any], 
     Raises:
         SbpairError: the primary could not be reached for long, or the ledger cannot be written. What was sent until
             then is in the ledger; running the same command again goes on from there.
+        UsageError: another replay has the ledger.
     """
     began = time.monotonic()
-    prepared = prepare(session.spark, request)
     report = ReplayReport(uuid.uuid4().hex[:12], str(request.ledger), dry_run=request.dry_run)
-    _count(session, prepared, report, tell)
-    if not request.dry_run and report.matched > report.already_done:
-        _send(session, request, prepared, report, tell)
+    with nullcontext() if request.dry_run else the_only_run(request.ledger, report.run):
+        prepared = prepare(session.spark, request)
+        _count(session, prepared, report, tell)
+        if not request.dry_run and report.matched > report.already_done:
+            _send(session, request, prepared, report, tell)
     report.seconds = time.monotonic() - began
     return report
 
@@ -210,7 +214,6 @@ def _send(
     report: ReplayReport,
     tell: Callable[[Any], None] | None,
 ) -> None:
-    request.ledger.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sbpair-replay-") as folder:
         file = Path(folder) / "report.json"
         options = {
@@ -219,6 +222,7 @@ def _send(
             "tasks": str(prepared.tasks),
             "ttl": request.ttl.value,
             "run": report.run,
+            "onlyRun": "true",
             "report": str(file),
         }
         if request.config is not None:

@@ -9,6 +9,7 @@ not acknowledged may arrive twice, with the same message id.
     rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
     ttl             full (default): the time to live starts again; remaining: the time in the backlog is taken off
     run             name of this run in the ledger's files; default: one per job
+    onlyRun         true: stop when the ledger's `run` file names another run (see `journal.the_only_run`)
     report          file on the driver for the sums
 """
 
@@ -36,7 +37,7 @@ from sbpair.core.rewrite import TtlMode, for_primary
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, PairByName, patiently
 from sbpair.pipeline.journal import FORWARDED, Journal, Sent, digest_text, done_by
-from sbpair.pipeline.source_options import known_options
+from sbpair.pipeline.source_options import known_options, truth
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +76,7 @@ class WriteOptions:
     tasks: int
     ttl: TtlMode
     run: str
+    only_run: bool
     report: Path | None
 
     @classmethod
@@ -82,7 +84,7 @@ class WriteOptions:
         """Raises UsageError: an unknown option, a value that is none, or a write that is to replace something."""
         if overwrite:
             raise UsageError("What was sent cannot be overwritten; write with mode append.")
-        options = known_options(given, ("pair", "config", "ledger", "rate", "tasks", "ttl", "run", "report"))
+        options = known_options(given, ("pair", "config", "ledger", "rate", "tasks", "ttl", "run", "onlyRun", "report"))
         try:
             return cls(
                 pair=options.get("pair"),
@@ -92,6 +94,7 @@ class WriteOptions:
                 tasks=int(options.get("tasks", "1")),
                 ttl=TtlMode(options.get("ttl", "full")),
                 run=options.get("run") or uuid.uuid4().hex[:12],
+                only_run=truth(options, "onlyRun", False),
                 report=Path(options["report"]) if options.get("report") else None,
             )
         except ValueError as error:
@@ -140,10 +143,10 @@ class ReplayWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
         context = TaskContext.get()
         partition, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
-        ledger, run = self.options.ledger, self.options.run
+        ledger, run, only_run = self.options.ledger, self.options.run, self.options.only_run
         with marking_errors():
             done = done_by(ledger, run, partition) if ledger is not None else set()
-            journal = None if ledger is None else Journal(ledger, run, partition, attempt)
+            journal = None if ledger is None else Journal(ledger, run, partition, attempt, only_run=only_run)
             try:
                 with Connection.to(self.pair, "primary") as connection:
                     sending = _Sending(connection, journal, self.options, done)
@@ -261,6 +264,8 @@ class _Sending:
     def _send(self, ready: Sequence[_Ready]) -> None:
         destination = str(ready[0].line.destination)
         self._pace.wait_for(len(ready))
+        if self._journal is not None:
+            self._journal.check_run()
         tries = _Tries()
         try:
             self._connection.run(patiently(lambda: self._attempt(destination, ready, tries)))

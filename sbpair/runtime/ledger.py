@@ -6,14 +6,13 @@ twice. Lines are written and fsynced in groups: all that wait while one group is
 
 import asyncio
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from sbpair.core.errors import UsageError
 from sbpair.core.lanes import Key
+from sbpair.files import AppendedFile
 
 SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
 
@@ -49,9 +48,13 @@ class Ledger:
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         self.path = path
         self.forwarded: frozenset[Key] = frozenset()
-        self._file: BinaryIO = path.open("ab")
+        self._file = AppendedFile(path)
         try:
-            _claim(self._file, path)
+            if not self._file.claim():  # its lines would end up in the middle of ours
+                raise UsageError(
+                    f"The ledger {path} is being written by another process.",
+                    hint="Give each process a ledger of its own.",
+                )
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(
@@ -79,7 +82,7 @@ class Ledger:
         while self._waiting:
             group, self._waiting = self._waiting, []
             try:
-                await asyncio.to_thread(self._write, b"".join(lines for lines, _ in group))
+                await asyncio.to_thread(self._file.append, b"".join(lines for lines, _ in group))
             except OSError as error:
                 for _, written in group:
                     if not written.done():
@@ -89,29 +92,10 @@ class Ledger:
                 if not written.done():
                     written.set_result(None)
 
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer
         self._file.close()
-
-
-def _claim(file: BinaryIO, path: Path) -> None:
-    """Keep other processes out for as long as the file is open: their lines would end up in the middle of ours."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: nothing of the kind without third parties
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"The ledger {path} is being written by another process.", hint="Give each process a ledger of its own."
-        ) from error
 
 
 def _cut_and_read(path: Path) -> frozenset[Key]:
