@@ -7,10 +7,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sbpair.azure.calls import READ, WRITE, bounded, changing, every_item
-from sbpair.azure.credentials import NamedCredential, token_credential
+from sbpair.azure.client import LazyClient
+from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
-from sbpair.azure.messaging import quiet_sdk
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import EntityNotFoundError
@@ -28,11 +28,8 @@ class DataPlaneAdmin:
 
     def __init__(self, access: NamespaceAccess, *, credential: NamedCredential | None = None) -> None:
         """`credential`: instead of the one that `access` names."""
-        quiet_sdk()
         self._access = access
-        self._credential = credential
-        self._sdk: Any = None
-        self._transport: Any = None
+        self._client = LazyClient(access, credential, _make_client, f"the administration of {access.label}")
 
     @property
     def control_plane(self) -> str:
@@ -40,21 +37,21 @@ class DataPlaneAdmin:
 
     async def namespace(self) -> NamespaceFacts:
         with translating(f"read the properties of {self._access.label}"):
-            found = await bounded(self._client().get_namespace_properties(**READ))
+            found = await bounded(self._client.sdk.get_namespace_properties(**READ))
         return NamespaceFacts(
             name=found.name,
             host=self._access.host,
             tier=_tier(found.messaging_sku),
             messaging_units=found.messaging_units or None,
             alias=found.alias or None,
-            service_time=self._transport.service_time,
+            service_time=self._client.service_time,
             control_plane=self.control_plane,
             extra=(("namespace_type", str(getattr(found.namespace_type, "value", found.namespace_type))),),
         )
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
         """Two listings, joined; a queue that only one of them shows is asked for itself."""
-        client = self._client()
+        client = self._client.sdk
         with translating(f"list the queues of {self._access.label}"):
             properties, runtimes = await asyncio.gather(
                 every_item(client.list_queues(**READ)),
@@ -70,7 +67,7 @@ class DataPlaneAdmin:
                 yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        client = self._client()
+        client = self._client.sdk
         try:
             with translating(f"read queue {path} of {self._access.label}", path):
                 found, runtime = await asyncio.gather(
@@ -83,11 +80,11 @@ class DataPlaneAdmin:
 
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         with translating(f"create queue {path} on {self._access.label}", path):
-            made = await bounded(self._client().create_queue(path, **_create_options(settings), **WRITE))
+            made = await bounded(self._client.sdk.create_queue(path, **_create_options(settings), **WRITE))
         return _queue(made, None)
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
-        client = self._client()
+        client = self._client.sdk
         with changing(f"update queue {path} on {self._access.label}", path):
             present = await bounded(client.get_queue(path, **READ))
             for name, value in _all_options(settings).items():
@@ -101,10 +98,10 @@ class DataPlaneAdmin:
 
     async def delete_queue(self, path: str) -> None:
         with changing(f"delete queue {path} on {self._access.label}", path):
-            await bounded(self._client().delete_queue(path, **WRITE))
+            await bounded(self._client.sdk.delete_queue(path, **WRITE))
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
-        client = self._client()
+        client = self._client.sdk
         with translating(f"list the topics of {self._access.label}"):
             properties, runtimes = await asyncio.gather(
                 every_item(client.list_topics(**READ)),
@@ -115,7 +112,7 @@ class DataPlaneAdmin:
             yield _topic(found, counted.get(found.name.lower()))
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        client = self._client()
+        client = self._client.sdk
         try:
             with translating(f"read topic {path} of {self._access.label}", path):
                 found, runtime = await asyncio.gather(
@@ -127,32 +124,16 @@ class DataPlaneAdmin:
         return _topic(found, runtime)
 
     async def close(self) -> None:
-        sdk, self._sdk = self._sdk, None
-        if sdk is not None:
-            await sdk.close()
-        if self._credential is not None:
-            await self._credential.close()
+        await self._client.close()
 
-    def _client(self) -> Any:
-        if self._sdk is None:
-            with translating(f"prepare the administration of {self._access.label}"):
-                self._sdk = self._make_client()
-        return self._sdk
 
-    def _make_client(self) -> Any:
-        from azure.servicebus.aio.management import ServiceBusAdministrationClient
+def _make_client(client: LazyClient, transport: Any) -> Any:
+    from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-        from sbpair.azure.http import make_transport
-
-        access = self._access
-        self._transport = make_transport(access.ca_file)
-        if access.connection_string is not None:
-            return ServiceBusAdministrationClient.from_connection_string(
-                access.connection_string.reveal(), transport=self._transport
-            )
-        if self._credential is None:
-            self._credential = token_credential(access)
-        return ServiceBusAdministrationClient(access.host, self._credential, transport=self._transport)
+    secret = client.access.connection_string
+    if secret is not None:
+        return ServiceBusAdministrationClient.from_connection_string(secret.reveal(), transport=transport)
+    return ServiceBusAdministrationClient(client.access.host, client.credential(), transport=transport)
 
 
 def _create_options(settings: QueueSettings) -> dict[str, Any]:

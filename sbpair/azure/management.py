@@ -10,10 +10,10 @@ from typing import Any
 
 from sbpair.azure.administration import bare_path, configured_size, entity_status
 from sbpair.azure.calls import READ, WRITE, bounded, changing, every_item
-from sbpair.azure.credentials import NamedCredential, token_credential
+from sbpair.azure.client import LazyClient
+from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import NEVER, seconds_of, to_iso
 from sbpair.azure.errors import translating
-from sbpair.azure.messaging import quiet_sdk
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import ConfigurationError, EntityExistsError, EntityNotFoundError
@@ -46,11 +46,8 @@ class ArmAdmin:
                 f"The resource manager needs the subscription of {access.label}.",
                 hint="Set `subscription` in the configuration, or use --control-plane data-plane.",
             )
-        quiet_sdk()
         self._access = access
-        self._credential = credential
-        self._sdk: Any = None
-        self._transport: Any = None
+        self._client = LazyClient(access, credential, _make_client, f"the resource manager's client for {access.label}")
         self._group: str | None = access.resource_group
 
     @property
@@ -60,7 +57,7 @@ class ArmAdmin:
     async def namespace(self) -> NamespaceFacts:
         group = await self._resource_group()
         with translating(f"read namespace {self._access.label} from the resource manager"):
-            found: Json = await bounded(self._client().namespaces.get(group, self._access.label, **READ))
+            found: Json = await bounded(self._client.sdk.namespaces.get(group, self._access.label, **READ))
         properties, sku = found.get("properties") or {}, found.get("sku") or {}
         tier = Tier(sku["name"]) if sku.get("name") in list(Tier) else None
         recovery = await self._recovery(group) if tier is Tier.PREMIUM else {}
@@ -80,7 +77,7 @@ class ArmAdmin:
             ),
             local_auth_disabled=properties.get("disableLocalAuth"),
             status=properties.get("status"),
-            service_time=self._transport.service_time,
+            service_time=self._client.service_time,
             control_plane=self.control_plane,
             extra=_extra(properties),
         )
@@ -88,20 +85,20 @@ class ArmAdmin:
     async def _recovery(self, group: str) -> Json:
         """The Geo-DR configuration, empty if there is none. A namespace has one at most."""
         with translating(f"read the Geo-DR configuration of {self._access.label}"):
-            found = await every_item(self._client().disaster_recovery_configs.list(group, self._access.label, **READ))
+            found = await every_item(self._client.sdk.disaster_recovery_configs.list(group, self._access.label, **READ))
         return found[0] if found else {}
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
         group = await self._resource_group()
         with translating(f"list the queues of {self._access.label}"):
-            found = await every_item(self._client().queues.list_by_namespace(group, self._access.label, **READ))
+            found = await every_item(self._client.sdk.queues.list_by_namespace(group, self._access.label, **READ))
         for one in found:
             facts = _queue(one)
             if facts.path.lower().startswith(prefix.lower()):
                 yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        found = await self._get(self._client().queues, "queue", path)
+        found = await self._get(self._client.sdk.queues, "queue", path)
         return None if found is None else _queue(found)
 
     async def _get(self, operations: Any, kind: str, path: str) -> Json | None:
@@ -126,7 +123,7 @@ class ArmAdmin:
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         tried = f"update queue {path} on {self._access.label}"
-        present = await self._get(self._client().queues, "queue", path)
+        present = await self._get(self._client.sdk.queues, "queue", path)
         if present is None:
             raise EntityNotFoundError(f"Could not {tried}: there is no such queue.", entity=path)
         before = {name: value for name, value in present["properties"].items() if name not in _READ_ONLY}
@@ -142,7 +139,7 @@ class ArmAdmin:
         group = await self._resource_group()
         with translating(tried, path):
             made = await bounded(
-                self._client().queues.create_or_update(
+                self._client.sdk.queues.create_or_update(
                     group, self._access.label, to_arm_name(path), {"properties": properties}, **WRITE
                 )
             )
@@ -154,31 +151,27 @@ class ArmAdmin:
             raise EntityNotFoundError(f"Could not {tried}: there is no such queue.", entity=path)
         group = await self._resource_group()
         with changing(tried, path):
-            await bounded(self._client().queues.delete(group, self._access.label, to_arm_name(path), **WRITE))
+            await bounded(self._client.sdk.queues.delete(group, self._access.label, to_arm_name(path), **WRITE))
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
         group = await self._resource_group()
         with translating(f"list the topics of {self._access.label}"):
-            found = await every_item(self._client().topics.list_by_namespace(group, self._access.label, **READ))
+            found = await every_item(self._client.sdk.topics.list_by_namespace(group, self._access.label, **READ))
         for one in found:
             yield _topic(one)
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        found = await self._get(self._client().topics, "topic", path)
+        found = await self._get(self._client.sdk.topics, "topic", path)
         return None if found is None else _topic(found)
 
     async def close(self) -> None:
-        sdk, self._sdk = self._sdk, None
-        if sdk is not None:
-            await sdk.close()
-        if self._credential is not None:
-            await self._credential.close()
+        await self._client.close()
 
     async def _resource_group(self) -> str:
         """The configured resource group, or the one found by looking through the subscription's namespaces once."""
         if self._group is None:
             with translating(f"look for namespace {self._access.label} in the subscription"):
-                found = await every_item(self._client().namespaces.list(**READ))
+                found = await every_item(self._client.sdk.namespaces.list(**READ))
             match = next((one for one in found if one["name"].lower() == self._access.label.lower()), None)
             if match is None:
                 raise EntityNotFoundError(
@@ -189,26 +182,16 @@ class ArmAdmin:
             self._group = parts[[part.lower() for part in parts].index("resourcegroups") + 1]
         return self._group
 
-    def _client(self) -> Any:
-        if self._sdk is None:
-            with translating(f"prepare the resource manager's client for {self._access.label}"):
-                self._sdk = self._make_client()
-        return self._sdk
 
-    def _make_client(self) -> Any:
-        from azure.mgmt.servicebus.aio import ServiceBusManagementClient
+def _make_client(client: LazyClient, transport: Any) -> Any:
+    from azure.mgmt.servicebus.aio import ServiceBusManagementClient
 
-        from sbpair.azure.http import make_transport
-
-        access = self._access
-        if self._credential is None:
-            self._credential = token_credential(access)
-        self._transport = make_transport(access.ca_file)
-        options: dict[str, Any] = {"transport": self._transport}
-        if access.management_url is not None:
-            base_url = access.management_url.rstrip("/")
-            options |= {"base_url": base_url, "credential_scopes": [f"{base_url}/.default"]}
-        return ServiceBusManagementClient(self._credential, access.subscription or "", **options)
+    access = client.access
+    options: dict[str, Any] = {"transport": transport}
+    if access.management_url is not None:
+        base_url = access.management_url.rstrip("/")
+        options |= {"base_url": base_url, "credential_scopes": [f"{base_url}/.default"]}
+    return ServiceBusManagementClient(client.credential(), access.subscription or "", **options)
 
 
 def _properties(settings: QueueSettings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from sbpair.azure.errors import translating
 from sbpair.azure.links import OPEN_SECONDS
 from sbpair.azure.receiver import AzureReceiver
 from sbpair.azure.sender import AzureSender
+from sbpair.azure.trust import no_tls_context, tls_context
 from sbpair.azure.wire import make_sdk_receiver, make_sdk_sender
 from sbpair.core.access import NamespaceAccess, Transport, parse_connection_string
 from sbpair.core.errors import ConfigurationError
@@ -89,11 +90,10 @@ class AzureMessaging:
         from azure.servicebus.aio import ServiceBusClient
 
         access = self._access
-        options: dict[str, Any] = {"retry_total": 0}
+        context = no_tls_context() if _is_emulator(access) else tls_context(access.ca_file)
+        options: dict[str, Any] = {"retry_total": 0, "ssl_context": context}
         if access.transport is Transport.WEBSOCKET:
             options["transport_type"] = TransportType.AmqpOverWebsocket
-        if access.ca_file is not None:
-            options["connection_verify"] = access.ca_file
         if ":" in access.host and not (_is_emulator(access) and access.transport is Transport.AMQP):
             # The SDK drops a port from the host name; only a custom endpoint keeps it.
             options["custom_endpoint_address"] = f"sb://{access.host}"

@@ -67,6 +67,9 @@ def drain(
     ttl: TtlOption = TtlMode.FULL,
     ledger: LedgerOption = None,
     resume: ResumeOption = False,
+    deferred: Annotated[
+        bool, typer.Option("--deferred", help="Also fetch what somebody has deferred, after all the rest.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("-n", "--dry-run", help="Count by destination; exit 5 if there is any.")
     ] = False,
@@ -90,7 +93,8 @@ def drain(
         chosen,
         MoveOptions(queue, dlq, to, path, session, where, rate, concurrency, ttl, max_messages, seconds, dry_run),
     )
-    request = replace(request, patience_seconds=options.timeout_seconds(request.patience_seconds))
+    patience_seconds = options.timeout_seconds(request.patience_seconds)
+    request = replace(request, patience_seconds=patience_seconds, deferred=deferred)
 
     async def work(stop: asyncio.Event) -> "DrainReport":
         with ledger_errors(ledger):

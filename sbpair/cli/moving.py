@@ -167,6 +167,8 @@ def _notes(report: "DrainReport") -> list[str]:
         notes.append(
             "The credential lacks the right Send on the primary; what each command needs: sbpair help permissions"
         )
+    if any(one.reason == "deferred" for one in report.left):
+        notes.append("Deferred messages come only when they are asked for by number: sbpair drain --deferred does.")
     if report.already_forwarded:
         notes.append(f"{report.already_forwarded:,} had been sent before; they were completed, not sent again.")
     if report.uncompleted:

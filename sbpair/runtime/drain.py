@@ -97,6 +97,7 @@ class _Run:
         self._classify = make_classifier(request, clock)
         self._began = clock.monotonic()
         self._found: dict[str, Found] = {}
+        self._fetched: set[tuple[str, int]] = set()
 
     async def carry_out(self, outlet: Outlet, ledger: Ledger | None, stop: asyncio.Event) -> DrainReport:
         sent_before = ledger.forwarded if ledger is not None else frozenset()
@@ -167,6 +168,8 @@ class _Run:
             unexplained = await self._look_unless(halt, mover)
             if unexplained is None:
                 return False
+            if await self._take_deferred(mover):
+                continue
             if not unexplained:
                 return all(found.empty for found in self._found.values()) and len(self._found) == len(self._sources)
             if patience.exhausted(unexplained, self._sources):
@@ -176,6 +179,20 @@ class _Run:
             )
             wait_seconds = min(wait_seconds * 2, MOST_IDLE_SECONDS)
         return False
+
+    async def _take_deferred(self, mover: Mover) -> bool:
+        """Fetch what is deferred, each message once; whether there was any."""
+        if not self._request.deferred:
+            return False
+        wanted = {
+            source: [number for number in found.deferred if (source.path, number) not in self._fetched]
+            for source in self._sources
+            if (found := self._found.get(source.path)) is not None
+        }
+        for source, numbers in wanted.items():
+            self._fetched |= {(source.path, number) for number in numbers}
+            await mover.take_deferred(source, numbers)
+        return any(wanted.values())
 
     async def _look_unless(self, halt: asyncio.Event, mover: Mover) -> dict[str, frozenset[Key]] | None:
         """`_look`, given up on `halt`."""

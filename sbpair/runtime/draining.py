@@ -62,6 +62,9 @@ class DrainRequest:
     """Batches on their way at the same time."""
     ttl: TtlMode = TtlMode.FULL
     dry_run: bool = False
+    deferred: bool = False
+    """Also what somebody has deferred: fetched by number once nothing else is left, so after all others of its session.
+    A drain only."""
     patience_seconds: float = DEFAULT_PATIENCE_SECONDS
     """How long a destination or queue may fail before its messages are left."""
     lock_wait_seconds: float | None = None

@@ -89,7 +89,7 @@ class _Side:
         except ServiceError as error:
             if not self.tolerant:
                 raise
-            self.unread.append(Unread(subject, error.code, error.message, error.exit_name))
+            self.unread.append(Unread(subject, error.code, error.message, error.exit_name, error.hint))
             return None
 
     def progress(self, stage: str, done: int, total: int | None = None) -> None:

@@ -196,6 +196,9 @@ class Mover:
         source.was_read, source.last_error = True, None
         source.idle = not received
         self._tell(Polled(self._utc(), source.path, len(received)))
+        self._arrived(source, received)
+
+    def _arrived(self, source: Source, received: Iterable[Received]) -> None:
         now = self._now()
         now_utc = self._clock.now().timestamp()
         for one in received:
@@ -203,6 +206,21 @@ class Mover:
             lock_seconds = source.locks.lock_seconds
             self.machine.arrived(one, self._classify(one), lock_until=until, lock_seconds=lock_seconds, now=now)
         self._changed()
+
+    async def take_deferred(self, source: Source, numbers: Sequence[int]) -> None:
+        """Fetch deferred messages by their numbers and move them like the others. What cannot be had stays deferred."""
+        rest = list(numbers)
+        while rest and not self.machine.stopping:
+            granted = self.machine.grant(min(len(rest), RECEIVE_MESSAGES), self._now())
+            if not granted:
+                await self._for_room()
+                continue
+            some, rest = rest[:granted], rest[granted:]
+            try:
+                self._arrived(source, await _by_number(source.receiver, some))
+            finally:
+                self.machine.returned(granted)
+            self._changed()
 
     async def _expect_overtaken(self, source: Source, received: Sequence[Received]) -> None:
         """Browse the numbers that a receive skipped, for messages that are locked and must not be overtaken."""
@@ -446,3 +464,14 @@ class Mover:
 
     def _utc(self) -> float:
         return self._clock.now().timestamp()
+
+
+async def _by_number(receiver: MessageReceiver, numbers: Sequence[int]) -> list[Received]:
+    """Deferred messages under lock. One that is gone, or that somebody else holds, fails its whole request: then each is
+    asked for alone."""
+    try:
+        return await receiver.receive_deferred(numbers)
+    except ServiceError:
+        if len(numbers) == 1:
+            return []
+    return [one for number in numbers for one in await _by_number(receiver, [number])]

@@ -52,7 +52,14 @@ async def rehearse(
 
 async def _rehearse_one(source: Source, tally: "_Tally", clock: Clock, patience: float) -> None:
     try:
-        found = await survey(source.receiver, {}, sleep=clock.sleep, patience_seconds=patience, visit=tally.add)
+        found = await survey(
+            source.receiver,
+            {},
+            sleep=clock.sleep,
+            patience_seconds=patience,
+            visit=tally.add,
+            visit_deferred=tally.request.deferred,
+        )
     except ServiceError as error:
         source.failed = error
     else:

@@ -31,6 +31,8 @@ class Found:
     explained: int = 0
     """Messages that were left on purpose."""
     not_visible: int = 0
+    deferred: list[int] = field(default_factory=list)
+    """Sequence numbers of the deferred ones."""
 
     @property
     def empty(self) -> bool:
@@ -84,8 +86,10 @@ async def survey(
     sleep: Callable[[float], Awaitable[None]],
     patience_seconds: float,
     visit: Callable[[Received], None] | None = None,
+    visit_deferred: bool = False,
 ) -> Found:
-    """Browse a queue to its end. `left`: what was left on purpose; `visit` is shown every active message.
+    """Browse a queue to its end. `left`: what was left on purpose; `visit` is shown every active message, and on wish
+    the deferred ones, as if they were active.
 
     A page that fails is tried again, with pauses, for up to `patience_seconds`.
 
@@ -97,10 +101,12 @@ async def survey(
     number = FIRST_SEQUENCE_NUMBER
     while page := await peek_patiently(receiver, number, sleep=sleep, patience_seconds=patience_seconds):
         for received in page:
-            if received.state is not State.ACTIVE:
-                found.by_state[received.state.value] += 1
-            elif key_of(received) in left:
+            if key_of(received) in left:
                 found.explained += 1
+            elif received.state is not State.ACTIVE and not (visit_deferred and received.state is State.DEFERRED):
+                found.by_state[received.state.value] += 1
+                if received.state is State.DEFERRED:
+                    found.deferred.append(received.sequence_number)
             else:
                 unexplained.add(key_of(received))
                 if visit is not None:

@@ -34,6 +34,7 @@ from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, Received
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, expected_backlog_paths
 from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.core.where import parse_where
 from sbpair.emulator import Emulator
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.clock import SystemClock
@@ -340,6 +341,39 @@ async def test_deferred_and_foreign_locks_are_named() -> None:
         await other.settle(held[0], Disposition.DEFER)
         report = await on.drain(lock_wait_seconds=0.0)
         assert (report.forwarded, report.left) == (1, (Left("deferred", 1), Left("locked elsewhere", 1)))
+        await other.close()
+
+
+async def test_deferred_messages_are_fetched_when_that_is_wanted() -> None:
+    async with stage(queues=2) as on:
+        await on.divert([compose(body=b"%d" % n, message_id=f"{n}") for n in range(300)], queue=1)
+        other = on.secondary.receiver(on.queues[1])
+        held: list[Received] = []
+        while len(held) < 250:
+            held += await other.receive(250 - len(held), wait_seconds=2)
+        await asyncio.gather(*(other.settle(one, Disposition.DEFER) for one in held))
+        await other.close()
+        rehearsal = await on.drain(deferred=True, dry_run=True)
+        assert (rehearsal.forwarded, rehearsal.left) == (300, ())
+        report = await on.drain(deferred=True)
+        assert (report.forwarded, report.left, report.confirmed_empty) == (300, (), True)
+        home = await on.at_home()
+        assert sorted(int(one.message_id or "") for one in home) == list(range(300))
+        bodies = {bytes(sections.read(one.payload, sections.scan(one.payload), Section.DATA)) for one in home}
+        assert bodies == {b"%d" % n for n in range(300)}
+
+
+async def test_deferred_messages_that_somebody_holds_or_a_filter_leaves_are_named() -> None:
+    async with stage(queues=1) as on:
+        await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(3)])
+        other = on.secondary.receiver(on.queues[0])
+        held = await other.receive(3, wait_seconds=2)
+        for one in held:
+            await other.settle(one, Disposition.DEFER)
+        await other.receive_deferred([held[0].sequence_number])
+        report = await on.drain(deferred=True, where=parse_where("message_id != 2"))
+        assert report.forwarded == 1
+        assert report.left == (Left("deferred", 1), Left("filtered out", 1))
         await other.close()
 
 
