@@ -29,6 +29,7 @@ __all__ = [
     "field",
     "read",
     "read_span",
+    "replace",
     "scan",
     "section_bytes",
 ]
@@ -222,16 +223,25 @@ def edit(payload: bytes, changes: Mapping[Section, bytes | None], spans: Sequenc
     in a row, which take the place of all there were. Every byte of the other sections stays what it is.
     Raises AmqpEncodeError when a change is not such a section or leaves two kinds of body.
     """
-    if not changes:
-        return payload
     found = scan(payload) if spans is None else spans
-    pieces = [(span.section, payload[span.start : span.end]) for span in found if span.section not in changes]
     for section, raw in changes.items():
         if raw is not None:
-            pieces.insert(_place(section, pieces), (section, _checked(section, raw)))
-    if len({section for section, _ in pieces if section in _BODY}) > 1:
+            _check(section, raw)
+    left = {span.section for span in found} - changes.keys() | {one for one, raw in changes.items() if raw is not None}
+    if len(left & _BODY) > 1:
         raise AmqpEncodeError("a message has one kind of body")
-    return b"".join(raw for _, raw in pieces)
+    return replace(payload, changes, found)
+
+
+def replace(payload: bytes, changes: Mapping[Section, bytes | None], spans: Sequence[Span]) -> bytes:
+    """`edit` without a look at the changes: for those that were made here, and touch no body."""
+    if not changes:
+        return payload
+    pieces = [(span.section, payload[span.start : span.end]) for span in spans if span.section not in changes]
+    for section, raw in changes.items():
+        if raw is not None:
+            pieces.insert(_place(section, pieces), (section, raw))
+    return b"".join([raw for _, raw in pieces])
 
 
 def _place(section: Section, pieces: Sequence[tuple[Section, bytes]]) -> int:
@@ -244,14 +254,13 @@ def _place(section: Section, pieces: Sequence[tuple[Section, bytes]]) -> int:
     return len(pieces)
 
 
-def _checked(section: Section, raw: bytes) -> bytes:
+def _check(section: Section, raw: bytes) -> None:
     try:
         spans = scan(raw)
     except AmqpDecodeError as error:
         raise AmqpEncodeError(f"the change is no {Section(section).name} section: {error}") from error
     if not spans or any(span.section != section for span in spans):
         raise AmqpEncodeError(f"the change is no {Section(section).name} section")
-    return raw
 
 
 def section_bytes(section: Section, value: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """One encoded message, looked into and edited section by section without decoding the rest."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sbpair.amqp import codec, sections
@@ -79,11 +79,10 @@ class EncodedMessage:
     def edit_map(self, section: Section, remove: Collection[str], put: Mapping[Any, Any]) -> None:
         """Remove and set entries of a map section; the section goes when its last entry was removed."""
         if not put:
-            keys = self._keys(section)
-            gone = sum(isinstance(key, str) and key in remove for key in keys)
+            gone, there = self._count(section, remove)
             if not gone:
                 return
-            if gone == len(keys) and section not in self._edited:
+            if gone == there and section not in self._edited:
                 self._removed.add(section)
                 return
         try:
@@ -92,19 +91,22 @@ class EncodedMessage:
             raise _unreadable(section, error) from error
         self._keep(section, edited, True)
 
-    def _keys(self, section: Section) -> Sequence[Any]:
-        """The keys of a map section as it came."""
+    def _count(self, section: Section, keys: Collection[str]) -> tuple[int, int]:
+        """How many entries of a map section as it came have one of these keys, and how many there are."""
         value = self.read(section)
         if value is None:
-            return ()
-        return list(value) if isinstance(value, dict) else [key for key, _ in value.items()]
+            return 0, 0
+        if isinstance(value, dict):
+            return len(value.keys() & keys), len(value)
+        found = [isinstance(key, str) and key in keys for key, _ in value.items()]
+        return sum(found), len(found)
 
     def result(self) -> bytes:
         """The message with its edits; every byte of the other sections is the same byte."""
         changes: dict[Section, bytes | None] = dict.fromkeys(self._removed)
         for section, value in self._edited.items():
             changes[section] = sections.section_bytes(section, value)
-        return sections.edit(self.payload, changes, self.spans)
+        return sections.replace(self.payload, changes, self.spans)
 
     @property
     def content_type(self) -> str | None:

@@ -71,7 +71,6 @@ class QueueFacts:
     created_at: float | None = None
     updated_at: float | None = None
     accessed_at: float | None = None
-    etag: str | None = None
     authorization_rules: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(rule name, rights) pairs; never keys."""
 

@@ -47,22 +47,30 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the step's queue looked like when the plan was made; another look means the world has changed."""
+    """What the step's queue looked like when the plan was made; another look means the world has changed.
 
-    etag: str | None = None
+    Its settings and the time of its last update, since the service keeps that time to about 3 ms only. There is no use
+    in its ETag: that is the same time in other digits, and only a single read over the data plane has one.
+    """
+
+    settings: QueueSettings
     updated_at: float | None = None
 
     @classmethod
     def of(cls, facts: QueueFacts) -> "Expected":
-        return cls(facts.etag, facts.updated_at)
+        return cls(facts.settings, facts.updated_at)
 
     def matches(self, facts: QueueFacts) -> bool:
-        """Whether `facts` is the version that was planned for. Compared is what both sides tell; etag first."""
-        if self.etag is not None and facts.etag is not None:
-            return self.etag == facts.etag
-        if self.updated_at is not None and facts.updated_at is not None:
-            return abs(self.updated_at - facts.updated_at) < 0.001
-        return True
+        """Whether `facts` is the version that was planned for: set as it was then, and not written since."""
+        if self.settings != facts.settings:
+            return False
+        if self.updated_at is None or facts.updated_at is None:
+            return True
+        return abs(self.updated_at - facts.updated_at) < _SAME_UPDATE_SECONDS
+
+
+_SAME_UPDATE_SECONDS = 0.001
+"""Less than the service's resolution, more than what two APIs may cut off the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +131,9 @@ class Plan:
         """Read what `to_dict` wrote.
 
         Raises:
-            UsageError: another format version, a wrong shape, a queue that is no backlog queue, or a create or update
-                without settings. A plan file may have been edited; it can never be made to touch any other queue.
+            UsageError: another format version, a wrong shape, a queue that is no backlog queue, a create or update
+                without settings, or an update or deletion that does not say of what. A plan file may have been edited;
+                it can never be made to touch any other queue, nor one that has changed.
         """
         check_format_version(data, "plan", FORMAT_VERSION)
         plan = from_plain(cls, data, "plan")
@@ -138,6 +147,8 @@ def _check_step(step: Step, where: str) -> None:
         raise UsageError(f"{where}: {step.queue!r} is not a backlog queue; a plan touches no other queue.")
     if step.kind in (StepKind.CREATE, StepKind.UPDATE) and step.settings is None:
         raise UsageError(f"{where}: a step of kind {step.kind} needs 'settings'.")
+    if step.kind in (StepKind.UPDATE, StepKind.DELETE) and step.expected is None:
+        raise UsageError(f"{where}: a step of kind {step.kind} needs 'expected'.")
 
 
 def check_target(plan: Plan, pair: Pair) -> None:

@@ -97,6 +97,8 @@ class Unread:
     reason: str
     exit_name: str = "failed"
     """Name in the exit code table: denied, unreachable or failed."""
+    hint: str = ""
+    """The next step, a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

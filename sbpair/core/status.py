@@ -26,6 +26,8 @@ class SideLook:
     answered_in_seconds: float | None = None
     error_code: str | None = None
     detail: str = ""
+    hint: str = ""
+    """The next step where it did not answer, a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

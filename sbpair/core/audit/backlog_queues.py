@@ -228,7 +228,8 @@ CHECKS = (
         "The secondary holds backlog queues named for a namespace that no configured pair with this secondary has as "
         "its "
         "primary. They may hold messages that no program returns any more.",
-        "Add a pair for {subject} to the configuration, then: sbpair drain NEW-PAIR, or remove it with sbpair cleanup.",
+        "Add a pair for {subject} to the configuration, then: sbpair drain NEW-PAIR\n"
+        "or delete them: sbpair cleanup {pair} --left-overs-of {subject}",
         _left_over,
     ),
     Check(
