@@ -11,6 +11,7 @@ from sbpair.core.pairing import Pair
 from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
+    from sbpair.core.snapshot import Snapshot
     from sbpair.ports import Messaging, NamespaceAdmin, Observer
     from sbpair.runtime.pairing import PairedNamespaces
 
@@ -40,6 +41,33 @@ async def open_sides(pair: Pair) -> AsyncIterator[Sides]:
         for part in (primary, secondary, primary_admin, secondary_admin):
             stack.push_async_callback(part.close)
         yield Sides(pair, primary, secondary, primary_admin, secondary_admin)
+
+
+async def gather_pair(
+    pair: Pair, *, backlog_only: bool = False, browse: bool = True, observer: "Observer | None" = None
+) -> "Snapshot":
+    """Connect a pair and read it into one snapshot; `browse`: look into the backlog queues too.
+
+    `backlog_only`: nothing but the secondary and its queues, which is what provisioning and cleanup go by, so that
+    none of it may be missing. Otherwise all that the audit looks at; what cannot be read is recorded in the snapshot.
+
+    Raises:
+        ServiceError: only with `backlog_only`.
+    """
+    from sbpair.runtime.gather import Scope, gather
+    from sbpair.runtime.peeking import peeking
+
+    async with open_sides(pair) as sides:
+        return await gather(
+            pair,
+            primary=sides.primary_admin,
+            secondary=sides.secondary_admin,
+            clock=SystemClock(),
+            observer=observer,
+            peek=peeking(sides.secondary) if browse else None,
+            scope=Scope.BACKLOG if backlog_only else Scope.FULL,
+            tolerant=not backlog_only,
+        )
 
 
 async def fetch_token(access: NamespaceAccess) -> None:

@@ -175,6 +175,10 @@ class Stored:
     locked_until: float = 0.0
 
 
+UPDATE_SECONDS = 0.01
+"""What an update of an entity takes, so that no two have the same time."""
+
+
 @dataclass
 class FakeQueue:
     """A queue (or a topic, which is a queue nobody reads) with its dead-letter sub-queue."""
@@ -188,6 +192,7 @@ class FakeQueue:
     seen_ids: set[str] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     created_at: float = EPOCH
+    updates: int = 0
 
     @property
     def payloads(self) -> list[bytes]:
@@ -210,7 +215,7 @@ class FakeQueue:
             counts=self.counts(),
             size_in_bytes=size,
             created_at=self.created_at,
-            updated_at=self.created_at,
+            updated_at=self.created_at + self.updates * UPDATE_SECONDS,
             accessed_at=self.created_at,
         )
 
@@ -618,6 +623,7 @@ class FakeAdmin:
         await self._namespace.begin("admin", path)
         queue = self._namespace.queue(path)
         queue.settings = settings
+        queue.updates += 1
         return queue.facts()
 
     async def delete_queue(self, path: str) -> None:

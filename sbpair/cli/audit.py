@@ -1,6 +1,5 @@
 """`sbpair audit`: snapshot, checks, findings."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,15 @@ from sbpair.cli.audit_shown import checks_of, findings_table, history_line, metr
 from sbpair.cli.context import choose_pairs, load_settings
 from sbpair.cli.forecasts import as_data, in_words
 from sbpair.cli.options import Options, PairsArgument, command
-from sbpair.cli.snapshots import choose_snapshots, essential_unread, gather_snapshots, gravest, write_snapshots
+from sbpair.cli.snapshots import (
+    choose_snapshots,
+    configured_pairs,
+    essential_unread,
+    gather_snapshots,
+    gravest,
+    with_hint,
+    write_snapshots,
+)
 from sbpair.core import audit as checks
 from sbpair.core.audit import AuditReport, Severity
 from sbpair.core.errors import SbpairError, UsageError
@@ -23,9 +30,8 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.snapshot import Snapshot
 from sbpair.render.console import check_writable, unwritable
-from sbpair.render.formats import iso_time
+from sbpair.render.formats import dump_json, iso_time
 from sbpair.render.result import Column, CommandResult, Table
-from sbpair.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ def audit(
     else:
         settings = load_settings(options)
         chosen = choose_pairs(settings, pairs)
-        others, notes = _configured(settings)
+        others, notes = configured_pairs(settings, "the checks across pairs")
         _check_codes(check, ignore)
         snapshots = gather_snapshots(options, chosen, announce=_announce(chosen))
     audited, errors = _audit(snapshots, chosen, others, check, ignore or ())
@@ -120,17 +126,6 @@ def _announce(pairs: Sequence[Pair]) -> str:
     return f"At least {least}; 2 calls more for each 100 entities, and for each that needs a second look."
 
 
-def _configured(settings: Settings) -> tuple[list[Pair], list[str]]:
-    """Every pair of the configuration, for checks that look across pairs, and why some could not be built."""
-    pairs, notes = [], []
-    for name in settings.pair_names():
-        try:
-            pairs.append(settings.pair(name))
-        except SbpairError as error:
-            notes.append(f"Pair {name} is left out of the checks across pairs: {error.message}")
-    return pairs, notes
-
-
 def _audit(
     snapshots: Sequence[Snapshot | SbpairError],
     pairs: Sequence[Pair],
@@ -154,7 +149,7 @@ def _append_history(folder: Path, audited: Sequence[Audited]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for one in audited:
-            line = json.dumps(history_line(one.snapshot, one.report), ensure_ascii=False)
+            line = dump_json(history_line(one.snapshot, one.report))
             with (folder / f"{quote(one.report.pair, safe=' ')}.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
     except OSError as error:
@@ -168,12 +163,16 @@ def _result(
     snapshots = [one.snapshot for one in audited]
     skipped = skipped_table(reports)
     used = sum((of_calls(snapshot.calls) for snapshot in snapshots), Forecast())
-    shown = (*notes, *_not_read(snapshots), *(f"{name}: {error.message}" for name, error in errors))
+    failed = (f"{name}: {with_hint(error.message, error.hint)}" for name, error in errors)
+    shown = (*notes, *_not_read(snapshots), *failed)
     return CommandResult(
         "audit",
         {
             "pairs": [_pair_data(one) for one in audited],
-            "errors": [{"pair": name, "code": error.code, "message": error.message} for name, error in errors],
+            "errors": [
+                {"pair": name, "code": error.code, "message": error.message, "hint": error.hint}
+                for name, error in errors
+            ],
             "used": as_data(used),
         },
         (findings_table(reports), skipped) if skipped.rows else (findings_table(reports),),
@@ -193,18 +192,24 @@ def _pair_data(one: Audited) -> dict[str, Any]:
         "management_calls": calls.management,
         "throttling_credits": calls.throttling_credits,
         "not_read": [
-            {"namespace": host, "subject": entry.subject, "code": entry.error_code, "reason": entry.reason}
+            {
+                "namespace": host,
+                "subject": entry.subject,
+                "code": entry.error_code,
+                "reason": entry.reason,
+                "hint": entry.hint,
+            }
             for host, entry in essential_unread(one.snapshot)
         ],
     }
 
 
 def _not_read(snapshots: Sequence[Snapshot]) -> Iterator[str]:
-    """What could not be read, said once for each host and reason."""
+    """What could not be read and what to do, said once for each host and reason."""
     for snapshot in snapshots:
         subjects: dict[tuple[str, str], list[str]] = {}
         for host, entry in essential_unread(snapshot):
-            subjects.setdefault((host, entry.reason), []).append(entry.subject)
+            subjects.setdefault((host, with_hint(entry.reason, entry.hint)), []).append(entry.subject)
         for (host, reason), what in subjects.items():
             yield f"Not read: {', '.join(what)} of {host}: {reason}"
 
@@ -239,4 +244,4 @@ def _explained(code: str) -> CommandResult:
         "remedy": one.remedy,
     }
     text = f"{one.code} ({one.severity.value}): {one.title}\n\n{one.explanation}\n\nWhat to do:\n{one.remedy}\n"
-    return CommandResult("audit", data, text=text)
+    return CommandResult("audit", data, text=text, prose=True)

@@ -3,19 +3,22 @@
 import asyncio
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sbpair.cli.context import SystemClock, choose_pairs, load_settings, open_sides, run_async, stoppable, unchanged
+from sbpair.cli.context import choose_pairs, load_settings, run_async, stoppable, unchanged
 from sbpair.cli.operations import OperationsLog
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.cli.plans import write_plans
 from sbpair.cli.provision import applied, carry_out_all, planned, plans_for, refuse_stale
-from sbpair.core.errors import UsageError
+from sbpair.cli.snapshots import configured_pairs
+from sbpair.connect import gather_pair
+from sbpair.core.errors import StalePlanError, UsageError
+from sbpair.core.names import namespace_label, parse_backlog_queue_path
 from sbpair.core.outcome import Exit, Report
 from sbpair.core.pairing import Pair
 from sbpair.core.plan import Plan, Purpose, Risk, Step, StepKind, plan_cleanup
@@ -23,6 +26,7 @@ from sbpair.core.snapshot import Snapshot
 from sbpair.render.console import check_writable
 from sbpair.render.formats import printable
 from sbpair.render.result import CommandResult
+from sbpair.settings import Settings
 
 Planned = list[tuple[Pair, Plan]]
 
@@ -38,6 +42,14 @@ def cleanup(
             "--confirm",
             metavar="QUEUE",
             help="Delete this queue although it holds messages; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    left_overs_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PRIMARY",
+            help="Also all that this former primary has left on the secondary; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -58,33 +70,40 @@ def cleanup(
     Empty means no message of any kind, seen twice and browsed. A queue with messages is deleted only if its path is
     given with --confirm, or typed when asked on a terminal. Protected patterns always win. Needs the Manage and Listen
     rights on the secondary. What was done is kept in the operations log. Lines of an archive go into `sbpair send`.
+    --left-overs-of is for primaries that no configured pair with this secondary has any more.
 
     \b
     Examples:
       sbpair cleanup orders
       sbpair cleanup orders --apply --archive-to ./archive
       sbpair cleanup orders --apply --confirm contoso-weu/x-servicebus-transfer/12
+      sbpair cleanup orders --left-overs-of contoso-old
     """
-    chosen = choose_pairs(load_settings(options), pairs)
-    if apply and out is not None:
-        raise UsageError("--out writes a plan and changes nothing; it does not go with --apply.")
-    if plan is not None and out is not None:
-        raise UsageError("--plan uses a plan as it was written; it does not go with --out.")
+    settings = load_settings(options)
+    chosen = choose_pairs(settings, pairs)
+    confirm = confirm or []
+    others = _labels(left_overs_of or ())
+    _check_options(apply=apply, out=out, plan=plan, archive_to=archive_to, drain=drain, left_overs=bool(others))
     if out is not None:
         check_writable(out)
-    emptying = archive_to is not None or drain
-    _check_emptying(emptying and not apply, emptying and plan is not None, archive_to is not None and drain)
-    plans = plans_for(plan, Purpose.CLEANUP, chosen) if plan is not None else _make_plans(options, chosen, confirm)
-    _check_confirmed(plans, confirm or ())
+    if plan is not None:
+        plans = plans_for(plan, Purpose.CLEANUP, chosen)
+        _check_still_extra(plans)
+        notes = [note for one in plans for note in _check_unused(settings, one[:1], _other_primaries(*one))]
+    else:
+        notes = _check_unused(settings, chosen, others)
+        plans = _make_plans(options, chosen, confirm, others)
+        notes += _nothing_of(plans, others)
+    _check_confirmed(plans, confirm)
     if not apply:
         if out is not None:
             write_plans(out, [one for _, one in plans])
-        return _shown(plans, f"Plan written to {out}." if out is not None else "Delete them with: --apply")
-    notes: list[str] = []
-    if emptying:
-        notes = _empty(options, plans, archive_to)
-        plans = _make_plans(options, chosen, confirm)
-    named = {path.lower() for path in confirm or ()} | set(_ask(options, plans, confirm or ()))
+        notes.append(f"Plan written to {out}." if out is not None else "Delete them with: --apply")
+        return _shown(plans, notes)
+    if archive_to is not None or drain:
+        notes += _empty(options, plans, archive_to)
+        plans = _make_plans(options, chosen, confirm, others)
+    named = {path.lower() for path in confirm} | set(_ask(options, plans, confirm))
     plans = [(pair, _as_confirmed(one, named)) for pair, one in plans]
 
     async def work(stop: asyncio.Event) -> list[tuple[str, Report]]:
@@ -97,13 +116,48 @@ def cleanup(
     return replace(result, notes=(*notes, *result.notes))
 
 
-def _check_emptying(without_apply: bool, with_plan: bool, both: bool) -> None:
-    if both:
+def _check_options(
+    *, apply: bool, out: Path | None, plan: Path | None, archive_to: Path | None, drain: bool, left_overs: bool
+) -> None:
+    """Refuse options that contradict each other."""
+    if apply and out is not None:
+        raise UsageError("--out writes a plan and changes nothing; it does not go with --apply.")
+    if archive_to is not None and drain:
         raise UsageError("--archive-to and --drain both empty the queues; give one of them.")
-    if without_apply:
+    if (archive_to is not None or drain) and not apply:
         raise UsageError("--archive-to and --drain move messages; they need --apply.")
-    if with_plan:
-        raise UsageError("--plan uses a plan as it was written; it does not go with --archive-to or --drain.")
+    if plan is not None and (out is not None or archive_to is not None or drain or left_overs):
+        raise UsageError(
+            "--plan uses a plan as it was written; it does not go with --out, --archive-to, --drain or --left-overs-of."
+        )
+    if drain and left_overs:
+        raise UsageError(
+            "--drain sends messages to the pair's own primary, where those of another one do not belong.",
+            hint="Keep them with --archive-to DIR, or configure a pair with that primary and drain it.",
+        )
+
+
+def _labels(names: Iterable[str]) -> tuple[str, ...]:
+    """Labels of --left-overs-of: a namespace's name or host, or the subject of the audit's finding."""
+    labels = tuple(dict.fromkeys(namespace_label(name) for name in names))
+    if "" in labels:
+        raise UsageError("--left-overs-of takes the name of a namespace, such as contoso-old.")
+    return labels
+
+
+def _check_still_extra(plans: Planned) -> None:
+    """Refuse a plan file that deletes what the pair uses by now."""
+    for pair, plan in plans:
+        used = set(pair.backlog_paths())
+        for step in plan.steps:
+            if step.queue.lower() in used:
+                raise StalePlanError(f"The plan deletes {step.queue}, which pair {pair.name!r} uses by now.")
+
+
+def _other_primaries(pair: Pair, plan: Plan) -> set[str]:
+    """Labels of primaries other than the pair's whose queues the plan deletes."""
+    names = [parse_backlog_queue_path(step.queue) for step in plan.steps]
+    return {name.primary_label for name in names if name is not None} - {pair.primary.label.lower()}
 
 
 def _empty(options: Options, plans: Planned, archive: Path | None) -> list[str]:
@@ -121,32 +175,40 @@ def _empty(options: Options, plans: Planned, archive: Path | None) -> list[str]:
     return [note for emptied in run_async(options, work) for note in emptied.notes()]
 
 
-def _make_plans(options: Options, pairs: Sequence[Pair], confirm: Sequence[str] | None) -> Planned:
+def _make_plans(options: Options, pairs: Sequence[Pair], confirm: Collection[str], others: Collection[str]) -> Planned:
     async def work(stop: asyncio.Event) -> list[Snapshot]:
         with unchanged():
-            return [await stoppable(stop, _gather(pair)) for pair in pairs]
+            return [await stoppable(stop, gather_pair(pair, backlog_only=True)) for pair in pairs]
 
     snapshots = run_async(options, work)
     return [
-        (pair, plan_cleanup(snapshot, pair, confirmed=confirm or ()))
+        (pair, plan_cleanup(snapshot, pair, confirmed=confirm, also_primaries=others))
         for pair, snapshot in zip(pairs, snapshots, strict=True)
     ]
 
 
-async def _gather(pair: Pair) -> Snapshot:
-    from sbpair.runtime.gather import Scope, gather
-    from sbpair.runtime.peeking import peeking
+def _check_unused(settings: Settings, pairs: Iterable[Pair], primaries: Collection[str]) -> list[str]:
+    """Refuse primaries whose backlog queues on these secondaries somebody uses; which pairs could not be asked."""
+    configured, notes = configured_pairs(settings, "the check whose queues these are") if primaries else ([], [])
+    for pair in pairs:
+        for other in (pair, *configured):
+            label = other.primary.label.lower()
+            if label in primaries and other.secondary.host.lower() == pair.secondary.host.lower():
+                raise UsageError(
+                    f"The backlog queues of {label} on {pair.secondary.host} are in use: they are those of pair "
+                    f"{other.name!r}.",
+                    hint=f"Its extra ones: sbpair cleanup {other.name}",
+                )
+    return notes
 
-    async with open_sides(pair) as sides:
-        return await gather(
-            pair,
-            primary=sides.primary_admin,
-            secondary=sides.secondary_admin,
-            clock=SystemClock(),
-            peek=peeking(sides.secondary),
-            scope=Scope.BACKLOG,
-            tolerant=False,
-        )
+
+def _nothing_of(plans: Planned, primaries: Collection[str]) -> Iterator[str]:
+    """Which of the other primaries have left nothing; a wrong name would look the same."""
+    for pair, plan in plans:
+        left = {parse_backlog_queue_path(step.queue) for step in plan.steps}
+        for label in primaries:
+            if not any(name is not None and name.primary_label == label for name in left):
+                yield f"There is no backlog queue of {label} on {pair.secondary.host}."
 
 
 def _check_confirmed(plans: Planned, confirm: Sequence[str]) -> None:
@@ -197,8 +259,8 @@ def _step_as_confirmed(step: Step, named: bool) -> Step:
     return replace(step, kind=StepKind.SKIP, with_messages=False, reason=reason)
 
 
-def _shown(plans: Planned, note: str) -> CommandResult:
+def _shown(plans: Planned, notes: Sequence[str]) -> CommandResult:
     """The plan; exit 5 also for queues that only a person can decide about."""
-    result = planned("cleanup", [plan for _, plan in plans], note=note)
+    result = planned("cleanup", [plan for _, plan in plans], notes=notes)
     undecided = any(_holds_messages(step) for _, plan in plans for step in plan.steps)
     return replace(result, exit=Exit.FINDINGS) if undecided else result

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from sbpair.cli.context import SystemClock, Talk, open_sides
 from sbpair.cli.demo_messages import QUEUE, SESSION_QUEUE, TOPIC, DemoMessage, demo_messages
 from sbpair.cli.demo_proof import Proof, prove
-from sbpair.connect import open_pairing
+from sbpair.connect import gather_pair, open_pairing
 from sbpair.core.errors import InterruptedWorkError, UnknownServiceError
 from sbpair.core.failover import State
 from sbpair.core.outcome import Report, exit_for
 from sbpair.core.pairing import Pair
 from sbpair.core.plan import plan_provision
+from sbpair.tasks import end
 
 if TYPE_CHECKING:
     from sbpair.core.audit import Finding
@@ -125,27 +126,15 @@ async def _unless_stopped(chapter: Awaitable[None], stop: asyncio.Event, name: s
             raise InterruptedWorkError(f"The demo was stopped in its chapter {name!r}; nothing is left behind.")
         playing.result()
     finally:
-        playing.cancel()
-        stopped.cancel()
-        await asyncio.gather(playing, stopped, return_exceptions=True)
+        await end(playing, stopped)
 
 
 async def _provision(story: Story, stage: Stage) -> None:
     from sbpair.runtime.apply import apply
-    from sbpair.runtime.gather import Scope, gather
 
-    clock = SystemClock()
+    plan = plan_provision(await gather_pair(stage.pair, backlog_only=True, browse=False), stage.pair)
     async with open_sides(stage.pair) as sides:
-        snapshot = await gather(
-            stage.pair,
-            primary=sides.primary_admin,
-            secondary=sides.secondary_admin,
-            clock=clock,
-            scope=Scope.BACKLOG,
-            tolerant=False,
-        )
-        plan = plan_provision(snapshot, stage.pair)
-        story.provisioned = await apply(plan, admin=sides.secondary_admin, clock=clock)
+        story.provisioned = await apply(plan, admin=sides.secondary_admin, clock=SystemClock())
     if exit_for(story.provisioned.outcomes):
         failed = next(outcome for outcome in story.provisioned.outcomes if outcome.error_code is not None)
         raise UnknownServiceError(f"Provisioning failed at {failed.item}: {failed.detail}")
@@ -270,12 +259,8 @@ async def _prove(story: Story, stage: Stage) -> None:
 
 async def _audit(story: Story, stage: Stage) -> None:
     from sbpair.core.audit import Severity, run
-    from sbpair.runtime.gather import gather
 
-    async with open_sides(stage.pair) as sides:
-        snapshot = await gather(
-            stage.pair, primary=sides.primary_admin, secondary=sides.secondary_admin, clock=SystemClock()
-        )
+    snapshot = await gather_pair(stage.pair, browse=False)
     story.findings = run(snapshot, stage.pair).at_least(Severity.WARNING)
     found = f"{len(story.findings)} finding(s)" if story.findings else "nothing to complain about"
     stage.say(f"Audit: {found} in {len(snapshot.secondary.queues or ())} backlog queues.")

@@ -77,7 +77,8 @@ def analyze(
     with spark_jobs(options, master, conf, rows=rows_in(archives), name="analyze") as jobs:
         analysis = _analysis(jobs, archives, question, snapshots, master is None or master.startswith("local"))
         if explain:
-            return CommandResult("pipeline analyze", {}, text=plan_text(analysis.frames["destinations"]))
+            text = plan_text(analysis.frames["destinations"])
+            return CommandResult("pipeline analyze", {"plan": text}, text=text)
         try:
             found = collect(jobs, analysis, top, table)
             if parquet is not None:

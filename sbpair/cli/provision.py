@@ -23,6 +23,7 @@ from sbpair.cli.forecasts import as_data, in_words
 from sbpair.cli.operations import OperationsLog, how_to_apply
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.cli.plans import plan_summary, plan_table, read_plans, report_summary, report_table, write_plans
+from sbpair.connect import gather_pair
 from sbpair.core.errors import UsageError
 from sbpair.core.forecast import Forecast, of_plan
 from sbpair.core.outcome import Exit, Report, Result, exit_for
@@ -81,7 +82,7 @@ def provision(
     if out is not None:
         write_plans(out, plans)
     if dry_run or out is not None:
-        return planned("provision", plans, note=f"Plan written to {out}." if out else "")
+        return planned("provision", plans, notes=(f"Plan written to {out}.",) if out else ())
     return applied("provision", plans, reports)
 
 
@@ -91,17 +92,7 @@ def _with_count(pair: Pair, count: int | None) -> Pair:
 
 async def make_plan(pair: Pair, *, update: bool = False, partitioned: bool = False) -> Plan:
     """Read the secondary and plan what its backlog queues need."""
-    from sbpair.runtime.gather import Scope, gather
-
-    async with open_sides(pair) as sides:
-        snapshot = await gather(
-            pair,
-            primary=sides.primary_admin,
-            secondary=sides.secondary_admin,
-            clock=SystemClock(),
-            scope=Scope.BACKLOG,
-            tolerant=False,
-        )
+    snapshot = await gather_pair(pair, backlog_only=True, browse=False)
     return plan_provision(snapshot, pair, update=update, partitioned=partitioned)
 
 
@@ -178,7 +169,7 @@ async def refuse_stale(plans: Sequence[tuple[Pair, Plan]]) -> None:
             await check_fresh(plan, admin=sides.secondary_admin, clock=SystemClock())
 
 
-def planned(command_name: str, plans: list[Plan], *, note: str = "") -> CommandResult:
+def planned(command_name: str, plans: list[Plan], *, notes: Sequence[str] = ()) -> CommandResult:
     """Result of a run that only planned: exit 5 if applying would change anything."""
     forecast = sum((of_plan(plan) for plan in plans), Forecast())
     takes = (f"Applying it takes {in_words(forecast)}.",) if any(plan.has_changes for plan in plans) else ()
@@ -186,7 +177,7 @@ def planned(command_name: str, plans: list[Plan], *, note: str = "") -> CommandR
         command_name,
         {"plans": [plan.to_dict() for plan in plans], "forecast": as_data(forecast)},
         (plan_table(plans),),
-        notes=(*takes, *((note,) if note else ())),
+        notes=(*takes, *notes),
         summary=f"Plan: {plan_summary(plans)} Nothing was changed.",
         exit=Exit.FINDINGS if any(plan.has_changes for plan in plans) else Exit.OK,
     )

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -32,19 +33,29 @@ def schema(
     \b
     Examples:
       sbpair schema audit > audit.schema.json
-      sbpair schema config show
+      sbpair schema pipeline archive
     """
-    from sbpair.cli.schemas import COMMANDS, envelope_schema
+    from sbpair.cli.schemas import COMMANDS, WITHOUT_JSON, envelope_schema
 
     name = " ".join(command_name or ())
     if not name:
-        rows = [{"command": known} for known in COMMANDS]
+        rows = [{"command": known, "note": WITHOUT_JSON.get(known, "")} for known in COMMANDS]
+        columns = (Column("command", "Command"), Column("note", "Without JSON"))
         return CommandResult(
-            "schema", {"commands": list(COMMANDS)}, (Table("", (Column("command", "Command"),), rows),)
+            "schema", {"commands": list(COMMANDS), "without_json": dict(WITHOUT_JSON)}, (Table("", columns, rows),)
         )
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else "List them with: sbpair schema"
-        raise UsageError(f"There is no schema for {name!r}.", hint=hint)
+        raise _unknown(name, COMMANDS)
     document = envelope_schema(name)
     return CommandResult("schema", document, text=json.dumps(document, indent=2) + "\n")
+
+
+def _unknown(name: str, known: Iterable[str]) -> UsageError:
+    """A group has commands instead of an output; anything else is a slip of the finger."""
+    members = [one for one in known if one.startswith(f"{name} ")]
+    if members:
+        hint = f"Its commands have: {', '.join(members)}."
+        return UsageError(f"{name!r} is a group and prints no JSON of its own.", hint=hint)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "List them with: sbpair schema"
+    return UsageError(f"There is no schema for {name!r}.", hint=hint)

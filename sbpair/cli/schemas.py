@@ -4,65 +4,29 @@ Fields are added over time, never taken away or changed: the schemas leave objec
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from sbpair.core.outcome import Exit
-from sbpair.core.plain import json_schema
-
-Schema = dict[str, Any]
-
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-TEXT: Schema = {"type": "string"}
-WHOLE: Schema = {"type": "integer"}
-NUMBER: Schema = {"type": "number"}
-BOOLEAN: Schema = {"type": "boolean"}
-MONEY: Schema = {"type": "string", "pattern": r"^-?\d+(\.\d+)?(E-?\d+)?$", "description": "A decimal number as text."}
-TIME: Schema = {"type": "string", "format": "date-time"}
-ANYTHING: Schema = {}
-
-
-def obj(optional: Mapping[str, Schema] | None = None, /, **required: Schema) -> Schema:
-    """An object with these fields; further ones may come."""
-    return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
-
-
-def listing(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-def mapping(values: Schema) -> Schema:
-    """An object whose keys are data."""
-    return {"type": "object", "additionalProperties": values}
-
-
-def maybe(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def one_of(*schemas: Schema) -> Schema:
-    return {"anyOf": list(schemas)}
-
-
-def derived(kind: Any) -> Schema:
-    """The schema of a dataclass in its plain form, with objects left open."""
-    opened: Schema = _opened(json_schema(kind))
-    return opened
-
-
-def _opened(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {key: _opened(value) for key, value in schema.items() if key != "additionalProperties"}
-    return [_opened(item) for item in schema] if isinstance(schema, list) else schema
-
-
-FORECAST = obj(
-    management_calls=WHOLE,
-    message_operations=WHOLE,
-    operations=WHOLE,
-    throttling_credits=WHOLE,
-    money_at_most=MONEY,
-    currency=TEXT,
+from sbpair.cli import schemas_pipeline, schemas_replicate
+from sbpair.cli.schema_parts import (
+    ANYTHING,
+    BILLED,
+    BOOLEAN,
+    DRAFT,
+    FORECAST,
+    MONEY,
+    NUMBER,
+    TEXT,
+    TIME,
+    WHOLE,
+    Schema,
+    derived,
+    listing,
+    mapping,
+    maybe,
+    obj,
+    one_of,
 )
+from sbpair.core.outcome import Exit
+
 _ERROR = obj(code=TEXT, message=TEXT, hint=TEXT)
 _FAILURE = obj(queue=TEXT, code=TEXT, message=TEXT)
 
@@ -71,10 +35,10 @@ def _audit() -> Schema:
     from sbpair.core.audit import AuditReport
 
     report = derived(AuditReport)
-    unread = obj(namespace=TEXT, subject=TEXT, code=TEXT, reason=TEXT)
+    unread = obj(namespace=TEXT, subject=TEXT, code=TEXT, reason=TEXT, hint=TEXT)
     more = {"taken_at": TIME, "management_calls": WHOLE, "throttling_credits": WHOLE, "not_read": listing(unread)}
     pair = report | {"properties": report["properties"] | more, "required": [*report["required"], *more]}
-    failed = obj(pair=TEXT, code=TEXT, message=TEXT)
+    failed = obj(pair=TEXT, code=TEXT, message=TEXT, hint=TEXT)
     check = {"code": TEXT, "severity": TEXT, "title": TEXT}
     pair["required"] = list(dict.fromkeys(pair["required"]))
     return one_of(
@@ -184,10 +148,7 @@ def _cost() -> Schema:
     from sbpair.core.cost import Estimate
 
     line = obj(part=TEXT, what=TEXT, arithmetic=TEXT, operations=maybe(WHOLE), amount=maybe(MONEY), source=TEXT)
-    billed = listing(
-        obj(month=TEXT, subscription=TEXT, meter=TEXT, quantity=MONEY, cost=MONEY, currency=TEXT,
-            at_these_prices=maybe(MONEY))
-    )  # fmt: skip
+    billed = listing(BILLED)
     found = derived(Estimate)
     more = {
         "total": MONEY,
@@ -229,6 +190,7 @@ def _status() -> Schema:
         tier=maybe(TEXT),
         error_code=maybe(TEXT),
         detail=TEXT,
+        hint=TEXT,
         answered_in_ms=maybe(NUMBER),
     )
     queue = obj(
@@ -303,19 +265,37 @@ def _help() -> Schema:
     return one_of(listing(one_of(code, right)), obj(text=TEXT), mapping(TEXT))
 
 
+def _fault() -> Schema:
+    return obj(
+        id=TEXT,
+        text=TEXT,
+        rule=mapping(ANYTHING),
+        begins_at=NUMBER,
+        ends_at=maybe(NUMBER),
+        seen=WHOLE,
+        hits=WHOLE,
+    )
+
+
 COMMANDS: Mapping[str, Callable[[], Schema]] = {
     "demo": _demo,
+    "emulator": lambda: listing(obj(what=TEXT, instead=TEXT)),
+    "emulator fault list": lambda: listing(_fault()),
+    "emulator fault add": _fault,
+    "emulator fault clear": lambda: obj(namespace=TEXT, id=maybe(TEXT)),
     "provision": _plans,
     "audit": _audit,
     "cleanup": _plans,
     "peek": _peek,
     "drain": _moved,
     "syphon": _moved,
+    **schemas_replicate.COMMANDS,
     "send": _send,
     "ping": _ping,
     "cost": _cost,
     "status": _status,
     "doctor": _doctor,
+    **schemas_pipeline.COMMANDS,
     "config show": _config_show,
     "config check": _config_check,
     "config schema": lambda: {"type": "object", "description": "A JSON Schema of sbpair.yaml."},
@@ -326,15 +306,23 @@ COMMANDS: Mapping[str, Callable[[], Schema]] = {
 }
 """Command -> schema of the envelope's `data`."""
 
+WITHOUT_JSON: Mapping[str, str] = {
+    "emulator": "While it serves it prints lines, NAMESPACE<TAB>CONNECTION STRING; -o json is for --not-emulated.",
+    "status": "With --watch it prints lines, or records with -o jsonl.",
+}
+"""Command -> what of its output is no JSON."""
+
 
 def envelope_schema(command: str) -> Schema:
     """The schema of all that the command prints with `-o json`, also when it fails."""
+    note = {"description": WITHOUT_JSON[command]} if command in WITHOUT_JSON else {}
     return {
         "$schema": DRAFT,
         "title": f"sbpair {command} -o json",
+        **note,
         "type": "object",
         "properties": {
-            "command": {"const": command},
+            "command": {"enum": [command, ""], "description": "Empty where the command line could not be read."},
             "version": TEXT,
             "exit_code": {"enum": [int(code) for code in Exit]},
             "exit_name": {"enum": sorted({code.label for code in Exit})},

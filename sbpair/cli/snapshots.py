@@ -6,14 +6,15 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sbpair.cli.context import SystemClock, open_sides, run_async, stoppable, talk
+from sbpair.cli.context import run_async, stoppable, talk
 from sbpair.cli.options import Options
+from sbpair.connect import gather_pair
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.snapshot import Snapshot, Unread
 from sbpair.render.console import write_file
-from sbpair.settings import DocumentError, parse_json, read_text
+from sbpair.settings import DocumentError, Settings, parse_json, read_text
 
 NAMESPACE_SUBJECTS = ("namespace", "queues", "topics")
 """What has to be readable of a namespace; the rest only leaves single checks out."""
@@ -54,6 +55,22 @@ def write_snapshots(path: Path, snapshots: Iterable[Snapshot]) -> None:
     write_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
+def configured_pairs(settings: Settings, affected: str) -> tuple[list[Pair], list[str]]:
+    """Every pair of the configuration, for what looks across pairs, and why some are left out of `affected`."""
+    pairs, notes = [], []
+    for name in settings.pair_names():
+        try:
+            pairs.append(settings.pair(name))
+        except SbpairError as error:
+            notes.append(f"Pair {name} is left out of {affected}: {error.message}")
+    return pairs, notes
+
+
+def with_hint(message: str, hint: str) -> str:
+    """What happened and what to do next, on one line."""
+    return f"{message.rstrip('.')}. {hint}" if hint else message
+
+
 def gather_snapshots(options: Options, pairs: Sequence[Pair], *, announce: str = "") -> list[Snapshot | SbpairError]:
     """Read everything about the pairs, several at a time; a pair that cannot be opened gives its error instead.
 
@@ -61,18 +78,7 @@ def gather_snapshots(options: Options, pairs: Sequence[Pair], *, announce: str =
     """
 
     async def one(pair: Pair) -> Snapshot:
-        from sbpair.runtime.gather import gather
-        from sbpair.runtime.peeking import peeking
-
-        async with open_sides(pair) as sides:
-            return await gather(
-                pair,
-                primary=sides.primary_admin,
-                secondary=sides.secondary_admin,
-                clock=SystemClock(),
-                observer=talk(options),
-                peek=peeking(sides.secondary),
-            )
+        return await gather_pair(pair, observer=talk(options))
 
     async def work(stop: asyncio.Event) -> list[Snapshot | SbpairError]:
         from sbpair.runtime.gather import gather_each

@@ -11,13 +11,13 @@ import typer
 from sbpair.cli.context import Interrupted, SystemClock, load_settings, open_sides, run_async, stoppable
 from sbpair.cli.forecasts import as_data, in_words
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.snapshots import gravest
+from sbpair.cli.snapshots import gravest, with_hint
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.status import REACHABLE, Look, SideLook, outlook, rate_per_second, to_dict
-from sbpair.render.console import choose_format
+from sbpair.render.console import can_redraw, choose_format
 from sbpair.render.formats import dump_json, iso_time
 from sbpair.render.result import Check, Column, CommandResult, Format, Metric, Severity, Table
 
@@ -31,6 +31,23 @@ COLUMNS = (
     Column("dead_letter", "Dead letters", right=True),
     Column("oldest", "Oldest", right=True),
     Column("answered_in_ms", "ms", right=True),
+    Column("detail", "Detail"),
+)
+_SIDE_COLUMNS = (
+    Column("what", "Side"),
+    Column("name", "Namespace"),
+    Column("state", "State"),
+    Column("tier", "Tier"),
+    Column("answered_in_ms", "ms", right=True),
+    Column("detail", "Detail"),
+)
+_QUEUE_COLUMNS = (
+    Column("name", "Queue"),
+    Column("state", "State"),
+    Column("active", "Messages", right=True),
+    Column("active", "", drawn=True),
+    Column("dead_letter", "Dead", right=True),
+    Column("oldest", "Oldest", right=True),
     Column("detail", "Detail"),
 )
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
@@ -93,7 +110,7 @@ def _watch(options: Options, pair: Pair, seconds: float, count: int | None) -> C
 
 def _shower(chosen: Format, stack: ExitStack, *, color: bool) -> Callable[[Look | None, Look], None]:
     """How each look is shown: in place on a terminal, as a record or a plain line elsewhere."""
-    if chosen is Format.TABLE and sys.stdout.isatty():
+    if chosen is Format.TABLE and can_redraw(sys.stdout):
         from sbpair.render.live import LiveView
 
         view = stack.enter_context(LiveView(color=color))
@@ -147,18 +164,26 @@ def _looks(
 def _result(before: Look | None, after: Look) -> CommandResult:
     rate = rate_per_second(before, after)
     data = to_dict(after, rate) | {"drain": as_data(after.drain)}
-    notes = [f"{side.side.capitalize()} {side.host}: {side.detail}" for side in _sides(after) if side.detail]
+    notes = [
+        f"{side.side.capitalize()} {side.host}: {with_hint(side.detail, side.hint)}"
+        for side in _sides(after)
+        if side.detail
+    ]
     if after.active:
         notes.append(f"A drain of that takes {in_words(after.drain)}.")
     return CommandResult(
         "status",
         data,
-        (Table("", COLUMNS, _rows(after), style_key="state"),),
+        (Table("", COLUMNS, [*_side_rows(after), *_queue_rows(after)], style_key="state"),),
         notes=tuple(notes),
         summary=outlook(after, rate),
         exit=_exit(after),
         checks=tuple(_checks(after)),
         metrics=tuple(_metrics(after, rate)),
+        screen=(
+            Table("", _SIDE_COLUMNS, _side_rows(after), style_key="state"),
+            Table("", _QUEUE_COLUMNS, _queue_rows(after), style_key="state"),
+        ),
     )
 
 
@@ -166,8 +191,8 @@ def _sides(look: Look) -> tuple[SideLook, SideLook]:
     return look.primary, look.secondary
 
 
-def _rows(look: Look) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [
+def _side_rows(look: Look) -> list[dict[str, Any]]:
+    return [
         {
             "what": side.side,
             "name": side.host,
@@ -178,6 +203,10 @@ def _rows(look: Look) -> list[dict[str, Any]]:
         }
         for side in _sides(look)
     ]
+
+
+def _queue_rows(look: Look) -> list[dict[str, Any]]:
+    rows = []
     for queue in look.queues:
         at = queue.oldest_enqueued_at
         rows.append(

@@ -50,7 +50,7 @@ async def check_fresh(
     concurrency: int = DEFAULT_CONCURRENCY,
     credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND,
 ) -> None:
-    """Refuse a plan that was kept in a file if any of its queues changed since (its settings, or the time of its last update).
+    """Refuse a plan that was kept in a file if any of its queues was changed since.
 
     A queue to create that exists by now as it was going to be made is fine: another run did the step.
 

@@ -51,7 +51,9 @@ async def _side(
     try:
         facts = await abandoning(timeout_seconds, admin.namespace(), what=f"Properties of {access.host}")
     except ServiceError as error:
-        return SideLook(role, access.host, error.exit_name, error_code=error.code, detail=error.message)
+        return SideLook(
+            role, access.host, error.exit_name, error_code=error.code, detail=error.message, hint=error.hint
+        )
     return SideLook(role, access.host, REACHABLE, facts.tier, clock.monotonic() - began)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from sbpair.core.entities import Counts, QueueSettings, Tier
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError
+from sbpair.core.plan import Expected
 from sbpair.ports import NamespaceAdmin
 
 BACKLOG = QueueSettings(
@@ -100,3 +101,20 @@ async def test_absence_and_presence_have_their_errors(admin: NamespaceAdmin) -> 
         await admin.create_queue(PATH, BACKLOG)
     await admin.delete_queue(PATH)
     assert await admin.get_queue(PATH) is None
+
+
+async def test_a_change_is_told_from_no_change_however_fast_it_is_taken_back(admin: NamespaceAdmin) -> None:
+    await admin.create_queue(PATH, BACKLOG)
+    before = await admin.get_queue(PATH)
+    assert before is not None
+    expected = Expected.of(before)
+    again = await admin.get_queue(PATH)
+    assert again is not None
+    assert expected.matches(again)
+    changed = await admin.update_queue(PATH, replace(before.settings, max_delivery_count=7))
+    assert not expected.matches(changed)
+    restored = await admin.update_queue(PATH, before.settings)
+    assert restored.settings == before.settings
+    assert not expected.matches(restored)
+    (listed,) = [queue async for queue in admin.list_queues()]
+    assert Expected.of(listed) == Expected.of(restored)

@@ -62,7 +62,7 @@ class TestProvision:
         (step,) = plan.steps
         assert step.settings == replace(DOCUMENTED_SETTINGS, user_metadata="keep me")
         assert {change.field for change in step.changes} == {"max_delivery_count", "lock_duration_seconds"}
-        assert step.expected == Expected(None, odd.facts.updated_at)
+        assert step.expected == Expected(odd.facts.settings, odd.facts.updated_at)
 
     def test_what_is_set_at_creation_needs_a_person(self) -> None:
         odd = a_queue(path(1), requires_session=True, max_delivery_count=10)
@@ -192,6 +192,7 @@ class TestFile:
         [
             ({"queue": "orders"}, "is not a backlog queue"),
             ({"settings": None}, "needs 'settings'"),
+            ({"kind": "delete"}, "needs 'expected'"),
             ({"kind": "drop"}, "is not one of create"),
             ({"force": True}, "unknown key 'force'"),
         ],
@@ -216,14 +217,19 @@ class TestFile:
 class TestExpected:
     facts = a_queue(path(0)).facts
 
-    def test_the_etag_decides_where_both_have_one(self) -> None:
-        facts = replace(self.facts, etag="b")
-        assert not Expected("a", facts.updated_at).matches(facts)
-        assert Expected("b", 0.0).matches(facts)
+    def test_another_setting_is_a_change_whatever_the_time_says(self) -> None:
+        changed = replace(self.facts, settings=replace(self.facts.settings, max_delivery_count=3))
+        assert not Expected.of(self.facts).matches(changed)
+        assert not Expected(self.facts.settings).matches(changed)
 
-    def test_else_the_time_of_the_last_update(self) -> None:
-        assert Expected("a", self.facts.updated_at).matches(self.facts)
-        assert not Expected("a", 1.0).matches(self.facts)
+    def test_another_time_is_a_change_whatever_the_settings_say(self) -> None:
+        written = replace(self.facts, updated_at=(self.facts.updated_at or 0) + 0.004)
+        assert not Expected.of(self.facts).matches(written)
 
-    def test_nothing_to_compare_is_no_change(self) -> None:
-        assert Expected().matches(self.facts)
+    def test_the_same_time_with_other_decimals_is_none(self) -> None:
+        cut = replace(self.facts, updated_at=(self.facts.updated_at or 0) + 0.0004)
+        assert Expected.of(self.facts).matches(cut)
+
+    def test_a_time_that_one_side_does_not_tell_is_no_change(self) -> None:
+        assert Expected(self.facts.settings).matches(self.facts)
+        assert Expected.of(self.facts).matches(replace(self.facts, updated_at=None))

@@ -38,7 +38,6 @@ facts = st.builds(
     path=st.text(min_size=1),
     settings=settings,
     counts=st.builds(Counts, st.integers(0, 10**9), st.integers(0, 10**9)),
-    etag=st.none() | st.text(),
     authorization_rules=st.lists(st.tuples(st.text(), st.lists(st.text()).map(tuple))).map(tuple),
 )
 

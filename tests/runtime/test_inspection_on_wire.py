@@ -10,6 +10,7 @@ import pytest
 from sbpair.azure.connect import make_admin, make_messaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.audit import Severity, run
+from sbpair.core.errors import StalePlanError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.plan import plan_cleanup, plan_provision
@@ -121,6 +122,37 @@ async def test_lists_with_gaps_give_no_false_finding_and_no_wrong_deletion(wire:
     report = await apply(plan_cleanup(snapshot, pair), admin=wire.secondary, clock=wire.clock, how=FAST)
     assert report.exit is Exit.OK
     assert wire.paths() == set(pair.backlog_paths())
+
+
+async def test_a_queue_changed_and_changed_back_within_a_second_makes_a_plan_stale(wire: Wire) -> None:
+    """The second change restores what the plan saw, so that only the time of the update tells of it."""
+    wire.fill(4)
+    extra = wire.of(4).backlog_paths()[-1]
+    pair = wire.of(3)
+    plan = plan_cleanup(await wire.gather(pair), pair)
+    before = await wire.secondary.get_queue(extra)
+    await wire.secondary.update_queue(extra, replace(before.settings, max_delivery_count=7))
+    after = await wire.secondary.update_queue(extra, before.settings)
+    assert after.settings == before.settings
+    assert after.updated_at - before.updated_at < 1
+    with pytest.raises(StalePlanError, match=f"{extra} was changed"):
+        await check_fresh(plan, admin=wire.secondary, clock=wire.clock)
+    report = await apply(plan, admin=wire.secondary, clock=wire.clock, how=FAST)
+    assert report.outcomes[0].detail == "it was changed since the plan was made"
+    assert extra in wire.paths()
+
+
+async def test_a_queue_made_anew_within_a_second_makes_a_plan_stale(wire: Wire) -> None:
+    wire.fill(4)
+    extra = wire.of(4).backlog_paths()[-1]
+    pair = wire.of(3)
+    plan = plan_cleanup(await wire.gather(pair), pair)
+    found = (await wire.secondary.get_queue(extra)).settings
+    settings = replace(found, max_message_size_in_kilobytes=None)  # not to be set on Standard
+    await wire.secondary.delete_queue(extra)
+    await wire.secondary.create_queue(extra, settings)
+    with pytest.raises(StalePlanError, match=f"{extra} was changed"):
+        await check_fresh(plan, admin=wire.secondary, clock=wire.clock)
 
 
 async def test_a_count_of_zero_deletes_no_message(wire: Wire) -> None:
