@@ -20,6 +20,7 @@ The rooms, and which way they may import (upper from lower, siblings in braces n
     pipeline            the Spark jobs; the only room with PySpark
     version.py          the version, for whoever shows it
     ports.py            what the runtime needs from the outside, as Protocols
+    tasks.py            ending asyncio tasks for certain
     files.py            records that must survive: appended whole or not at all, one writer
     core                decisions and values: pure, no clock, no I/O
     amqp                AMQP 1.0 bytes <-> typed values: pure

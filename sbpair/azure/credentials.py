@@ -5,9 +5,9 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sbpair.azure.errors import scrub
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import ConfigurationError, CredentialError
+from sbpair.core.wording import scrub
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
@@ -113,7 +113,7 @@ def token_credential(access: NamespaceAccess) -> NamedCredential:
         return NamedCredential(access.auth, _make(access.auth))
     except Exception as error:
         raise CredentialError(
-            f"The credential `{access.auth}` cannot be used: {scrub(str(error))}", hint=_NEEDS.get(access.auth)
+            f"The credential `{access.auth}` cannot be used: {error}", hint=_NEEDS.get(access.auth)
         ) from error
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from sbpair.core import errors
 from sbpair.core.errors import SbpairError, ServiceError
+from sbpair.core.wording import scrub
 
 _CONDITIONS: dict[str, type[ServiceError]] = {
     "amqp:not-found": errors.EntityNotFoundError,
@@ -103,13 +104,6 @@ _AZURE_CORE_CLASSES: dict[str, type[ServiceError]] = {
     "ServiceResponseError": errors.ConnectionLostError,
     "IncompleteReadError": errors.ConnectionLostError,
 }
-_SECRETS = (
-    re.compile(r"(SharedAccessKey\s*=\s*)[^;\s'\"]+", re.IGNORECASE),
-    re.compile(r"(SharedAccessSignature\s+)\S.*?(?=;|'|\"|$)", re.IGNORECASE),
-    re.compile(r"(\bsig=)[^&\s;'\"]+", re.IGNORECASE),
-    re.compile(r"(\bBearer\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE),
-    re.compile(r"()\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"),
-)
 _AIOHTTP_CONTEXT = re.compile(r"(Cannot connect to host \S+) ssl:(?:<[^>]*>|\S+) \[(.*)\]")
 """aiohttp shows the TLS object, which says nothing to anybody; the host and the reason are what is kept."""
 _CALL_FAILED = re.compile(r"Connect call failed \('[^']*', \d+(?:, \d+, \d+)?\)")
@@ -139,13 +133,6 @@ class WireError(Exception):
         self.condition = condition
         self.description = description
         self.status = status
-
-
-def scrub(text: str) -> str:
-    """`text` without keys, signatures and tokens."""
-    for pattern in _SECRETS:
-        text = pattern.sub(r"\1***", text)
-    return text
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from sbpair.azure.wire import Wire, self_test
 from sbpair.core.errors import ConnectionLostError
+from sbpair.tasks import end
 
 W = TypeVar("W", bound=Wire)
 
@@ -75,8 +76,7 @@ class Link(Generic[W]):
         """Close the wire in good order; nothing can be opened afterwards."""
         self._closed = True
         if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait({self._opening})
+            await end(self._opening)
         wire, self._wire = self._wire, None
         if wire is not None:
             await wire.close()

@@ -27,6 +27,7 @@ from typing import Any
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError
 from sbpair.core.errors import IncompatibleSdkError
+from sbpair.tasks import end
 
 IDLE_TIMEOUT_SECONDS = 60
 """Asked of the peer in the open frame: it sends an empty frame at half of this, so that silence means loss."""
@@ -326,9 +327,7 @@ class Wire:
 
     async def _stop_tasks(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
 
     async def abort(self) -> None:
         """Drop the connection at once."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from sbpair.core.errors import UsageError
 from sbpair.render.console import write_atomically
 from sbpair.render.service import ServiceMetrics
+from sbpair.tasks import end
 
 FILE_SECONDS = 15.0
 _REQUEST_SECONDS = 5.0
@@ -97,8 +98,7 @@ async def metrics_file(metrics: ServiceMetrics, path: Path) -> AsyncIterator[Non
     try:
         yield
     finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        await end(writing)
         await _write(metrics, path)
 
 

@@ -12,6 +12,7 @@ from sbpair.core.events import Diverted, EntityInvalid, FailedBack, FailedOver, 
 from sbpair.core.failover import Change, EntityFailover, Route, State, Verdict
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.ping import Pinger
+from sbpair.tasks import end
 
 _WATCHED = frozenset({State.SUSPECT, State.FAILED_OVER, State.ENTITY_INVALID})
 
@@ -105,8 +106,7 @@ class EntityGate:
         self._stopped = True
         watch, self._watch = self._watch, None
         if watch is not None:
-            watch.cancel()
-            await asyncio.wait({watch})
+            await end(watch)
         await self._pinger.close()
 
     def _follow(self) -> None:

@@ -34,6 +34,7 @@ from sbpair.core.snapshot import (
 from sbpair.ports import Clock, NamespaceAdmin, Observer
 from sbpair.runtime.pacing import DEFAULT_CREDITS_PER_SECOND, CreditPacer, patiently
 from sbpair.runtime.peeking import PEEKS_PER_QUEUE, Peek
+from sbpair.tasks import end
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -360,6 +361,4 @@ async def bounded(items: Sequence[T], work: Callable[[T], Awaitable[U]], concurr
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)

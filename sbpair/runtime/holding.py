@@ -12,6 +12,7 @@ from sbpair.core.holding import SessionHolds, SessionKey
 from sbpair.ports import Clock, MessageReceiver, Messaging
 from sbpair.runtime.bounded import within
 from sbpair.runtime.links import close_quietly
+from sbpair.tasks import end
 
 POLL_SECONDS = 5.0
 SCAN_SHARE = 10
@@ -100,5 +101,4 @@ class SessionKeeper:
     async def stop(self) -> None:
         self._stopped = True
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await end(self._task)

@@ -25,6 +25,7 @@ from sbpair.runtime.ledger import Entry, Ledger
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.outlets import Outlet
 from sbpair.runtime.survey import NO_USE_WAITING, peek_patiently
+from sbpair.tasks import end
 
 RECEIVE_MESSAGES = 100
 """Batch size of the documented syphon."""
@@ -141,9 +142,7 @@ class Mover:
     async def finish(self) -> None:
         """Settle or give back everything within a bound, then close the receivers, which give back the rest."""
         self.machine.stop(self._now())
-        for task in self._receiving:
-            task.cancel()
-        await asyncio.gather(*self._receiving, return_exceptions=True)
+        await end(*self._receiving)
         self.machine.release_parked()
         self._wake.set()
         try:
@@ -159,9 +158,7 @@ class Mover:
 
     async def _end_tasks(self) -> None:
         loop = [] if self._looping is None else [self._looping]
-        for task in (*loop, *self._tasks):
-            task.cancel()
-        await asyncio.gather(*loop, *self._tasks, return_exceptions=True)
+        await end(*loop, *self._tasks)
 
     # Receiving
 
@@ -467,8 +464,8 @@ class Mover:
 
 
 async def _by_number(receiver: MessageReceiver, numbers: Sequence[int]) -> list[Received]:
-    """Deferred messages under lock. One that is gone, or that somebody else holds, fails its whole request: then each is
-    asked for alone."""
+    """Deferred messages under lock. One that is gone, or that somebody else holds, fails its whole request: then
+    each is asked for alone."""
     try:
         return await receiver.receive_deferred(numbers)
     except ServiceError:

@@ -3,13 +3,13 @@
 import asyncio
 import base64
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from sbpair.core.errors import SbpairError
 from sbpair.core.lanes import Item
+from sbpair.files import AppendedFile
 from sbpair.ports import MessageSender, Messaging
 from sbpair.runtime.links import Links
 
@@ -62,26 +62,21 @@ class ArchiveOutlet:
         lines = b"".join(_archived(item) for item in items)
         async with self._writing:
             try:
-                await asyncio.to_thread(self._write, lines)
+                await asyncio.to_thread(self._file.append, lines)
             except OSError as error:
                 raise SbpairError(f"Could not write the archive {self.path}: {error}.") from error
-
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
     async def close(self) -> None:
         self._file.close()
 
 
-def _new_file(directory: Path, stamp: str) -> tuple[Path, BinaryIO]:
+def _new_file(directory: Path, stamp: str) -> tuple[Path, AppendedFile]:
     """A file that was not there before: `backlog-STAMP.jsonl`, or with a number behind it."""
     number = 0
     while True:
         path = directory / (f"backlog-{stamp}.jsonl" if number == 0 else f"backlog-{stamp}-{number}.jsonl")
         try:
-            return path, path.open("xb")
+            return path, AppendedFile(path, "xb")
         except FileExistsError:
             number += 1
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
 from sbpair.core.errors import UsageError
+from sbpair.tasks import end
 
 Item = TypeVar("Item")
 R = TypeVar("R")
@@ -51,7 +52,7 @@ async def overlapped(
                     )
                     upcoming = asyncio.create_task(anext(reader, None))
     finally:
-        await _cancel((*window, *([upcoming] if upcoming is not None else [])))
+        await end(*(*window, *([upcoming] if upcoming is not None else [])))
         await reader.aclose()
 
 
@@ -87,12 +88,6 @@ async def _limited(semaphore: asyncio.Semaphore, work: Callable[[], Coroutine[An
 
 async def _first_of(*tasks: asyncio.Task[Any] | None) -> None:
     await asyncio.wait({task for task in tasks if task is not None}, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _numbered(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncGenerator[tuple[int, Item], None]:

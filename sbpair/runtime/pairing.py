@@ -33,6 +33,7 @@ from sbpair.runtime.pump import SyphonFactory, SyphonRunner
 from sbpair.runtime.sender import FailoverSender
 from sbpair.runtime.syphon import DrainReport, DrainRequest
 from sbpair.runtime.syphon import syphon as syphon_home
+from sbpair.tasks import end
 
 CLOSE_WAIT_SECONDS = 10.0
 
@@ -294,8 +295,7 @@ class PairedNamespaces:
     async def _stop_partner_watch(self) -> None:
         watch, self._partner_watch = self._partner_watch, None
         if watch is not None and watch is not asyncio.current_task():
-            watch.cancel()
-            await asyncio.wait({watch})
+            await end(watch)
 
 
 def _usual_syphon(

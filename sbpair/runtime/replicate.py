@@ -31,6 +31,7 @@ from sbpair.runtime.handlers import Handler
 from sbpair.runtime.leases import spawn
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.visit import RETRY, Setup, Visit
+from sbpair.tasks import end
 
 ACCEPT_WAIT_SECONDS = 5.0
 LEAVING_SECONDS = 30.0
@@ -139,11 +140,10 @@ class _Consumer:
             await asyncio.wait({*watch, *acceptors}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stop.set()
-            for task in (*watch, *acceptors):
-                task.cancel()
-            ended = await asyncio.gather(*watch, *acceptors, return_exceptions=True)
+            working = [*watch, *acceptors]
+            await end(*working)
             await self._leave()
-        unexpected = [one for one in ended if isinstance(one, Exception)]
+        unexpected = [error for one in working if not one.cancelled() and (error := one.exception()) is not None]
         if self._fatal is not None or unexpected:
             raise self._fatal or unexpected[0]
         counts = tuple((side, result, count) for (side, result), count in sorted(self._counts.items()))
@@ -154,9 +154,7 @@ class _Consumer:
         if self._visits:
             await asyncio.wait(set(self._visits), timeout=self._request.grace_seconds + LEAVING_SECONDS)
         late = set(self._visits)
-        for visit in late:
-            visit.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await end(*late)
 
     def _count(self, side: str, result: str) -> None:
         self._counts[side, result] += 1

@@ -34,6 +34,7 @@ from sbpair.runtime.draining import (
 )
 from sbpair.runtime.ledger import Ledger
 from sbpair.runtime.mover import Mover
+from sbpair.tasks import end
 
 __all__ = [
     "DrainReport",
@@ -140,10 +141,10 @@ async def syphon_until(
     try:
         await mover.settle_down(stop)
     finally:
-        counting.cancel()
         left = Counter(machine.left().values())
         await mover.finish()
-        await asyncio.gather(outlet.close(), counting, return_exceptions=True)
+        await end(counting)
+        await outlet.close()
     report = make_report(
         machine,
         classifier,

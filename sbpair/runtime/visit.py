@@ -40,6 +40,7 @@ from sbpair.ports import Clock, Journal, MessageReceiver, Observer
 from sbpair.runtime.handlers import Delivery, Handler
 from sbpair.runtime.leases import JOURNAL_DOWN, Book, Failed, Known, Later, LeaseLost, Ran, Tenure, Worked
 from sbpair.runtime.links import close_quietly
+from sbpair.tasks import end
 
 LOOK_AGAIN = Backoff(first_seconds=0.1, most_seconds=2.0)
 """Between looks at a session that can only wait."""
@@ -121,8 +122,7 @@ class Visit:
         except LockLostError:
             self._lost = True  # its messages come again, to whoever takes the session next
         finally:
-            renewing.cancel()
-            await asyncio.wait({renewing})
+            await end(renewing)
             await self._give_up_session()
             await close_quietly(self.receiver)
 
