@@ -71,6 +71,9 @@ def run_async(options: Options, work: Callable[[asyncio.Event], Coroutine[Any, A
             handler.flush()
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 async def _run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
     stop = asyncio.Event()
     received: list[signal.Signals] = []
@@ -85,7 +88,8 @@ async def _run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, 
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
         try:
             loop.add_signal_handler(number, on_signal, number)
         except NotImplementedError:  # Windows event loops have no signal handlers
@@ -97,8 +101,9 @@ async def _run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, 
             raise
         raise Interrupted(received[0], None) from None
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
     if received:
         raise Interrupted(received[0], result)
     return result

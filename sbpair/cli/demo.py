@@ -15,6 +15,7 @@ from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.render.console import say
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def demo(
         story = run_async(options, work)
         result = _result(story)
         if not sys.stdout.isatty() and not options.quiet:
-            typer.echo(result.summary, err=True)  # a pipe has the rows; whoever watches wants the verdict
+            say(result.summary)  # a pipe has the rows; whoever watches wants the verdict
         if keep:
             stack.enter_context(_kept(emulator))
             with contextlib.suppress(Interrupted):
@@ -97,10 +98,8 @@ def _kept(emulator: "EmulatorThread") -> Iterator[None]:
     names = [PRIMARY, SECONDARY]
     with announced(emulator, names):
         for name in names:
-            typer.echo(f"{name}\t{emulator.connection_string(name)}", err=True)
-        typer.echo(
-            "The namespaces keep running as the pair `local`; try `sbpair audit local`. Ctrl-C ends them.", err=True
-        )
+            say(f"{name}  {emulator.connection_string(name)}")
+        say("The namespaces keep running as the pair `local`; try `sbpair audit local`. Ctrl-C ends them.")
         yield
 
 

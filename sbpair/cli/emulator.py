@@ -17,7 +17,7 @@ from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.names import check_namespace_label
 from sbpair.core.outcome import Exit
-from sbpair.render.console import write_atomically
+from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import state_directory
 
@@ -172,16 +172,15 @@ def _print_connection_strings(running: "Emulator", names: list[str], tls: bool, 
     for name in names:
         typer.echo(f"{name}\t{connection_string(running, name, tls=tls)}")
     sys.stdout.flush()
-    typer.echo(f"Certificate authority of the administration ports: {running.ca_path}", err=True)
+    say(f"Certificate authority of the administration ports: {running.ca_path}")
     if is_local:
-        typer.echo("The pair `local` is these namespaces. Ctrl-C stops them.", err=True)
+        say("The pair `local` is these namespaces. Ctrl-C stops them.")
     elif len(names) < 2:
-        typer.echo("A pair takes two namespaces: there is no pair `local`. Ctrl-C stops this one.", err=True)
+        say("A pair takes two namespaces: there is no pair `local`. Ctrl-C stops this one.")
     else:
-        typer.echo(
+        say(
             "The pair `local` stays with another sbpair emulator that runs for this user; reach these namespaces by "
-            "their connection strings. Ctrl-C stops them.",
-            err=True,
+            "their connection strings. Ctrl-C stops them."
         )
 
 

@@ -1,175 +1,110 @@
-"""The one place that ends the process: runs the app, shows its result or error, and turns it into an exit code."""
+"""The one place where the process ends: its streams and signals, from the first moment to the last.
 
-import itertools
+It imports nothing of weight before it listens to signals, so that an early Ctrl-C is a sentence too.
+"""
+
+import contextlib
 import os
+import select
+import signal
 import sys
-import traceback
 from collections.abc import Sequence
-
-import typer
-
-from sbpair.cli.options import COMPLETION_VARIABLE, Finished, Options
-from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.outcome import Exit
-from sbpair.render.console import choose_format, emit
-from sbpair.render.formats import dump_json, envelope, printable
-from sbpair.render.result import CommandResult, Format
+from types import FrameType
+from typing import Any, TextIO
 
 CLOSED_PIPE = 0
 """A reader that has seen enough (`| head`) is no failure."""
+_FAILED, _INTERRUPTED, _TERMINATED = 1, 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM came while nothing was in flight that wants to be settled: files are tidied up on its way out."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Console script: run the command line and end the process with its exit code."""
-    code = run(sys.argv[1:] if arguments is None else list(arguments))
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _silence_stdout()
-        code = CLOSED_PIPE
+    _open_missing_streams()
+    code = _guarded(sys.argv[1:] if arguments is None else list(arguments))
+    _let_signals_end_us()
     sys.exit(code)
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command line and return the exit code of the contract."""
-    _tame_help_under_ci()
-    from sbpair.cli.app import app
-
-    if COMPLETION_VARIABLE in os.environ:
-        _know_the_shells()
+def _guarded(arguments: list[str]) -> int:
+    """The exit code of a command line; closed pipes and signals are no tracebacks."""
     try:
-        finished = app(args=arguments, prog_name="sbpair", standalone_mode=False)
-        if not isinstance(finished, Finished):
-            return finished if isinstance(finished, int) else Exit.OK
-        return _finish(finished)
+        signal.signal(signal.SIGTERM, _on_sigterm)
+        from sbpair.cli.running import run
+
+        return _flushed(run(arguments))
     except BrokenPipeError:
-        _silence_stdout()
+        _point_at_nothing(sys.stdout)
         return CLOSED_PIPE
-    except typer.TyperException as error:
-        if _is_bare_help(error):
-            _say(error.format_message())
-            return Exit.USAGE
-        return _fail(UsageError(error.format_message(), hint=_help_of(error)), "", _options_in(arguments))
-    except (KeyboardInterrupt, typer.Abort):
-        _say("Interrupted.")
-        return Exit.INTERRUPTED
-    except OSError as error:
-        return _fail(_of_a_file(error), "", _options_in(arguments))
-    except Exception as error:  # noqa: BLE001 - the last line of defence: a user gets a sentence, not a traceback
-        return _fail(_unexpected(error, arguments), "", _options_in(arguments))
+    except KeyboardInterrupt:
+        return _ended("Interrupted.", _INTERRUPTED)
+    except Terminated:
+        return _ended("Terminated.", _TERMINATED)
+    finally:
+        _flush_talk()
 
 
-def _unexpected(error: Exception, arguments: list[str]) -> SbpairError:
-    """A defect of ours: said plainly; where it happened only for those who ask."""
-    if any(flag in ("-v", "--verbose") for flag in arguments):
-        traceback.print_exception(error)
-    return SbpairError(
-        f"sbpair has a defect: {type(error).__name__}: {error}. What was done until then is done.",
-        hint="Run it again with --verbose to see where, and report that.",
-    )
-
-
-def _of_a_file(error: OSError) -> SbpairError:
-    """A file or the system failed where no command expects it: full disk, a limit, a folder that was taken away."""
-    where = f"{error.filename}: " if error.filename else ""
-    return SbpairError(
-        f"The system refused: {where}{error.strerror or error}. What was done until then is done.",
-        hint="Mend that (space, permissions, limits) and run the command again.",
-    )
-
-
-def _finish(finished: Finished) -> int:
-    options = finished.options
-    if finished.error is not None:
-        return _fail(finished.error, finished.command, options)
-    if finished.result is None:
-        return Exit.OK
+def _flushed(code: int) -> int:
+    """The exit code after what is still buffered was written; output that cannot be written is no success."""
     try:
-        emit(finished.result, options.output, outfile=options.outfile, color=not options.no_color)
-    except SbpairError as error:
-        return _fail(error, finished.command, options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        return _fail(SbpairError(f"Cannot write the output: {error.strerror or error}"), finished.command, options)
-    _explain_in_a_pipe(finished.result, options)
-    return exit_code(finished.result, options)
-
-
-def _explain_in_a_pipe(result: CommandResult, options: Options) -> None:
-    """Line formats have no place for what went wrong besides the rows: that is talk, so it goes to stderr."""
-    if result.exit is Exit.OK or options.quiet or result.text is not None:
-        return
-    if choose_format(options.output, to_file=options.outfile is not None) in (Format.TSV, Format.JSONL):
-        for line in (*result.notes, result.summary):
-            if line:
-                _say(line)
-
-
-def exit_code(result: CommandResult, options: Options) -> int:
-    """Exit code of a result that was shown: the table's, Nagios' own, or 0 for findings with --exit-zero."""
-    if options.output is Format.NAGIOS and result.checks is not None:
-        from sbpair.render.monitoring import nagios_status
-
-        return nagios_status(result)
-    if options.exit_zero and result.exit is Exit.FINDINGS:
-        return Exit.OK
-    return result.exit
-
-
-def _fail(error: SbpairError, command: str, options: Options) -> int:
-    code = Exit.from_label(error.exit_name)
-    if options.output is Format.NAGIOS:
-        sys.stdout.write(f"SBPAIR UNKNOWN - {printable(error.message)}\n".replace("|", "/"))
-        return 3
-    if options.output is Format.JSON:
-        described = {"code": error.code, "message": error.message, "hint": error.hint}
-        sys.stdout.write(dump_json(envelope(command, code, error=described), indent=2) + "\n")
-    _say(f"Error: {error.message}")
-    if error.hint:
-        _say(error.hint)
+        _point_at_nothing(sys.stdout)
+        return code or _ended(f"Error: Cannot write the output: {error.strerror or error}", _FAILED)
     return code
 
 
-def _say(text: str) -> None:
-    sys.stderr.write("\n".join(printable(line) for line in text.splitlines()) + "\n")
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
 
 
-def _is_bare_help(error: typer.TyperException) -> bool:
-    """A group without a command: the error's message is the whole help. Typer does not export its class."""
-    return type(error).__name__ == "NoArgsIsHelpError"
+def _ended(text: str, code: int) -> int:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
+    return code
 
 
-def _help_of(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"See: {context.command_path} --help" if context is not None else "See: sbpair --help"
+def _flush_talk() -> None:
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _point_at_nothing(sys.stderr)
 
 
-def _options_in(arguments: list[str]) -> Options:
-    """The output format of a command line that could not be parsed, so that scripts get their error as JSON too."""
-    for flag, value in itertools.pairwise([*arguments, ""]):
-        name, _, attached = flag.partition("=")
-        wanted = attached or value
-        if name in ("-o", "--output") and wanted in (Format.JSON, Format.NAGIOS):
-            return Options(output=Format(wanted))
-    return Options()
+def _let_signals_end_us() -> None:
+    """The exit code is settled: a signal from now on ends the process at once instead of raising in the interpreter's
+    own tidying up."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
-def _know_the_shells() -> None:
-    """Register typer's completion classes, which it does by itself only for apps that install their own completion."""
-    from typer.completion import completion_init  # type: ignore[attr-defined]
+def reader_is_gone(stream: Any) -> bool:
+    """Whether `stream` is a pipe that nobody reads from any more. A broken pipe may be another one's: a socket's."""
+    if not hasattr(select, "poll"):
+        return True
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
 
-    completion_init()
 
-
-def _silence_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's own flush at exit stays quiet."""
+def _point_at_nothing(stream: TextIO) -> None:
+    """So that the interpreter's own flush at exit stays quiet."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, stream.fileno())
     os.close(null)
 
 
-def _tame_help_under_ci() -> None:
-    """Typer forces colour escapes into pipes when a CI variable is set; a pipe gets plain text here."""
-    if not sys.stdout.isatty():
-        os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
+def _open_missing_streams() -> None:
+    """A daemon's parent may have closed them (`>&-`): then there is nobody to write to, which is no trouble."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123

@@ -85,7 +85,7 @@ def help_on(options: Options, topic: Annotated[Topic, typer.Argument(help="What 
         case Topic.EXIT_CODES:
             data = [{"code": int(code), "name": code.label, "when": when} for code, when in EXIT_CODES.items()]
             text = "".join(f"{line['code']:>4}  {line['name']:<12} {line['when']}\n" for line in data)
-            return CommandResult("help", data, text=text)
+            return CommandResult("help", data, text=text, prose=True)
         case Topic.PERMISSIONS:
             rights = [
                 dict(zip(("command", "side", "sas_right", "entra_role"), row, strict=True)) for row in PERMISSIONS
@@ -94,10 +94,9 @@ def help_on(options: Options, topic: Annotated[Topic, typer.Argument(help="What 
                 f"{command}\n    {side}: {right}{f' ({role})' if role else ''}\n"
                 for command, side, right, role in PERMISSIONS
             )
-            return CommandResult("help", rights, text=text)
+            return CommandResult("help", rights, text=text, prose=True)
         case Topic.ENVIRONMENT:
             names = environment_names()
-            return CommandResult(
-                "help", names, text="".join(f"{name}\n    {doc}\n" for name, doc in sorted(names.items()))
-            )
-    return CommandResult("help", {"text": CONFIG}, text=CONFIG)
+            text = "".join(f"{name}\n    {doc}\n" for name, doc in sorted(names.items()))
+            return CommandResult("help", names, text=text, prose=True)
+    return CommandResult("help", {"text": CONFIG}, text=CONFIG, prose=True)

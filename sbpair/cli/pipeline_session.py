@@ -14,7 +14,7 @@ import typer
 from sbpair.cli.options import Options
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.render.console import make_console
+from sbpair.render.console import can_redraw, make_console, say
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class JobTalk:
         self._last_line = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        if not options.quiet and sys.stderr.isatty():
+        if not options.quiet and can_redraw(sys.stderr):
             self._bar, self._task = _make_bar(color=not options.no_color)
 
     def __enter__(self) -> Self:
@@ -116,7 +116,7 @@ class JobTalk:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=text, total=None)
         elif self._verbose:
-            sys.stderr.write(text + "\n")
+            say(text)
 
     def __call__(self, progress: "JobProgress") -> None:
         if self._bar is not None and self._task is not None:
@@ -124,8 +124,7 @@ class JobTalk:
             self._bar.update(self._task, description=progress.label, completed=progress.done, total=total)
         elif not self._quiet and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
             self._last_line = time.monotonic()
-            sys.stderr.write(line_of(progress) + "\n")
-            sys.stderr.flush()
+            say(line_of(progress))
 
 
 def line_of(progress: "JobProgress") -> str:

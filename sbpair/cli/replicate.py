@@ -1,7 +1,6 @@
 """`sbpair replicate send|consume|status|provision`: active/active with guaranteed order."""
 
 import asyncio
-import json
 import os
 import shlex
 import sys
@@ -41,6 +40,8 @@ from sbpair.core.outcome import Exit
 from sbpair.core.ownership import Granularity
 from sbpair.core.pairing import Pair
 from sbpair.core.rewrite import compose
+from sbpair.render.console import say
+from sbpair.render.formats import dump_json
 from sbpair.render.result import Column, CommandResult, Format, Table
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.dual_sender import DualSender, DualSent, Side
@@ -203,7 +204,7 @@ class _Sent:
 
     def _stream(self, record: dict[str, Any]) -> None:
         if self.streaming:
-            sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+            sys.stdout.write(dump_json(record) + "\n")
             sys.stdout.flush()
 
     def result(self, queue: str) -> CommandResult:
@@ -345,7 +346,7 @@ async def _consume(
         said = await book.check()
         observer = Quiet() if options.quiet else Talk()
         if not options.quiet:
-            sys.stderr.write(f"Consuming {request.queue} of {pair.name}. Journal: {said}\n")
+            say(f"Consuming {request.queue} of {pair.name}. Journal: {said}")
         return await consume_queue(
             request,
             primary=sides.primary,

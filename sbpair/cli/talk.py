@@ -2,22 +2,18 @@
 
 import asyncio
 import logging
-import sys
 from collections.abc import Hashable
 
 from sbpair.core.events import ReceiveFailed
+from sbpair.render.console import say
 from sbpair.render.events import describe_together
-from sbpair.render.formats import printable
 
 TOGETHER_SECONDS = 0.3
 """A namespace that goes away is noticed by all its queues within this time."""
 
 
 class TalkHandler(logging.Handler):
-    """Writes each record as one line; failed receives with the same cause are gathered first.
-
-    It asks for `sys.stderr` at every line, because a progress bar puts itself in between while it is shown.
-    """
+    """Writes each record as one line; failed receives with the same cause are gathered first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +25,7 @@ class TalkHandler(logging.Handler):
             self._gathered.setdefault((event.error_code, event.retry_after_seconds is None), []).append(event)
             return
         self.flush()
-        self._write(self.format(record))
+        say(self.format(record))
 
     def _soon(self) -> bool:
         """Whether there is a loop that will write what is gathered."""
@@ -45,12 +41,4 @@ class TalkHandler(logging.Handler):
         """Write what was gathered."""
         gathered, self._gathered = self._gathered, {}
         for events in gathered.values():
-            self._write(describe_together(events))
-
-    def _write(self, text: str) -> None:
-        """Texts of messages and of services are among it: control characters are shown, not sent."""
-        try:
-            sys.stderr.write("".join(printable(line) + "\n" for line in text.splitlines()))
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            return  # nobody is there to be talked to
+            say(describe_together(events))

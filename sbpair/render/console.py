@@ -2,32 +2,21 @@
 
 import errno
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.render import formats
-from sbpair.render.result import CHECK_FORMATS, Column, CommandResult, Format, Table
+from sbpair.render.encoding import ESCAPE, fitting, stdout_encoding
+from sbpair.render.result import CHECK_FORMATS, CommandResult, Format
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table as RichTable
-
-_STYLES = {
-    "critical": "bold red",
-    "error": "red",
-    "failed": "red",
-    "warning": "yellow",
-    "skipped": "yellow",
-    "ok": "green",
-    "done": "green",
-    "create": "green",
-    "update": "yellow",
-    "delete": "red",
-}
+    from rich.console import Console
 
 _WRITERS: dict[Format, Callable[[CommandResult], str]] = {
     Format.JSON: formats.to_json,
@@ -53,9 +42,10 @@ def emit(result: CommandResult, wanted: Format | None, *, outfile: Path | None =
     """
     chosen = choose_format(wanted, to_file=outfile is not None)
     if chosen is Format.TABLE and outfile is None and sys.stdout.isatty():
-        _print_tables(result, color=color)
+        _show(result, color=color)
         return
-    text = render(result, chosen)
+    encoding = stdout_encoding() if outfile is None else "utf-8"
+    text = fitting(render(result, chosen, encoding), result, chosen, encoding)
     if chosen is Format.GITHUB:
         _append_step_summary(result)
     if outfile is None:
@@ -65,13 +55,41 @@ def emit(result: CommandResult, wanted: Format | None, *, outfile: Path | None =
         write_file(outfile, text)
 
 
+def _show(result: CommandResult, *, color: bool) -> None:
+    """The result on a terminal."""
+    if result.text is None:
+        from sbpair.render.tables import as_renderable
+
+        make_console(color=color).print(as_renderable(result))
+    else:
+        sys.stdout.write(wrapped(result.text) if result.prose else result.text)
+    sys.stdout.flush()
+
+
+def wrapped(text: str) -> str:
+    """Prose with its lines broken between words for this terminal; what follows keeps the line's indent."""
+    width = max(shutil.get_terminal_size().columns, _NARROWEST)
+    lines = (line if len(line) <= width else _broken(line, width) for line in text.splitlines())
+    return "\n".join(lines) + "\n"
+
+
+_NARROWEST = 20
+
+
+def _broken(line: str, width: int) -> str:
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+
+
 def _append_step_summary(result: CommandResult) -> None:
     """Add the full table to the page of the workflow step, where there is one: annotations show ten of a kind only."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
     text = f"## sbpair {result.command}\n\n{formats.to_markdown(result)}\n"
-    with Path(path).open("a", encoding="utf-8") as file:
+    with Path(path).open("a", encoding="utf-8", errors=ESCAPE) as file:
         file.write(text if len(text.encode()) <= _STEP_SUMMARY_BYTES else _TOO_LONG)
 
 
@@ -80,8 +98,8 @@ _STEP_SUMMARY_BYTES = 1_000_000
 _TOO_LONG = "## sbpair\n\nThe table is too long for this page; write it to an artifact with `-o markdown --outfile`.\n"
 
 
-def render(result: CommandResult, chosen: Format) -> str:
-    """The result as text in any format but the terminal's table."""
+def render(result: CommandResult, chosen: Format, encoding: str = "utf-8") -> str:
+    """The result as text in any format but the terminal's table, whose lines are drawn with what `encoding` has."""
     if chosen in CHECK_FORMATS and result.checks is not None:
         from sbpair.render import monitoring
 
@@ -91,7 +109,9 @@ def render(result: CommandResult, chosen: Format) -> str:
 
         return to_html(result.page)
     if chosen is Format.TABLE:
-        return _tables_as_text(result)
+        from sbpair.render.tables import as_text
+
+        return as_text(result, encoding) if result.text is None else result.text
     if chosen not in _WRITERS:
         raise UsageError(f"{result.command} has no output format {chosen.value!r}.")
     return _WRITERS[chosen](result)
@@ -170,93 +190,51 @@ def _umask() -> int:
     return current
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Whether it is a terminal that can go back and write over what it showed."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def colors_wanted(no_color: bool) -> bool:
+    """Whether neither the option nor the environment (no-color.org) forbids colours."""
+    return not no_color and not os.environ.get("NO_COLOR")
+
+
+def say(text: str) -> None:
+    """Write talk to stderr. When nobody is there to listen any more the work goes on without it.
+
+    `sys.stderr` is asked for every time, because a progress bar puts itself in between while it is shown.
+    """
+    try:
+        sys.stderr.write("".join(formats.printable(line) + "\n" for line in text.splitlines()))
+        sys.stderr.flush()
+    except BrokenPipeError:
+        silence(sys.stderr)
+    except (OSError, ValueError):
+        return  # a full disk, a closed file: the next line may fare better
+
+
+def silence(stream: TextIO) -> None:
+    """Point a stream whose reader has gone at nothing, so that the interpreter's own flush at exit stays quiet."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        return  # it has no descriptor, or is closed: nothing will be flushed
+
+
 def make_console(*, color: bool, stderr: bool = False) -> "Console":
     """A rich console that never forces escapes into a pipe, whatever the CI variables say."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    terminal = can_redraw(stream)
     return Console(
         file=stream,
         force_terminal=terminal,
-        no_color=not color or bool(os.environ.get("NO_COLOR")),
+        no_color=not colors_wanted(not color),
         highlight=False,
         soft_wrap=not terminal,
         legacy_windows=False if not terminal else None,
     )
-
-
-def _print_tables(result: CommandResult, *, color: bool) -> None:
-    if result.text is not None:
-        sys.stdout.write(result.text)
-        return
-    make_console(color=color).print(as_renderable(result))
-
-
-def as_renderable(result: CommandResult) -> "RenderableType":
-    """Tables, notes and summary as one thing for a rich console."""
-    from rich.console import Group
-    from rich.text import Text
-
-    lines = (Text(formats.printable(line)) for line in (*result.notes, result.summary) if line)
-    return Group(*map(_rich_table, result.tables), *lines)
-
-
-def _tables_as_text(result: CommandResult) -> str:
-    from io import StringIO
-
-    from rich.console import Console
-
-    if result.text is not None:
-        return result.text
-    buffer = StringIO()
-    console = Console(file=buffer, width=_NEVER_CUT, highlight=False, color_system=None)
-    for table in result.tables:
-        console.print(_rich_table(table))
-    for line in (*result.notes, result.summary):
-        if line:
-            console.print(formats.printable(line), markup=False, soft_wrap=True)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-_NEVER_CUT = 100_000
-
-
-def _rich_table(table: Table) -> "RichTable":
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    rich_table = RichTable(title=table.title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        rich_table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    # rich replaces sys.stdout by a stand-in while it redraws; the encoding is that of the real one.
-    sign = bar_sign(getattr(sys.__stdout__, "encoding", None))
-    drawn = [index for index, column in enumerate(table.columns) if column.drawn]
-    bars = {index: terminal_bars(table, table.columns[index], sign=sign) for index in drawn}
-    for number, row in enumerate(table.rows):
-        style = _STYLES.get(str(row.get(table.style_key)), "") if table.style_key else ""
-        cells = (
-            bars[index][number] if index in bars else formats.cell(row.get(column.key))
-            for index, column in enumerate(table.columns)
-        )
-        rich_table.add_row(*map(Text, cells), style=style)
-    return rich_table
-
-
-def bar_sign(encoding: str | None) -> str:
-    """What bars are made of: a plain sign where the terminal may have no block."""
-    return "\u2588" if (encoding or "").lower().replace("-", "") == "utf8" else "#"
-
-
-def terminal_bars(table: Table, column: Column, *, sign: str, width: int = 24) -> list[str]:
-    """A drawn column as text, one bar a row, all on one scale."""
-    ends = [float(row.get(column.key) or 0) for row in table.rows]
-    starts = [float(row.get(column.drawn_from) or 0) if column.drawn_from else 0.0 for row in table.rows]
-    low, high = min((*starts, *ends), default=0.0), max((*starts, *ends), default=0.0)
-    scale = width / (high - low) if high > low else 0.0
-    bars = []
-    for start, end in zip(starts, ends, strict=True):
-        left, right = sorted((round((start - low) * scale), round((end - low) * scale)))
-        bars.append(" " * left + sign * max(right - left, int(end != start)))
-    return bars

@@ -32,13 +32,14 @@ def to_jsonl(result: CommandResult) -> str:
     return "".join(dump_json(record) + "\n" for record in records)
 
 
-def to_yaml(result: CommandResult) -> str:
+def to_yaml(result: CommandResult, *, unicode: bool = True) -> str:
+    """The JSON envelope as YAML; without `unicode`, or where signs drive a terminal, with escapes beyond ASCII."""
     import yaml
 
     plain = json.loads(dump_json(envelope(result.command, result.exit, data=result.data)))
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-    if _DRIVES_A_TERMINAL.search(text):
-        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=unicode)
+    if unicode and _DRIVES_A_TERMINAL.search(text):
+        return to_yaml(result, unicode=False)
     return text
 
 
@@ -116,8 +117,9 @@ def dump_json(value: Any, indent: int | None = None) -> str:
     return _DRIVES_A_TERMINAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-_DRIVES_A_TERMINAL = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What JSON leaves as it is: the second set of control characters, and those that turn the writing direction."""
+_DRIVES_A_TERMINAL = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What JSON leaves as it is: the second set of control characters, those that turn the writing direction, and halves of
+surrogate pairs, which no file can hold."""
 
 
 def _plain(value: Any) -> Any:

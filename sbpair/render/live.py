@@ -3,8 +3,9 @@
 from types import TracebackType
 from typing import Self
 
-from sbpair.render.console import as_renderable, make_console
+from sbpair.render.console import make_console
 from sbpair.render.result import CommandResult
+from sbpair.render.tables import as_renderable
 
 
 class LiveView:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
-from sbpair.render.console import make_console
+from sbpair.render.console import can_redraw, make_console, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -39,7 +39,7 @@ class MoveProgress:
         self._began = self._last_line = self._last_move = now()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        if not quiet and sys.stderr.isatty():
+        if not quiet and can_redraw(sys.stderr):
             self._bar, self._task = _make_bar(title, color)
 
     def __enter__(self) -> Self:
@@ -82,8 +82,7 @@ class MoveProgress:
             self._bar.update(self._task, completed=self.done, total=self.total)
         elif not self._quiet and now - self._last_line >= LINE_EVERY_SECONDS:
             self._last_line = now
-            sys.stderr.write(self.line() + "\n")
-            sys.stderr.flush()
+            say(self.line())
 
     def line(self) -> str:
         """`drain: 1,200 of 5,000 messages, 310/s, about 12s left`."""

@@ -107,6 +107,10 @@ class CommandResult:
     metrics: tuple[Metric, ...] = ()
     text: str | None = None
     """Printed as it is in table and TSV form, for commands whose result is a document (a script, a schema)."""
+    prose: bool = False
+    """`text` is to be read by people: a terminal breaks its lines between words."""
+    screen: tuple[Table, ...] = ()
+    """What people see instead of `tables`, where one table of everything is too wide for them."""
     page: "Page | None" = None
     """The report that `-o html` writes."""
     streamed: bool = False

@@ -46,7 +46,7 @@ def test_a_broken_configuration_completes_nothing_quietly(tmp_path: Path) -> Non
 @pytest.mark.parametrize("arguments", ["'--help'", "'config', 'show'", "'completion', 'bash'"])
 def test_help_configuration_and_completion_import_no_sdk(arguments: str, tmp_path: Path) -> None:
     code = (
-        "import sys, sbpair.cli.exit as e\n"
+        "import sys, sbpair.cli.running as e\n"
         f"e.run([{arguments}])\n"
         "heavy = {'azure', 'aiohttp', 'cryptography', 'pyspark', 'rich.table'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"

@@ -123,7 +123,7 @@ def test_no_key_is_in_the_list_of_processes(planted: Sbpair) -> None:
 
 def test_a_traceback_for_those_who_ask_has_no_values(planted: Sbpair) -> None:
     code = (
-        "import sys; from sbpair.cli import exit as e\n"
+        "import sys; from sbpair.cli import running as e\n"
         "from sbpair.core.access import Secret\n"
         f"secret = Secret({CANARY!r})\n"
         "def broken(*_, **__): raise RuntimeError(f'with {secret}')\n"

@@ -229,7 +229,7 @@ def test_the_bash_script_completes_commands_and_options(sbpair: Sbpair) -> None:
 )
 def test_these_start_without_any_azure_sdk(sbpair: Sbpair, arguments: list[str]) -> None:
     code = (
-        "import sys; from sbpair.cli.exit import run; run(sys.argv[1:]); "
+        "import sys; from sbpair.cli.running import run; run(sys.argv[1:]); "
         "slow = [m for m in sys.modules if m.split('.')[0] in ('azure', 'aiohttp', 'cryptography', 'msal')]; "
         "sys.stderr.write('SLOW:' + ','.join(slow))"
     )

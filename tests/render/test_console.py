@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.render.console import bar_sign, choose_format, emit, render, terminal_bars, write_atomically
+from sbpair.render.console import choose_format, emit, render, write_atomically
 from sbpair.render.result import Column, CommandResult, Format, Table
+from sbpair.render.tables import bar_sign, terminal_bars
 
 RESULT = CommandResult("ping", {"a": 1}, (Table("", (Column("a", "A"),), [{"a": 1}]),), summary="done")
 

@@ -1,0 +1,234 @@
+"""Tables for people: a grid where it can be read, else one block of lines a row.
+
+What a grid drops or shortens before it gives up, in this order: drawn bars, columns without a value, columns that say
+the same in every row (said once, above it).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from sbpair.render import formats
+from sbpair.render.encoding import has_all_signs
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table as RichTable
+
+READABLE_COLUMNS = 20
+"""A cell that is folded needs this much width to be read."""
+NAME_COLUMNS = 40
+"""Up to this length a name is not folded, because it has no place where it may be."""
+SHARED_COLUMNS = 8
+"""A shared beginning shorter than this is not worth a word."""
+_NEVER_CUT = 100_000
+BAR_COLUMNS = 24
+
+_STYLES = {
+    "critical": "bold red",
+    "error": "red",
+    "failed": "red",
+    "warning": "yellow",
+    "skipped": "yellow",
+    "ok": "green",
+    "done": "green",
+    "create": "green",
+    "update": "yellow",
+    "delete": "red",
+}
+
+
+def as_renderable(result: CommandResult) -> "RenderableType":
+    """Tables, notes and summary as one thing for a rich console."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines = (Text(formats.printable(line)) for line in (*result.notes, result.summary) if line)
+    return Group(*map(_Fitted, result.screen or result.tables), *lines)
+
+
+def as_text(result: CommandResult, encoding: str = "utf-8") -> str:
+    """The same without a width: nothing is folded or left out."""
+    from rich.console import Console
+
+    sheet = _Sheet(encoding)
+    console = Console(file=sheet, width=_NEVER_CUT, highlight=False, color_system=None)
+    for table in result.screen or result.tables:
+        console.print(_Fitted(table))
+    for line in (*result.notes, result.summary):
+        if line:
+            console.print(formats.printable(line), markup=False, soft_wrap=True)
+    return "\n".join(line.rstrip() for line in sheet.getvalue().splitlines()) + "\n"
+
+
+class _Sheet(StringIO):
+    """Text in memory that rich takes for the stream it is going to be written to."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A table as the width of the console allows."""
+
+    table: Table
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
+        from rich.text import Text
+
+        width, sign = options.max_width, bar_sign(options.encoding)
+        if _least_width(self.table, gap=_WIDE_GAP) <= width:
+            yield _grid(self.table, sign)
+            return
+        table, everywhere = _shortened(self.table)
+        if everywhere:
+            yield Text(everywhere)
+        if _least_width(table, gap=_NARROW_GAP) <= width:
+            yield _grid(table, sign, narrow=True)
+            yield Text()
+        else:
+            yield from _blocks(table, width)
+
+
+_WIDE_GAP, _NARROW_GAP = 3, 2
+
+
+def _least_width(table: Table, *, gap: int) -> int:
+    """The width at which every column has what it needs, or enough to be read folded."""
+    return sum(_needed(table, column) + gap for column in table.columns)
+
+
+def _shortened(table: Table) -> tuple[Table, str]:
+    """The table without what can be spared, and what every row says as one line."""
+    columns, rows, said = [], [dict(row) for row in table.rows], []
+    for column in table.columns:
+        cells = [formats.cell(row.get(column.key)) for row in rows]
+        if column.drawn or not any(cells):
+            continue
+        if len(rows) > 2 and len(set(cells)) == 1:
+            said.append(f"{_label(column)}: {' '.join(cells[0].split())}")
+            continue
+        columns.append(column)
+        if shared := _shared_folder(cells):
+            said.append(f"{_label(column)}: {shared}...")
+            for row, cell in zip(rows, cells, strict=True):
+                row[column.key] = cell.removeprefix(shared)
+    shorter = replace(table, columns=tuple(columns) or table.columns[:1], rows=rows)
+    return shorter, f"In every row: {'; '.join(said)}" if said else ""
+
+
+def _shared_folder(paths: list[str]) -> str:
+    """`contoso-weu/x-servicebus-transfer/` if all paths begin with it, and it is long enough to be worth it."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    folder = next(iter(folders)) if len(paths) > 2 and len(folders) == 1 else ""
+    return f"{folder}/" if len(folder) >= SHARED_COLUMNS and " " not in folder else ""
+
+
+def _needed(table: Table, column: Column) -> int:
+    from rich.cells import cell_len
+
+    if column.drawn:
+        return BAR_COLUMNS
+    cells = [formats.cell(row.get(column.key)) for row in table.rows]
+    longest_line = max(cell_len(line) for cell in (column.title, *cells) for line in cell.splitlines() or [""])
+    longest_word = max(cell_len(word) for cell in (column.title, *cells) for word in cell.split() or [""])
+    return min(longest_line, max(READABLE_COLUMNS, min(longest_word, NAME_COLUMNS)))
+
+
+def _grid(table: Table, sign: str, *, narrow: bool = False) -> "RichTable":
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    grid = RichTable(
+        title=table.title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=not narrow,
+        padding=(0, 1, 0, 0) if narrow else (0, 1),
+    )
+    for column in table.columns:
+        grid.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    drawn = [index for index, column in enumerate(table.columns) if column.drawn]
+    bars = {index: terminal_bars(table, table.columns[index], sign=sign) for index in drawn}
+    for number, row in enumerate(table.rows):
+        cells = (
+            bars[index][number] if index in bars else formats.cell(row.get(column.key))
+            for index, column in enumerate(table.columns)
+        )
+        grid.add_row(*map(Text, cells), style=_style(table, number))
+    return grid
+
+
+def _blocks(table: Table, width: int) -> "Iterator[RenderableType]":
+    """One block a row: headings with their values, as many on a line as fit, empty ones left out."""
+    from rich.text import Text
+
+    if table.title:
+        yield Text(table.title, style="italic")
+    for number, row in enumerate(table.rows):
+        fields = ((_label(column), formats.cell(row.get(column.key))) for column in table.columns)
+        yield from _flowing([field for field in fields if field[1]], width, _style(table, number))
+        yield Text()
+
+
+def _flowing(fields: list[tuple[str, str]], width: int, style: str) -> "Iterator[RenderableType]":
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    line = Text()
+    for label, value in fields:
+        field = Text.assemble((f"{label}: ", "bold"), (value, style))
+        if "\n" in value or (line and line.cell_len + _FIELD_GAP + field.cell_len > width):
+            yield from [line] if line else []
+            line = Text()
+        if field.cell_len <= width and "\n" not in value:
+            line = Text.assemble(line, " " * _FIELD_GAP, field) if line else field
+        elif width - len(label) - 2 < READABLE_COLUMNS:
+            yield field
+        else:
+            hanging = RichTable.grid()
+            hanging.add_column(width=len(label) + 2, style="bold")
+            hanging.add_column(overflow="fold")
+            hanging.add_row(Text(f"{label}:"), Text(value, style=style))
+            yield hanging
+    if line:
+        yield line
+
+
+_FIELD_GAP = 3
+
+
+def _label(column: Column) -> str:
+    return column.title or column.key
+
+
+def _style(table: Table, number: int) -> str:
+    return _STYLES.get(str(table.rows[number].get(table.style_key)), "") if table.style_key else ""
+
+
+def bar_sign(encoding: str | None) -> str:
+    """What bars are made of: a plain sign where the terminal may have no block."""
+    return "\u2588" if has_all_signs(encoding or "") else "#"
+
+
+def terminal_bars(table: Table, column: Column, *, sign: str, width: int = BAR_COLUMNS) -> list[str]:
+    """A drawn column as text, one bar a row, all on one scale."""
+    ends = [float(row.get(column.key) or 0) for row in table.rows]
+    starts = [float(row.get(column.drawn_from) or 0) if column.drawn_from else 0.0 for row in table.rows]
+    low, high = min((*starts, *ends), default=0.0), max((*starts, *ends), default=0.0)
+    scale = width / (high - low) if high > low else 0.0
+    bars = []
+    for start, end in zip(starts, ends, strict=True):
+        left, right = sorted((round((start - low) * scale), round((end - low) * scale)))
+        bars.append(" " * left + sign * max(right - left, int(end != start)))
+    return bars
