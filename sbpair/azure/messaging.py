@@ -26,11 +26,19 @@ class AzureMessaging:
     Nothing is connected before the first use. The SDK retries nothing: every call here is one try within its time.
     """
 
-    def __init__(self, access: NamespaceAccess, *, credential: NamedCredential | None = None) -> None:
-        """`credential`: instead of the one that `access` names (tests, a credential shared with ARM)."""
+    def __init__(
+        self,
+        access: NamespaceAccess,
+        *,
+        credential: NamedCredential | None = None,
+        next_session_seconds: float = NEXT_SESSION_SECONDS,
+    ) -> None:
+        """`credential`: instead of the one that `access` names (tests, a credential shared with ARM).
+        `next_session_seconds`: how long a receiver of the next available session lets the service look for one."""
         quiet_sdk()
         self._access = access
         self._credential = credential
+        self._next_session_seconds = next_session_seconds
         self._client: Any = None
         self._open: set[Any] = set()
 
@@ -57,7 +65,7 @@ class AzureMessaging:
                 path,
                 dead_letter=dead_letter,
                 session_id=wanted,
-                next_session_seconds=NEXT_SESSION_SECONDS if next_session else None,
+                next_session_seconds=self._next_session_seconds if next_session else None,
             )
 
         receiver = AzureReceiver(
@@ -68,7 +76,7 @@ class AzureMessaging:
             session_id=wanted,
             next_session=next_session,
             prefetch=prefetch,
-            open_seconds=OPEN_SECONDS + NEXT_SESSION_SECONDS if next_session else OPEN_SECONDS,
+            open_seconds=OPEN_SECONDS + self._next_session_seconds if next_session else OPEN_SECONDS,
         )
         self._open.add(receiver)
         return receiver

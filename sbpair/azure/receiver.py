@@ -13,7 +13,7 @@ from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.payloads import to_received
 from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Wire
-from sbpair.core.errors import ArgumentRefusedError, LockLostError
+from sbpair.core.errors import ArgumentRefusedError, LockLostError, SessionUnavailableError
 from sbpair.core.message import Disposition, Received
 
 REQUEST_SECONDS = 30.0
@@ -27,6 +27,8 @@ _FLOW_SECONDS = 5.0
 """What a receive may take beyond its wait to tell the service about credit: only a stalled connection needs it."""
 _MAX_PEEK = 250
 _PEEK = b"com.microsoft:peek-message"
+_NO_SESSION_WAITS = "com.microsoft:timeout"
+"""How the service refuses a link for the next available session; its silence is a time-out of ours."""
 _RECEIVE_DEFERRED = b"com.microsoft:receive-by-sequence-number"
 _RENEW = b"com.microsoft:renew-lock"
 _RENEW_SESSION = b"com.microsoft:renew-session-lock"
@@ -121,7 +123,12 @@ class AzureReceiver:
     async def _wire(self) -> ReceiverWire:
         if self._next_session and self._held_session is not None and self._held_session.failed:
             raise LockLostError(f"The session of {self._source} is lost; ask for the next one.", entity=self._source)
-        wire = await self._link.get(timeout_seconds=self._open_seconds)
+        try:
+            wire = await self._link.get(timeout_seconds=self._open_seconds)
+        except WireError as error:
+            if self._next_session and error.condition == _NO_SESSION_WAITS:
+                raise SessionUnavailableError(f"No session of {self._source} waits.", entity=self._source) from error
+            raise
         if self._wanted_session is not None or self._next_session:
             self._held_session = wire
         return wire

@@ -35,6 +35,8 @@ IDLE_TIMEOUT_SECONDS = 60
 _SILENCE_SECONDS = 1.5 * IDLE_TIMEOUT_SECONDS
 _HOUSEKEEPING_SECONDS = 2.0
 _LISTEN_SECONDS = 0.2
+_GREETING_SECONDS = 15.0
+"""Longest silence before the link is asked for; the answer to that may take long (the next available session)."""
 _READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
 _GOODBYE_SECONDS = 2.0
@@ -137,6 +139,8 @@ class Wire:
         self._take_over(client)
         while not await client.client_ready_async():
             self._raise_failure()
+            if self._link is None and self.silent_for() > _GREETING_SECONDS:
+                raise TimeoutError(f"The peer said nothing for {_GREETING_SECONDS:.0f} seconds.")
         self._raise_failure()
         if self._link is not None and self._link.get_state().value != _ATTACHED:
             raise WireError("amqp:link:detach-forced", "The link was not attached.")

@@ -15,7 +15,6 @@ from uuid import uuid4
 from sbpair.core.errors import (
     JournalError,
     LockLostError,
-    OperationTimeoutError,
     SbpairError,
     ServiceError,
     SessionUnavailableError,
@@ -34,6 +33,8 @@ from sbpair.runtime.visit import RETRY, Setup, Visit
 from sbpair.tasks import end
 
 ACCEPT_WAIT_SECONDS = 5.0
+ASK_AGAIN_SECONDS = 0.1
+"""Before the next session is asked for when none waited; the service has looked for one for long."""
 LEAVING_SECONDS = 30.0
 """Bound of winding up after a stop, on top of the handlers' grace."""
 
@@ -197,8 +198,9 @@ class _Consumer:
                 taken = bool(first)
                 if taken:
                     spawn(self._visit(side, receiver, first), self._visits, name=f"visit-{side}")
-            except (SessionUnavailableError, OperationTimeoutError, LockLostError) as error:
-                failures = await self._nobody_waits(side, error, failures)
+            except (SessionUnavailableError, LockLostError):
+                failures = 0
+                await self._clock.sleep(ASK_AGAIN_SECONDS)
             except ServiceError as error:
                 failures += 1
                 await self._pause(side, error, failures)
@@ -206,14 +208,6 @@ class _Consumer:
                 if not taken:
                     self._room[side].release()
                     await close_quietly(receiver)
-
-    async def _nobody_waits(self, side: Side, error: ServiceError, failures: int) -> int:
-        """The service says so with an error, or with none at all in its time; a dark side times out too."""
-        if isinstance(error, OperationTimeoutError):
-            await self._pause(side, error, failures + 1)
-            return failures + 1
-        await self._clock.sleep(SYPHON.seconds(1) / 10)
-        return 0
 
     async def _pause(self, side: Side, error: ServiceError, failures: int) -> None:
         seconds = SYPHON.seconds(min(failures, 4))

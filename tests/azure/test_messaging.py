@@ -285,6 +285,14 @@ async def test_the_next_available_session_is_taken_and_named(emulator: Emulator,
         await messaging.receiver("sessions", session_id="s1").receive(1, wait_seconds=1)
 
 
+async def test_no_session_that_waits_is_no_failure_of_the_namespace(emulator: Emulator) -> None:
+    emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    adapter = AzureMessaging(access_to(emulator), next_session_seconds=0.5)
+    with pytest.raises(errors.SessionUnavailableError, match="No session of sessions waits"):
+        await adapter.receiver("sessions", session_id=NEXT_AVAILABLE_SESSION).receive(1, wait_seconds=1)
+    await adapter.close()
+
+
 async def test_a_partitioned_queue_is_browsed_to_its_end(emulator: Emulator, messaging: AzureMessaging) -> None:
     emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
     sender = messaging.sender("parts")
