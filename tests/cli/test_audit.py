@@ -124,7 +124,11 @@ def test_an_unreachable_namespace_ends_with_6_and_is_unknown_to_nagios(
     assert ran.code == 6
     (pair,) = ran.data["pairs"]
     assert {entry["subject"] for entry in pair["not_read"]} >= {"namespace", "queues"}
+    assert all("sbpair ping" in entry["hint"] for entry in pair["not_read"])
     assert pair["skipped"]
+    told = local("audit", "local").stderr
+    assert "Not read: namespace, queues, topics of 127.0.0.1" in told
+    assert "see which side answers with: sbpair ping" in told
     nagios = local("audit", "local", "-o", "nagios")
     assert nagios.code == 3
     assert nagios.stdout.startswith("SBPAIR UNKNOWN - ")

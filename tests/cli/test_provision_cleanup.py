@@ -38,6 +38,37 @@ def put(local: Sbpair) -> Callable[[int, int], None]:
     return into
 
 
+_LEAVE = """\
+import asyncio, sys
+from sbpair.connect import open_sides
+from sbpair.core.pairing import DOCUMENTED_SETTINGS
+from sbpair.core.rewrite import compose, for_backlog
+from sbpair.settings import load
+
+async def main(path, count):
+    async with open_sides(load().pair("local")) as sides:
+        await sides.secondary_admin.create_queue(path, DOCUMENTED_SETTINGS)
+        sender = sides.secondary.sender(path)
+        for number in range(count):
+            payload = for_backlog(compose(body="x", message_id=f"old-{number}"), "orders")
+            await sender.send([payload], timeout_seconds=30)
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+OLD = "contoso-old/x-servicebus-transfer/{}"
+LEFT_OVERS = ("--left-overs-of", "contoso-old")
+
+
+@pytest.fixture
+def leave(local: Sbpair) -> Callable[[int, int], None]:
+    """Leaves a backlog queue of a former primary, with so many messages."""
+
+    def queue(index: int, count: int) -> None:
+        local.python(_LEAVE, OLD.format(index), str(count))
+
+    return queue
+
+
 def results(ran: Any) -> dict[str, str]:
     return {row["queue"].rpartition("/")[2]: row["result"] for row in ran.records}
 
@@ -153,6 +184,9 @@ def test_messages_go_home_before_their_queue_goes(local: Sbpair, put: Callable[[
         ("--apply", "--drain", "--plan", "x.json"),
         ("--apply", "--out", "x.json"),
         ("--plan", "x.json", "--out", "y.json"),
+        ("--plan", "x.json", *LEFT_OVERS),
+        ("--apply", "--drain", *LEFT_OVERS),
+        ("--left-overs-of", ""),
     ],
 )
 def test_options_of_cleanup_that_contradict_each_other(local: Sbpair, arguments: tuple[str, ...]) -> None:
@@ -160,10 +194,10 @@ def test_options_of_cleanup_that_contradict_each_other(local: Sbpair, arguments:
     assert (ran.code, ran.stdout) == (2, "")
 
 
-def type_into(local: Sbpair, answer: str) -> int:
+def type_into(local: Sbpair, answer: str, *more: str) -> int:
     """Exit code of `cleanup --apply` on a terminal where somebody types `answer`."""
     controller, terminal = pty.openpty()
-    process = local.start("cleanup", "local", "--apply", stdin=terminal, stderr=terminal)
+    process = local.start("cleanup", "local", "--apply", *more, stdin=terminal, stderr=terminal)
     os.close(terminal)
     said, deadline = b"", time.monotonic() + 60
     while b"Type its name" not in said and time.monotonic() < deadline:
@@ -185,6 +219,91 @@ def test_protected_patterns_win_over_a_confirmation(local: Sbpair) -> None:
     assert results(ran) == {"10": "skipped"}
     assert "protected by the pattern '*/10'" in ran.stdout
     assert results(local("cleanup", "local", "--apply")) == {"10": "done"}
+
+
+def test_left_overs_of_a_former_primary_go_only_when_asked_for_and_only_empty(
+    local: Sbpair, leave: Callable[[int, int], None]
+) -> None:
+    assert local("provision", "local").code == 0
+    leave(0, 2)
+    leave(1, 0)
+    assert local("cleanup", "local").code == 0
+    advised = [
+        row["remedy"] for row in local("audit", "local", "-o", "json", "--check", "SBP006").data["pairs"][0]["findings"]
+    ]
+    assert "sbpair cleanup local --left-overs-of contoso-old/x-servicebus-transfer" in advised[0]
+
+    shown = local("cleanup", "local", *LEFT_OVERS)
+    assert shown.code == 5
+    assert {row["queue"]: row["step"] for row in shown.records} == {OLD.format(0): "skip", OLD.format(1): "delete"}
+    assert "left over from primary contoso-old; it is empty" in shown.stdout
+    assert "it holds 2 active" in shown.stdout
+
+    before = len(local.operations)
+    applied = local("cleanup", "local", "--apply", "--no-input", *LEFT_OVERS)
+    assert (applied.code, results(applied)) == (3, {"0": "skipped", "1": "done"})
+    logged = {line["queue"]: (line["action"], line["result"]) for line in local.operations[before:]}
+    assert logged == {OLD.format(0): ("skip", "skipped"), OLD.format(1): ("delete", "done")}
+
+    assert type_into(local, "yes\n", *LEFT_OVERS) == 3
+    assert type_into(local, OLD.format(0) + "\n", *LEFT_OVERS) == 0
+    none = local("cleanup", "local", *LEFT_OVERS)
+    assert (none.code, none.records) == (0, [])
+
+
+def test_left_overs_are_archived_before_they_go(local: Sbpair, leave: Callable[[int, int], None]) -> None:
+    leave(3, 2)
+    ran = local("cleanup", "local", "--apply", "--archive-to", "left", *LEFT_OVERS, "-o", "markdown")
+    assert ran.code == 0, ran
+    assert "2 message(s) archived" in ran.stdout
+    lines = [line for file in (local.home / "left").iterdir() for line in file.read_text("utf-8").splitlines()]
+    assert sorted(json.loads(line)["message_id"] for line in lines) == ["old-0", "old-1"]
+    gone = local("cleanup", "local", *LEFT_OVERS, "-o", "markdown")
+    assert gone.code == 0
+    assert "There is no backlog queue of contoso-old on 127.0.0.1" in gone.stdout
+
+
+def test_backlog_queues_that_a_configured_pair_uses_are_no_left_overs(
+    local: Sbpair, leave: Callable[[int, int], None]
+) -> None:
+    own = local("cleanup", "local", "--left-overs-of", "local-primary")
+    assert own.code == 2
+    assert "they are those of pair 'local'" in own.stderr
+    leave(4, 0)
+    assert local("cleanup", "local", *LEFT_OVERS, "--out", "left.json").code == 5
+
+    primary, secondary = (embedded(local, side) for side in ("primary", "secondary"))
+    config = local.home / "revived.json"
+    revived = {"primary": primary | {"namespace": "contoso-old"}, "secondary": secondary}
+    config.write_text(json.dumps({"version": 1, "pairs": {"revived": revived}}), encoding="utf-8")
+    asked = local("--config", str(config), "cleanup", "local", "--apply", *LEFT_OVERS)
+    assert asked.code == 2
+    assert "they are those of pair 'revived'" in asked.stderr
+    planned = local("--config", str(config), "cleanup", "local", "--apply", "--plan", "left.json")
+    assert planned.code == 2
+    assert "they are those of pair 'revived'" in planned.stderr
+
+    keep = local.home / "keep.json"
+    mine = {"primary": primary, "secondary": secondary, "protected": ["contoso-old/*"]}
+    keep.write_text(json.dumps({"version": 1, "pairs": {"mine": mine}}), encoding="utf-8")
+    kept = local("--config", str(keep), "cleanup", "mine", "--apply", *LEFT_OVERS, "--confirm", OLD.format(4))
+    assert (kept.code, results(kept)) == (3, {"4": "skipped"})
+    assert results(local("cleanup", "local", "--apply", "--plan", "left.json")) == {"4": "done"}
+
+
+def test_a_plan_that_deletes_what_the_pair_uses_by_now_is_stale(local: Sbpair) -> None:
+    assert local("provision", "local", "--count", "11").code == 0
+    assert local("cleanup", "local", "--out", "extra.json").code == 5
+    config = local.home / "more.json"
+    mine = {side: embedded(local, side) for side in ("primary", "secondary")} | {"backlog_queues": 11}
+    document = json.loads((local.home / "extra.json").read_text(encoding="utf-8"))
+    document["plans"][0]["pair"] = "mine"
+    (local.home / "extra.json").write_text(json.dumps(document), encoding="utf-8")
+    config.write_text(json.dumps({"version": 1, "pairs": {"mine": mine}}), encoding="utf-8")
+    ran = local("--config", str(config), "cleanup", "mine", "--apply", "--plan", "extra.json")
+    assert ran.code == 2
+    assert f"The plan deletes {QUEUE.format(10)}, which pair 'mine' uses by now." in ran.stderr
+    assert local("cleanup", "local", "--apply").code == 0
 
 
 def embedded(local: Sbpair, side: str) -> dict[str, Any]:

@@ -124,6 +124,7 @@ def test_an_unreachable_side_is_6_and_the_other_one_is_shown(
     assert ran.code == 6
     assert (ran.data["primary"]["state"], ran.data["secondary"]["state"]) == ("unreachable", "reachable")
     assert ran.data["active"] == 7
+    assert "sbpair ping" in ran.data["primary"]["hint"]
 
 
 def test_a_refused_credential_is_4_and_the_age_is_still_told(
