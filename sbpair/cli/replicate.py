@@ -35,6 +35,7 @@ from sbpair.cli.replicate_options import (
     pair_and_queue,
 )
 from sbpair.cli.send_records import InputFormat, to_payload
+from sbpair.cli.snapshots import gravest, with_hint
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.ownership import Granularity
@@ -283,7 +284,8 @@ def consume(
 
     Exit code of the command: 0 done; 75 again later; anything else is a failed attempt, and after --attempts of them
     the message is dead-lettered on both sides. Run as many of these as you like, in both regions, with the same
-    journal, lease and margin. Needs Listen on both namespaces.
+    journal, lease and margin. Needs Listen on both namespaces. Idle because a side does not answer or refuses is exit
+    code 6 or 4.
 
     \b
     Examples:
@@ -367,21 +369,37 @@ def _own_environment() -> dict[str, str]:
 def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
     rows = [{"side": side, "result": result, "copies": count} for side, result, count in report.counts]
     columns = (Column("side", "Side"), Column("result", "Result"), Column("copies", "Copies", right=True))
+    unread = [
+        {"side": side, "code": error.code, "message": error.message, "hint": error.hint}
+        for side, error in report.unread
+    ]
     data = {
         "pair": pair.name,
         "queue": queue,
         "counts": rows,
         "completed": report.total("completed"),
         "failed": report.total("failed"),
+        "not_read": unread,
         "seconds": round(report.seconds, 3),
         "ended_by": report.ended_by,
     }
-    failed = report.total("failed")
     return CommandResult(
         "replicate consume",
         data,
         (Table("", columns, rows),),
-        summary=f"{report.total('completed'):,} completed, {failed:,} failed, "
+        notes=tuple(f"Not read: {one['side']}: {with_hint(one['message'], one['hint'])}" for one in unread),
+        summary=f"{report.total('completed'):,} completed, {report.total('failed'):,} failed, "
         f"{report.total('duplicate'):,} second copies settled.",
-        exit=Exit.PARTIAL if failed else Exit.OK,
+        exit=_exit_of(report),
     )
+
+
+def _exit_of(report: "ConsumeReport") -> Exit:
+    """Where idleness was to end it, what was not read comes before what failed: unreachable, denied, partial; failed
+    if nothing was read at all."""
+    unread = gravest(error.exit_name for _, error in report.unread if report.ended_by == "idle")
+    if unread in (Exit.UNREACHABLE, Exit.DENIED):
+        return unread
+    if unread and not report.counts:
+        return Exit.FAILED
+    return Exit.PARTIAL if unread or report.total("failed") else Exit.OK

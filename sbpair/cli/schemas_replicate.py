@@ -25,6 +25,7 @@ def _consume() -> Schema:
         counts=listing(obj(side=TEXT, result=TEXT, copies=WHOLE)),
         completed=WHOLE,
         failed=WHOLE,
+        not_read=listing(obj(side=TEXT, code=TEXT, message=TEXT, hint=TEXT)),
         seconds=NUMBER,
         ended_by=TEXT,
     )

@@ -34,6 +34,7 @@ from sbpair.core.forecast import of_syphon_hour
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.rewrite import TtlMode
+from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 from sbpair.render.service import ServiceMetrics
 
@@ -106,6 +107,8 @@ def syphon(
     if poll_seconds < 1:
         raise UsageError(f"--poll is one second or more, not {poll}.")
     request = make_request(chosen, MoveOptions(queue, dlq, to, path, session, where, rate, concurrency, ttl))
+    if ledger is not None:
+        check_writable(ledger)
     service = ServiceOptions(poll_seconds, ledger, resume, metrics_host, metrics_on, metrics_to)
 
     async def work(stop: asyncio.Event) -> "DrainReport":

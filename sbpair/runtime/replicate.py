@@ -25,6 +25,7 @@ from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received
 from sbpair.core.ownership import Terms
 from sbpair.core.retry import SYPHON, Backoff
 from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
+from sbpair.runtime.bounded import abandoning
 from sbpair.runtime.dual_sender import Side
 from sbpair.runtime.handlers import Handler
 from sbpair.runtime.leases import spawn
@@ -35,6 +36,7 @@ from sbpair.tasks import end
 ACCEPT_WAIT_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 0.1
 """Before the next session is asked for when none waited; the service has looked for one for long."""
+CONFIRM_SECONDS = 10.0
 LEAVING_SECONDS = 30.0
 """Bound of winding up after a stop, on top of the handlers' grace."""
 
@@ -81,6 +83,8 @@ class ConsumeReport:
     seconds: float
     ended_by: str
     """`stop`, `idle`, `count`."""
+    unread: tuple[tuple[str, ServiceError], ...] = ()
+    """(side, why) of sides that did not answer in the end: that nothing came from them means nothing."""
 
     def total(self, result: str) -> int:
         return sum(count for _, which, count in self.counts if which == result)
@@ -107,6 +111,8 @@ class _Consumer:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._visits: set[asyncio.Task[None]] = set()
         self._active_at = clock.monotonic()
+        self._answered: set[Side] = set()
+        self._unread: dict[Side, ServiceError] = {}
         self._fatal: SbpairError | None = None
         self._room = {side: asyncio.Semaphore(request.sessions) for side in Side}
         self._setup = Setup(
@@ -147,8 +153,28 @@ class _Consumer:
         unexpected = [error for one in working if not one.cancelled() and (error := one.exception()) is not None]
         if self._fatal is not None or unexpected:
             raise self._fatal or unexpected[0]
+        if self._ended_by == "idle":
+            await asyncio.gather(*(self._confirm(side) for side in self._request.sides))
         counts = tuple((side, result, count) for (side, result), count in sorted(self._counts.items()))
-        return ConsumeReport(counts, self._clock.monotonic() - began, self._ended_by)
+        unread = tuple((side.value, error) for side, error in self._unread.items())
+        return ConsumeReport(counts, self._clock.monotonic() - began, self._ended_by, unread)
+
+    async def _confirm(self, side: Side) -> None:
+        """Whether a side from which nothing came is there at all; that no session waits takes it long to say."""
+        if side in self._answered or side in self._unread:
+            return
+        receiver = self._sides[side].receiver(self._request.queue)
+        try:
+            what = f"Browse of {self._request.queue} ({side})"
+            await abandoning(CONFIRM_SECONDS, receiver.peek(1), what=what, entity=self._request.queue)
+        except ServiceError as error:
+            self._unread[side] = error
+        finally:
+            await close_quietly(receiver)
+
+    def _heard(self, side: Side) -> None:
+        self._answered.add(side)
+        self._unread.pop(side, None)
 
     async def _leave(self) -> None:
         """Visits end by themselves, with the handlers' grace; what takes longer is cut off, and is taken over later."""
@@ -195,14 +221,17 @@ class _Consumer:
             try:
                 first = await receiver.receive(self._setup.window, wait_seconds=ACCEPT_WAIT_SECONDS)
                 failures = 0
+                self._heard(side)
                 taken = bool(first)
                 if taken:
                     spawn(self._visit(side, receiver, first), self._visits, name=f"visit-{side}")
             except (SessionUnavailableError, LockLostError):
                 failures = 0
+                self._heard(side)
                 await self._clock.sleep(ASK_AGAIN_SECONDS)
             except ServiceError as error:
                 failures += 1
+                self._unread[side] = error
                 await self._pause(side, error, failures)
             finally:
                 if not taken:

@@ -322,6 +322,22 @@ async def test_a_lost_session_lock_does_not_disturb_the_work(both: Stage) -> Non
     assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
 
 
+async def test_idle_because_a_side_does_not_answer_is_told(both: Stage) -> None:
+    await both.send(("s", "m1"))
+    both.dark(SECONDARY)
+    report = await both.consume(until_idle_seconds=1.0)
+    assert (report.total("completed"), report.ended_by) == (1, "idle")
+    assert [(side, error.code) for side, error in report.unread] == [(SECONDARY.value, "connection-lost")]
+
+
+async def test_idle_before_a_side_could_answer_is_confirmed_with_a_browse(both: Stage) -> None:
+    both.emulator.faults(PRIMARY.value).add("fail:operation=management,condition=amqp:not-found")
+    report = await both.consume(until_idle_seconds=0.5)
+    assert [side for side, _ in report.unread] == [PRIMARY.value], (
+        "no session came from either, only one can be browsed"
+    )
+
+
 async def test_a_count_ends_it(both: Stage) -> None:
     await both.send(*messages(1, 5))
     report = await both.consume(max_messages=2, until_idle_seconds=None)
