@@ -1,5 +1,6 @@
 """How a namespace is reached: host, credential by name, transport. Secrets never show in a repr, log or traceback."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,12 +81,19 @@ class NamespaceAccess:
     """Base URL of ARM where it is not the public cloud's."""
 
 
+HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?")
+"""A host name or address, with or without a port."""
+
+
 def parse_connection_string(text: str) -> dict[str, str]:
     """Split `Endpoint=sb://host/;SharedAccessKeyName=...;SharedAccessKey=...` into a dict with lower-case keys.
 
     Raises:
-        ConfigurationError: no Endpoint, or a part without `=`. The text itself is never repeated in the message.
+        ConfigurationError: no Endpoint with a host, or a part without `=`. The text itself is never repeated in the
+            message.
     """
+    if not text.isprintable():
+        raise ConfigurationError("A connection string is one line; this one has control characters in it.")
     parts: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         key, separator, value = part.partition("=")
@@ -94,7 +102,20 @@ def parse_connection_string(text: str) -> dict[str, str]:
         parts[key.strip().lower()] = value.strip()
     if not parts.get("endpoint", "").lower().startswith("sb://"):
         raise ConfigurationError("The connection string has no `Endpoint=sb://...` part.")
+    if not HOST.fullmatch(_host_in(parts["endpoint"])):
+        raise ConfigurationError("The `Endpoint=sb://...` part of the connection string names no host.")
     return parts
+
+
+def _host_in(endpoint: str) -> str:
+    return endpoint.split("://", 1)[1].split("/", 1)[0]
+
+
+def entity_path_of(access: NamespaceAccess) -> str | None:
+    """The one entity that the connection string is for (`EntityPath=...`), if it is for one only."""
+    if access.connection_string is None:
+        return None
+    return parse_connection_string(access.connection_string.reveal()).get("entitypath", "").strip("/") or None
 
 
 def credential_name(access: NamespaceAccess) -> str:
@@ -107,8 +128,7 @@ def credential_name(access: NamespaceAccess) -> str:
 
 def host_of(connection_string: str) -> str:
     """Host (and port, if any) of a connection string's endpoint."""
-    endpoint = parse_connection_string(connection_string)["endpoint"]
-    return endpoint.split("://", 1)[1].split("/", 1)[0]
+    return _host_in(parse_connection_string(connection_string)["endpoint"])
 
 
 def label_of(namespace: str) -> str:

@@ -22,6 +22,7 @@ TIMESPAN = "com.microsoft:timespan"
 TICKS_PER_MS = 10_000
 MAX_TICKS = 2**63 - 1
 """TimeSpan.MaxValue: never."""
+_MAX_SECONDS = MAX_TICKS / TICKS_PER_MS / 1000
 MAX_HEADER_TTL_MS = 2**32 - 1
 """What the header's ttl can say, 49.7 days; a longer one needs creation-time and absolute-expiry-time."""
 INVALID_PROPERTY = "InvalidBacklogProperty"
@@ -72,7 +73,9 @@ def _ticks(value: Any) -> int | None:
         return int(value) * TICKS_PER_MS
     if isinstance(value, str):
         seconds = _duration_seconds(str(value))
-        return None if seconds is None else round(seconds * 1000) * TICKS_PER_MS
+        if seconds is None:
+            return None
+        return round(seconds * 1000) * TICKS_PER_MS if seconds < _MAX_SECONDS else MAX_TICKS
     return None
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 from sbpair.core.prices import UNITS, Band, Meter, PriceTable
 
 STEP_BYTES = 64 * 1024
 """A message is billed per started 64 KB (seed 000; Service Bus pricing)."""
 _CENT = Decimal("0.01")
+_WIDE = Context(prec=100)
+"""Digits enough for any sum of money; the default of 28 is not for one of absurd but countable numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def quantity_costing(money: Decimal, bands: tuple[Band, ...]) -> Decimal | None:
 
 def to_cents(amount: Decimal) -> Decimal:
     """Rounded for display, half up."""
-    return amount.quantize(_CENT, ROUND_HALF_UP)
+    return amount.quantize(_CENT, ROUND_HALF_UP, _WIDE)
 
 
 def _plain(number: Decimal) -> str:

@@ -1,12 +1,15 @@
 """Durations as people and the service write them: `1h30m`, `250ms`, `PT1M`, `P10675199DT2H48M5.4775807S` (never)."""
 
+import math
 import re
 
 from sbpair.core.errors import UsageError
+from sbpair.core.wording import quoted
 
 NEVER_DAYS = 10_675_199
 """Whole days of TimeSpan.MaxValue, which the service writes for "never"."""
 
+_MOST_CHARACTERS = 100
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
 _ISO = re.compile(
@@ -20,9 +23,9 @@ def parse_duration(text: str) -> float:
     Raises:
         UsageError: anything else, in particular a number without a unit.
     """
-    seconds = _parse(text.strip())
-    if seconds is None:
-        raise UsageError(f"{text!r} is not a duration. Write 30s, 5m, 1h30m, 250ms, 2d or PT1M.")
+    seconds = _parse(text.strip()) if len(text) <= _MOST_CHARACTERS else None
+    if seconds is None or seconds == math.inf:
+        raise UsageError(f"{quoted(text)} is not a duration. Write 30s, 5m, 1h30m, 250ms, 2d or PT1M.")
     return seconds
 
 

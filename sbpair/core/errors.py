@@ -45,6 +45,8 @@ nothing changed. Sources: seed 001 (which errors start the failover timer), the 
 from enum import StrEnum
 from typing import Self
 
+from sbpair.core.wording import scrub
+
 
 class Category(StrEnum):
     """What an error means for failover: the key of the policy table in `core.failover`."""
@@ -66,7 +68,8 @@ class Category(StrEnum):
 class SbpairError(Exception):
     """Base of all errors. `message` says what was tried and what happened, `hint` the next step.
 
-    `code` is stable and appears in JSON output; `exit_name` is the name in the exit code table.
+    Whatever an error repeats of its input, no key, signature or token is in its texts. `code` is stable and appears in
+    JSON output; `exit_name` is the name in the exit code table.
     """
 
     code = "error"
@@ -74,10 +77,10 @@ class SbpairError(Exception):
     hint = ""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = scrub(message)
+        super().__init__(self.message)
         if hint is not None:
-            self.hint = hint
+            self.hint = scrub(hint)
 
     def with_state(self, state: str) -> Self:
         """This error, saying too what became of the work: `Nothing was changed.`"""

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from sbpair.core.errors import InvalidNameError
+from sbpair.core.wording import quoted
 
 BACKLOG_INFIX = "x-servicebus-transfer"
 MAX_ENTITY_PATH_CHARACTERS = 260
@@ -49,8 +50,8 @@ def check_namespace_label(label: str) -> str:
     """
     if not _NAMESPACE.fullmatch(label) or label.lower().endswith(_FORBIDDEN_ENDINGS):
         raise InvalidNameError(
-            f"{label!r} is not a namespace name: 6 to 50 letters, digits and hyphens, beginning with a letter, ending "
-            "with a letter or digit, and not with -sb or -mgmt."
+            f"{quoted(label)} is not a namespace name: 6 to 50 letters, digits and hyphens, beginning with a letter, "
+            "ending with a letter or digit, and not with -sb or -mgmt."
         )
     return label
 
@@ -86,7 +87,7 @@ def backlog_queue_path(primary: str, index: int) -> str:
 
 def parse_backlog_queue_path(path: str) -> BacklogName | None:
     """Take a backlog queue path apart; None for any other path. Case does not matter (entity names have none)."""
-    match = _BACKLOG.fullmatch(path)
+    match = _BACKLOG.fullmatch(path) if len(path) <= MAX_ENTITY_PATH_CHARACTERS else None
     return BacklogName(match[1].lower(), int(match[2])) if match else None
 
 

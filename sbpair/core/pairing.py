@@ -9,9 +9,12 @@ from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import QueueSettings, Tier
 from sbpair.core.errors import SameNamespaceError, UsageError
 from sbpair.core.names import backlog_queue_path
+from sbpair.core.wording import quoted
 
 MINUTE_SECONDS = 60.0
 DEFAULT_BACKLOG_QUEUE_COUNT = 10
+MAX_BACKLOG_QUEUE_COUNT = 10_000
+"""As many queues as a namespace can have (Service Bus quotas)."""
 MAX_FAILOVER_INTERVAL_SECONDS = 60 * MINUTE_SECONDS
 MIN_PING_INTERVAL_SECONDS = 1.0
 MAX_PING_INTERVAL_SECONDS = 30 * MINUTE_SECONDS
@@ -45,8 +48,11 @@ class SendAvailabilityOptions:
     ping_interval_seconds: float = MINUTE_SECONDS
 
     def __post_init__(self) -> None:
-        if self.backlog_queue_count < 1:
-            raise UsageError(f"The number of backlog queues is 1 or more, not {self.backlog_queue_count}.")
+        if not 1 <= self.backlog_queue_count <= MAX_BACKLOG_QUEUE_COUNT:
+            raise UsageError(
+                f"The number of backlog queues is 1 to {MAX_BACKLOG_QUEUE_COUNT:,}, "
+                f"not {quoted(self.backlog_queue_count)}."
+            )
         if not 0 <= self.failover_interval_seconds <= MAX_FAILOVER_INTERVAL_SECONDS:
             raise UsageError(f"The failover interval is 0 to 60 minutes, not {self.failover_interval_seconds:g} s.")
         if not MIN_PING_INTERVAL_SECONDS <= self.ping_interval_seconds <= MAX_PING_INTERVAL_SECONDS:

@@ -5,6 +5,7 @@ file that is only half understood would lead to a wrong deletion. The JSON Schem
 """
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from functools import cache
 from typing import Any, TypeVar, Union
 
 from sbpair.core.errors import UsageError
+from sbpair.core.wording import quoted
 
 T = TypeVar("T")
 
@@ -122,7 +124,7 @@ def _read_dataclass(kind: type, data: Any, where: str) -> Any:
     hints = _hints(kind)
     unknown = sorted(str(key) for key in data if key not in hints)
     if unknown:
-        raise UsageError(f"{where}: unknown key {unknown[0]!r}.")
+        raise UsageError(f"{where}: unknown key {quoted(unknown[0])}.")
     missing = [field.name for field in dataclasses.fields(kind) if _required(field) and field.name not in data]
     if missing:
         raise UsageError(f"{where}: {missing[0]!r} is missing.")
@@ -137,6 +139,8 @@ def _read_enum(kind: type[Enum], data: Any, where: str) -> Enum:
 
 
 def _read_scalar(kind: type, data: Any, where: str) -> Any:
+    if kind in (float, int) and _is_out_of_range(data):
+        raise _wrong(where, "a number of at most 64 bits", data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if kind in (Decimal, Fraction):
@@ -151,5 +155,12 @@ def _read_scalar(kind: type, data: Any, where: str) -> Any:
     return data
 
 
+def _is_out_of_range(data: Any) -> bool:
+    """Whether nothing that counts or measures here can be so large."""
+    if isinstance(data, int):
+        return not -(2**63) <= data < 2**63
+    return isinstance(data, float) and not math.isfinite(data)
+
+
 def _wrong(where: str, wanted: str, data: Any) -> UsageError:
-    return UsageError(f"{where}: {str(data)[:60]!r} is not {wanted}.")
+    return UsageError(f"{where}: {quoted(data if isinstance(data, str) else quoted(data))} is not {wanted}.")

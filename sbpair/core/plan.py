@@ -18,6 +18,7 @@ from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, backlog_settings
 from sbpair.core.plain import from_plain, to_plain
 from sbpair.core.snapshot import QueueSeen, Snapshot, check_format_version
+from sbpair.core.wording import quoted
 
 FORMAT_VERSION = 1
 
@@ -144,7 +145,7 @@ class Plan:
 
 def _check_step(step: Step, where: str) -> None:
     if parse_backlog_queue_path(step.queue) is None:
-        raise UsageError(f"{where}: {step.queue!r} is not a backlog queue; a plan touches no other queue.")
+        raise UsageError(f"{where}: {quoted(step.queue)} is not a backlog queue; a plan touches no other queue.")
     if step.kind in (StepKind.CREATE, StepKind.UPDATE) and step.settings is None:
         raise UsageError(f"{where}: a step of kind {step.kind} needs 'settings'.")
     if step.kind in (StepKind.UPDATE, StepKind.DELETE) and step.expected is None:

@@ -12,7 +12,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from sbpair.core.errors import UsageError
-from sbpair.core.prices import Band, Meter, PriceTable, check_bands
+from sbpair.core.prices import Band, Meter, PriceTable, check_bands, is_countable
+from sbpair.core.wording import quoted, shortened
 
 YAML_VERSION = 1
 _SERVICE = "service bus"
@@ -79,7 +80,7 @@ def _check_one(rows: Sequence[_Row], what: str, values: Sequence[str], option: s
     other = next((index for index, value in enumerate(values) if value != values[0]), None)
     if other is not None:
         raise UsageError(
-            f"{rows[other].where}: {what} {values[other]}, but {rows[0].where} has {values[0]}.",
+            f"{rows[other].where}: {what} {shortened(values[other])}, but {rows[0].where} has {shortened(values[0])}.",
             hint=f"Choose one with {option}.",
         )
 
@@ -117,7 +118,9 @@ def _row(item: Any, where: str) -> _Row | None:
     meter = _METERS.get((name, unit))
     if meter is None:
         if name in _KNOWN_NAMES and (name, unit) not in _DELIBERATELY_LEFT_OUT:
-            raise UsageError(f"{where}: {item['meterName']!r} is priced per unknown unit {item['unitOfMeasure']!r}.")
+            raise UsageError(
+                f"{where}: {quoted(item['meterName'])} is priced per unknown unit {quoted(item['unitOfMeasure'])}."
+            )
         return None
     return _Row(
         where=where,
@@ -147,14 +150,14 @@ def exact(value: Any, where: str) -> Decimal:
     """A non-negative price or quantity as it is written: 0.8 is 0.8, not its binary neighbour.
 
     Raises:
-        UsageError: no number, not finite, or negative.
+        UsageError: no number, not finite, negative, or beyond what arithmetic with money is exact for.
     """
     try:
         number = None if isinstance(value, bool) or value is None else Decimal(str(value))
-    except InvalidOperation:
+    except (InvalidOperation, ValueError, RecursionError):
         number = None
-    if number is None or not number.is_finite() or number < 0:
-        raise UsageError(f"{where} is {value!r}, not a number of 0 or more.")
+    if number is None or not is_countable(number) or number < 0:
+        raise UsageError(f"{where} is {quoted(value)}, not a number of 0 or more.")
     whole = number.to_integral_value()
     return whole if whole == number else number
 
@@ -198,12 +201,12 @@ def from_yaml(data: Any, *, source: str = "price file") -> PriceTable:
     keys = ("version", "region", "currency", "date", "meters")
     for key in data:
         if key not in keys:
-            raise UsageError(f"{source}: unknown key {key!r}; known: {', '.join(keys)}.")
+            raise UsageError(f"{source}: unknown key {quoted(key)}; known: {', '.join(keys)}.")
     for key in keys:
         if key not in data:
             raise UsageError(f"{source}: {key!r} is missing.")
     if data["version"] != YAML_VERSION:
-        raise UsageError(f"{source}: version {data['version']!r}; this release reads version {YAML_VERSION}.")
+        raise UsageError(f"{source}: version {quoted(data['version'])}; this release reads version {YAML_VERSION}.")
     if not isinstance(data["meters"], Mapping) or not data["meters"]:
         raise UsageError(f"{source}: 'meters' is not a mapping with at least one meter.")
     return PriceTable(
@@ -211,7 +214,7 @@ def from_yaml(data: Any, *, source: str = "price file") -> PriceTable:
         currency=_text(data, "currency", source).upper(),
         dated=_date(data["date"], source),
         source=source,
-        meters=tuple(_yaml_meter(str(name), value, source) for name, value in data["meters"].items()),
+        meters=tuple(_yaml_meter(name, value, source) for name, value in data["meters"].items()),
     )
 
 
@@ -222,15 +225,17 @@ def _date(value: Any, source: str) -> str:
     try:
         return datetime.date.fromisoformat(str(value)).isoformat()
     except ValueError:
-        raise UsageError(f"{source}: date {value!r} is not written like 2026-11-01.") from None
+        raise UsageError(f"{source}: date {quoted(value)} is not written like 2026-11-01.") from None
 
 
-def _yaml_meter(name: str, value: Any, source: str) -> tuple[Meter, tuple[Band, ...]]:
-    where = f"{source}: meters.{name}"
+def _yaml_meter(name: Any, value: Any, source: str) -> tuple[Meter, tuple[Band, ...]]:
     try:
         meter = Meter(name)
     except ValueError:
-        raise UsageError(f"{where}: no such meter; known: {', '.join(Meter)}.") from None
+        raise UsageError(
+            f"{source}: meters.{shortened(str(name))}: no such meter; known: {', '.join(Meter)}."
+        ) from None
+    where = f"{source}: meters.{name}"
     tiers = value if isinstance(value, Mapping) else {0: value}
     bands = tuple(
         sorted(

@@ -47,6 +47,21 @@ UNITS: Mapping[Meter, MeterUnit] = {
 }
 
 
+_MOST_DIGITS_BEFORE_POINT = 15
+_MOST_DIGITS_AFTER_POINT = 30
+
+
+def is_countable(number: Decimal) -> bool:
+    """Whether a bill can have such a number: finite, below 10^15, and not written with more than 30 decimals.
+
+    `1e999999999` is a short text and a number with a billion digits.
+    """
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int):
+        return False
+    return number.adjusted() < _MOST_DIGITS_BEFORE_POINT and exponent >= -_MOST_DIGITS_AFTER_POINT
+
+
 @dataclass(frozen=True, slots=True)
 class Band:
     """From `start` (in the meter's unit) on, each further unit costs `unit_price`."""

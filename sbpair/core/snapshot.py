@@ -17,6 +17,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.plain import from_plain, to_plain
+from sbpair.core.wording import quoted
 
 FORMAT_VERSION = 1
 NOT_ASKED = "not-asked"
@@ -277,6 +278,6 @@ def check_format_version(data: Any, what: str, supported: int) -> None:
     version = data.get("format_version")
     if version != supported or isinstance(version, bool):
         raise UsageError(
-            f"This {what} has format version {version!r}; this release reads version {supported}.",
+            f"This {what} has format version {quoted(version)}; this release reads version {supported}.",
             hint=f"Write a new {what} with this release.",
         )

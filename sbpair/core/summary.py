@@ -1,10 +1,11 @@
 """What a person wants to see of a message: decoded for display, never to be encoded again."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
-from sbpair.amqp.types import Described, Timestamp
+from sbpair.amqp.types import Described
 from sbpair.core import aliases
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError
@@ -88,7 +89,7 @@ def _ttl_seconds(message: EncodedMessage, alias: Any) -> float | None:
         aliased = None  # shown among the application properties as it is
     header = message.field(Section.HEADER, HeaderField.TTL)
     milliseconds = aliased if aliased is not None else header
-    return None if milliseconds is None else int(milliseconds) / 1000
+    return int(milliseconds) / 1000 if _is_whole(milliseconds) else None
 
 
 def _scheduled_at(message: EncodedMessage, alias: Any) -> float | None:
@@ -98,7 +99,12 @@ def _scheduled_at(message: EncodedMessage, alias: Any) -> float | None:
         aliased = None  # as above
     annotation = message.entry(Section.MESSAGE_ANNOTATIONS, "x-opt-scheduled-enqueue-time")
     milliseconds = aliased if aliased is not None else annotation
-    return int(milliseconds) / 1000 if isinstance(milliseconds, Timestamp | int) else None
+    return int(milliseconds) / 1000 if _is_whole(milliseconds) else None
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a field that ought to be a number is one: a sender may have put anything there."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _unreadable(payload: bytes, why: str) -> MessageSummary:
@@ -123,9 +129,10 @@ def _unreadable(payload: bytes, why: str) -> MessageSummary:
 
 
 def plain(value: Any) -> Any:
-    """A decoded AMQP value as JSON can show it: bytes as hex, a time span in seconds, times as epoch milliseconds."""
+    """A decoded AMQP value as JSON can show it: bytes as hex, a time span in seconds, times as epoch milliseconds,
+    and as text the numbers that JSON has not (`nan`, `inf`)."""
     if isinstance(value, Described):
-        if value.descriptor == aliases.TIMESPAN:
+        if value.descriptor == aliases.TIMESPAN and _is_whole(value.value):
             return {"timespan_seconds": int(value.value) / aliases.TICKS_PER_MS / 1000}
         return {"descriptor": plain(value.descriptor), "value": plain(value.value)}
     if isinstance(value, bytes):
@@ -135,7 +142,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
-        return float(value)
+        return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -23,7 +23,8 @@ from typing import Any
 from sbpair.core.cost import Flow
 from sbpair.core.errors import UsageError
 from sbpair.core.names import parse_backlog_queue_path
-from sbpair.core.prices import MILLION, UNITS, Meter
+from sbpair.core.prices import MILLION, UNITS, Meter, is_countable
+from sbpair.core.wording import quoted
 
 
 class Field(StrEnum):
@@ -66,11 +67,13 @@ _METERS = {
     "premiummessagingunits": Meter.PREMIUM_UNIT,
 }
 _NOT_USAGE = frozenset({"purchase", "refund", "tax", "credit", "adjustment"})
-_UNIT = re.compile(r"(?P<number>[\d,]*\.?\d*)\s*(?P<scale>[km](?![a-z]))?s?[\s/]*(?P<name>[a-z ]*)", re.IGNORECASE)
+_UNIT = re.compile(r"(?P<number>[\d,]*(?:\.\d*)?)\s*(?P<scale>[km](?![a-z]))?s?[\s/]*(?P<name>[a-z ]*)", re.IGNORECASE)
 _SCALES = {"": 1, "k": 1000, "m": MILLION}
 _ISO_MONTH = re.compile(r"(\d{4})-?(\d{2})-?\d{2}(?:[T ].*)?")
 _US_DATE = re.compile(r"(\d{1,2})/\d{1,2}/(\d{4})(?:\s.*)?")
 _HOURS_A_DAY = 24
+_MOST_MESSAGES = 10**15
+"""More than this a metric does not count in a minute, a day or a month."""
 
 
 def column_key(header: str) -> str:
@@ -151,9 +154,9 @@ def _month(text: str, where: str) -> str:
     elif match := _US_DATE.fullmatch(text):
         year, month = match[2], match[1]
     else:
-        raise UsageError(f"{where}: {text!r} is not a date such as 2026-02-28 or 02/28/2026.")
+        raise UsageError(f"{where}: {quoted(text)} is not a date such as 2026-02-28 or 02/28/2026.")
     if not 1 <= int(month) <= 12:
-        raise UsageError(f"{where}: {text!r} has no month {int(month)}.")
+        raise UsageError(f"{where}: {quoted(text)} has no month {int(month)}.")
     return f"{year}-{int(month):02}"
 
 
@@ -162,8 +165,8 @@ def _decimal(text: str, where: str, what: str) -> Decimal:
         value = Decimal(text.replace(",", ""))
     except InvalidOperation:
         value = Decimal("NaN")
-    if not value.is_finite():
-        raise UsageError(f"{where}: the {what} {text!r} is not a number.")
+    if not is_countable(value):
+        raise UsageError(f"{where}: the {what} {quoted(text)} is not a number.")
     return value
 
 
@@ -171,10 +174,10 @@ def _counted_in(unit: str, meter: Meter | None, month: str, where: str) -> Decim
     """How many single operations, hours or connections one of the row's units is: 1M, 10K, 1/Hour, 100 Hours."""
     if not unit:
         return Decimal(UNITS[meter].size if meter is not None else 1)
-    match = _UNIT.fullmatch(unit.strip())
-    if match is None:
-        raise UsageError(f"{where}: the unit {unit!r} is not known; units are such as 1M, 10K, 1 Hour.")
-    number = Decimal(match["number"].replace(",", "") or "1")
+    match = _UNIT.fullmatch(" ".join(unit.split()))
+    number = _decimal(match["number"] or "1", where, "unit") if match is not None else None
+    if match is None or number is None:
+        raise UsageError(f"{where}: the unit {quoted(unit)} is not known; units are such as 1M, 10K, 1 Hour.")
     by_the_month = meter is Meter.STANDARD_BASE and match["name"].strip().lower() in ("month", "months")
     return number * _SCALES[(match["scale"] or "").lower()] * (_hours(month) if by_the_month else 1)
 
@@ -323,7 +326,7 @@ def _seconds(timespan: Any, name: str) -> float:
     except (ValueError, TypeError):
         seconds = 0.0
     if seconds <= 0:
-        raise UsageError(f"{name}: `timespan` is {timespan!r}, not two times with a `/` between them.")
+        raise UsageError(f"{name}: `timespan` is {quoted(timespan)}, not two times with a `/` between them.")
     return seconds
 
 
@@ -332,19 +335,38 @@ def _totals(metrics: Sequence[Any], where: str) -> Iterator[tuple[str, str, Metr
         try:
             name = column_key(entry["name"]["value"])
             namespace = _namespace(str(entry.get("id", "")))
-            series = entry["timeseries"]
-        except (TypeError, KeyError, AttributeError):
-            raise UsageError(f"{where}: metric {number} has no `name` and `timeseries`.") from None
-        if name not in list(Metric):
-            continue
-        for one in series:
-            values = {column_key(pair["name"]["value"]): pair["value"] for pair in one.get("metadatavalues") or ()}
-            points = one.get("data") or ()
-            if points and not any("total" in point for point in points):
-                raise UsageError(f"{where}: {entry['name']['value']} has no totals; ask for --aggregation Total.")
-            total = sum(Fraction(str(point.get("total") or 0)) for point in points)
-            entity = str(values.get("entityname", ""))
-            yield namespace, "" if entity == "-NamespaceOnlyMetric-" else entity, Metric(name), math.ceil(total)
+            series = [_read_series(one) for one in entry["timeseries"]] if name in list(Metric) else []
+        except (TypeError, KeyError, AttributeError, ValueError):
+            raise UsageError(
+                f"{where}: metric {number} has no `name` and `timeseries`, or not as metrics do."
+            ) from None
+        for entity, totals in series:
+            if totals and all(total is _NO_TOTAL for total in totals):
+                raise UsageError(f"{where}: {name} has no totals; ask for --aggregation Total.")
+            counted = sum((_count(total, f"{where}: {name}") for total in totals), Decimal(0))
+            yield namespace, "" if entity == "-NamespaceOnlyMetric-" else entity, Metric(name), math.ceil(counted)
+
+
+_NO_TOTAL = object()
+
+
+def _read_series(one: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Entity and totals of one series; what is not like that raises what Python raises."""
+    values = {column_key(pair["name"]["value"]): pair["value"] for pair in one.get("metadatavalues") or ()}
+    totals = [point.get("total", _NO_TOTAL) for point in one.get("data") or ()]
+    return str(values.get("entityname", "")), totals
+
+
+def _count(total: Any, where: str) -> Decimal:
+    """One total; minutes in which nothing happened have none."""
+    if total is None or total is _NO_TOTAL:
+        return Decimal(0)
+    counted = (
+        _decimal(str(total), where, "total") if type(total) in (int, float) and abs(total) < _MOST_MESSAGES else None
+    )
+    if counted is None or counted < 0:
+        raise UsageError(f"{where}: the total {quoted(total)} is not a number of messages.")
+    return counted
 
 
 def _namespace(resource: str) -> str:

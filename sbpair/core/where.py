@@ -19,6 +19,7 @@ from typing import Any
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
 from sbpair.core.summary import MessageSummary
+from sbpair.core.wording import quoted
 
 _TIMES = frozenset({"enqueued_at", "scheduled_at"})
 _FROM_RECEIVED = frozenset({"sequence_number", "delivery_count", "enqueued_at", "source"})
@@ -96,7 +97,7 @@ def parse_where(text: str) -> Where:
         lexer.commenters = ""
         words = list(lexer)
     except ValueError as error:
-        raise UsageError(f"The filter {text!r} cannot be read: {error}.") from error
+        raise UsageError(f"The filter {quoted(text)} cannot be read: {error}.") from error
     rows: list[tuple[Comparison, ...]] = []
     for row in _split(words, "or"):
         rows.append(tuple(_comparison(part, text) for part in _split(row, "and")))
@@ -116,13 +117,13 @@ def _split(words: list[str], joint: str) -> list[list[str]]:
 def _comparison(words: list[str], text: str) -> Comparison:
     if len(words) != 3 or words[1].lower() not in _OPERATORS:
         raise UsageError(
-            f"{' '.join(words)!r} in the filter {text!r} is not `field operator value`.",
+            f"{quoted(' '.join(words))} in the filter {quoted(text)} is not `field operator value`.",
             hint=f"Operators are {' '.join(sorted(_OPERATORS))}; values with blanks need quotes.",
         )
     name, sign, value = words[0], words[1].lower(), words[2]
     if name not in FIELDS and not (name.startswith(_PROPERTIES) and len(name) > len(_PROPERTIES)):
         raise UsageError(
-            f"The filter has no field {name!r}.", hint=f"Fields are {', '.join(FIELDS)} and properties.NAME."
+            f"The filter has no field {quoted(name)}.", hint=f"Fields are {', '.join(FIELDS)} and properties.NAME."
         )
     if name in _TIMES:
         _epoch(value)
@@ -170,5 +171,5 @@ def _epoch(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} in the filter is not an ISO 8601 time.") from error
+        raise UsageError(f"{quoted(text)} in the filter is not an ISO 8601 time.") from error
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

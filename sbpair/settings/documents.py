@@ -1,11 +1,14 @@
-"""JSON and YAML files of unknown origin, read within bounds: size, depth, and what YAML aliases expand to.
+"""JSON and YAML of unknown origin, read within bounds: size, depth, and what YAML aliases expand to.
 
 Snapshots, plans and price tables are passed around between people; reading one must neither exhaust memory nor end in
 anything but a sentence.
 """
 
 import json
+import math
+from collections.abc import Iterable
 from decimal import Decimal
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ import yaml
 
 MOST_BYTES = 256 * 1024 * 1024
 """A snapshot of a full namespace (10,000 queues) is about 10 MB."""
+MOST_JSON_DEPTH = 100
 MOST_YAML_BYTES = 1024 * 1024
-MOST_YAML_NODES = 100_000
+MOST_YAML_NODES = 50_000
 MOST_YAML_DEPTH = 50
+_CHUNK_BYTES = 1024 * 1024
 
 
 class DocumentError(ValueError):
@@ -30,9 +35,9 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(most_bytes + 1)
-    except OSError as error:
-        raise DocumentError(error.strerror or str(error)) from error
+            data = _read_at_most(file, most_bytes + 1)
+    except (OSError, ValueError) as error:  # a ValueError: a name with a null in it
+        raise DocumentError(getattr(error, "strerror", None) or str(error)) from error
     if len(data) > most_bytes:
         raise DocumentError(f"it is larger than {most_bytes // (1024 * 1024)} MB")
     try:
@@ -41,22 +46,86 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
         raise DocumentError(f"byte {error.start} is not UTF-8") from error
 
 
-def parse_json(text: str, *, exact: bool = False) -> Any:
+def _read_at_most(file: BufferedReader, most_bytes: int) -> bytes:
+    """Piece by piece: asked for all at once, Python reserves the bound's memory for a file of any size."""
+    chunks: list[bytes] = []
+    left = most_bytes
+    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
+
+
+def parse_json(text: str | bytes, *, exact: bool = False) -> Any:
     """Value of a JSON document; with `exact`, numbers with a fraction as Decimal.
 
     Raises:
-        DocumentError: not JSON, NaN or infinity, or nested too deeply.
+        DocumentError: not JSON, NaN or infinity, a number that is too long, half a character, or nested too deeply.
     """
     try:
-        return json.loads(text, parse_float=Decimal if exact else None, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_float=Decimal if exact else None, parse_constant=_refuse_constant)
+        _check_json(value)
     except RecursionError as error:
         raise DocumentError("it is nested too deeply") from error
     except ValueError as error:
         raise DocumentError(f"not valid JSON: {error}") from error
+    return value
+
+
+def _check_json(value: Any) -> None:
+    """Refuse with ValueError what no later reader has to reckon with: depth, 1e999, and lone halves of a surrogate
+    pair, which cannot be written anywhere again."""
+    level: list[Any] = [value]
+    for _ in range(MOST_JSON_DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                _check_texts(item)
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, str):
+                _check_texts((item,))
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise ValueError("a number is too large")
+        if not below:
+            return
+        level = below
+    raise ValueError("it is nested too deeply")
+
+
+def _check_texts(texts: Iterable[str]) -> None:
+    for text in texts:
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ValueError("a text has half a character (a lone surrogate) in it") from None
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Stops at the bounds instead of looking at them afterwards: what is beyond is not even scanned."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        self._nodes += 1
+        if self._depth > MOST_YAML_DEPTH + 1:
+            raise DocumentError("it is nested too deeply")
+        if self._nodes > MOST_YAML_NODES:
+            raise DocumentError(f"it has more than {MOST_YAML_NODES:,} values")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
@@ -67,10 +136,7 @@ def compose_yaml(text: str) -> yaml.Node | None:
     """
     if len(text) > MOST_YAML_BYTES:
         raise DocumentError(f"it is larger than {MOST_YAML_BYTES // (1024 * 1024)} MB")
-    try:
-        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    except RecursionError as error:
-        raise DocumentError("it is nested too deeply") from error
+    node: yaml.Node | None = yaml.compose(text, Loader=_BoundedLoader)
     if node is not None and _expanded(node, {}, 0) > MOST_YAML_NODES:
         raise DocumentError("its aliases expand to too much")
     return node
@@ -84,9 +150,41 @@ def parse_yaml(text: str) -> Any:
     """
     try:
         node = compose_yaml(text)
-        return None if node is None else yaml.SafeLoader("").construct_document(node)
+        return None if node is None else construct_yaml(yaml.SafeLoader(""), node)
     except yaml.YAMLError as error:
-        raise DocumentError(f"not valid YAML: {' '.join(str(error).split())}") from error
+        problem, line = yaml_problem(error)
+        raise DocumentError(f"not valid YAML: {problem}" + (f" (line {line})" if line else "")) from error
+
+
+def construct_yaml(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """The plain value of a node.
+
+    Raises:
+        yaml.YAMLError: the node is not of the type that its tag or its looks say (`2026-13-45`, `!!int nine`).
+    """
+    try:
+        return loader.construct_object(node, deep=True)
+    except yaml.YAMLError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        kind = node.tag.rpartition(":")[2]
+        raise yaml.constructor.ConstructorError(
+            None, None, f"a value here is not the {kind} it looks like; quote it if it is a text", node.start_mark
+        ) from error
+
+
+def yaml_problem(error: yaml.YAMLError) -> tuple[str, int | None]:
+    """What is wrong, and in which line if that is known. The line is not repeated: it may hold anything."""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+    mark = getattr(error, "problem_mark", None)
+    return str(problem), None if mark is None else mark.line + 1
+
+
+def _check_scalar(node: yaml.ScalarNode) -> None:
+    try:
+        _check_texts((node.value,))
+    except ValueError as error:
+        raise DocumentError(f"line {node.start_mark.line + 1}: {error}") from error
 
 
 def _expanded(node: yaml.Node, known: dict[int, int | None], depth: int) -> int:
@@ -106,6 +204,8 @@ def _expanded(node: yaml.Node, known: dict[int, int | None], depth: int) -> int:
         if isinstance(node, yaml.SequenceNode)
         else []
     )
+    if isinstance(node, yaml.ScalarNode):
+        _check_scalar(node)
     total = 1 + sum(_expanded(child, known, depth + 1) for child in children)
     known[id(node)] = total
     return total

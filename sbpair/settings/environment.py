@@ -3,8 +3,18 @@
 import difflib
 from collections.abc import Iterator, Mapping
 
-from sbpair.core.errors import ConfigurationError, SbpairError
-from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, ROOT_KEYS, SIDES, Key, Sourced, secret_reference
+from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
+from sbpair.core.wording import quoted
+from sbpair.settings.keys import (
+    NAMESPACE_KEYS,
+    PAIR_KEYS,
+    ROOT_KEYS,
+    SIDES,
+    Key,
+    Sourced,
+    check_pair_name,
+    secret_reference,
+)
 
 ENVIRONMENT_PAIR = "environment"
 
@@ -24,9 +34,10 @@ def from_environment(environ: Mapping[str, str], base: Mapping[str, Sourced]) ->
         if name.startswith("SBPAIR_") and name not in known and not name.startswith(_OTHER_VARIABLES):
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigurationError(
-                f"Unknown environment variable {name}.", hint=f"Did you mean {near[0]}?" if near else None
+                f"Unknown environment variable {quoted(name)}.", hint=f"Did you mean {near[0]}?" if near else None
             )
     if environ.get("SBPAIR_PAIR"):
+        _check_pair(environ["SBPAIR_PAIR"])
         yield "default_pair", Sourced(environ["SBPAIR_PAIR"], "env SBPAIR_PAIR")
     for key in ROOT_KEYS[1:]:
         yield from _variable(environ, f"SBPAIR_{key.name.upper()}", key, key.name)
@@ -47,6 +58,13 @@ def _environment_target(environ: Mapping[str, str], base: Mapping[str, Sourced])
     chosen = environ.get("SBPAIR_PAIR") or (base["default_pair"].value if "default_pair" in base else None)
     names = {key.split(".")[1] for key in base if key.startswith("pairs.")}
     return str(chosen or (next(iter(names)) if len(names) == 1 else ENVIRONMENT_PAIR))
+
+
+def _check_pair(name: str) -> None:
+    try:
+        check_pair_name(name)
+    except UsageError as error:
+        raise ConfigurationError(f"SBPAIR_PAIR: {error.message}") from error
 
 
 def _variable(environ: Mapping[str, str], name: str, key: Key, target: str) -> Iterator[tuple[str, Sourced]]:

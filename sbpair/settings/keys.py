@@ -1,13 +1,16 @@
 """The keys of sbpair.yaml as one table: their checks, their documentation, the JSON Schema made from them."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sbpair.core.access import AuthMethod, ControlPlane, Transport
+from sbpair.core.access import HOST, AuthMethod, ControlPlane, Transport
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path
+from sbpair.core.pairing import MAX_BACKLOG_QUEUE_COUNT
+from sbpair.core.wording import quoted
 
 FILE_NAME = "sbpair.yaml"
 FORMAT_VERSION = 1
@@ -35,21 +38,59 @@ class Key:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UsageError("is not a text")
+    if not value.strip().isprintable():
+        raise UsageError("has control characters in it")
     return value.strip()
 
 
-def _count(value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.strip().isdigit():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError("is not a whole number of 1 or more")
-    return value
+def _namespace(value: Any) -> str:
+    """A name or host; whatever else is not repeated, as a connection string is easily put here."""
+    text = _text(value)
+    if not _NAME_OR_HOST.fullmatch(text):
+        raise UsageError("is neither the name nor the host of a namespace, such as contoso-weu")
+    return text
+
+
+_NAME_OR_HOST = re.compile(rf"(?:[a-z]+://)?{HOST.pattern}/?")
+
+
+def check_pair_name(name: str) -> str:
+    """Return `name` if a pair can be called so.
+
+    Raises:
+        UsageError: empty, over 100 characters, with a dot (which separates keys) or a control character.
+    """
+    if not name.strip() or len(name) > _MOST_NAME_CHARACTERS or "." in name or not name.isprintable():
+        raise UsageError(
+            f"{quoted(name)} is no name for a pair: 1 to {_MOST_NAME_CHARACTERS} characters, no dot, no control "
+            "character."
+        )
+    return name
+
+
+_MOST_NAME_CHARACTERS = 100
+
+
+def _count(most: int) -> Callable[[Any], int]:
+    def run(value: Any) -> int:
+        if isinstance(value, str) and value.isascii() and value.strip().isdigit() and len(value) <= _MOST_DIGITS:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError("is not a whole number of 1 or more")
+        if value > most:
+            raise UsageError(f"is more than {most:,}")
+        return value
+
+    return run
+
+
+_MOST_DIGITS = 18
 
 
 def _duration(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise UsageError("is not a duration: write 30s, 5m, 1h30m or PT1M")
-    return parse_duration(str(value))
+    return parse_duration(value if isinstance(value, str) else quoted(value))
 
 
 def _texts(check: Callable[[str], str]) -> Callable[[Any], tuple[str, ...]]:
@@ -68,7 +109,7 @@ def _one_of(enum: type[AuthMethod] | type[ControlPlane] | type[Transport]) -> Ca
             return enum(str(value))
         except ValueError:
             known = ", ".join(member.value for member in enum)
-            raise UsageError(f"is {value!r}; known: {known}") from None
+            raise UsageError(f"is {quoted(value)}; known: {known}") from None
 
     return run
 
@@ -91,8 +132,13 @@ _SECRET = {
 }
 
 NAMESPACE_KEYS = (
-    Key("namespace", _text, "Host or name of the namespace, e.g. contoso-weu.servicebus.windows.net", _STRING),
-    Key("connection_string", secret_reference, "Where the connection string is: {env: NAME} or {file: PATH}", _SECRET),
+    Key("namespace", _namespace, "Host or name of the namespace, e.g. contoso-weu.servicebus.windows.net", _STRING),
+    Key(
+        "connection_string",
+        secret_reference,
+        "Where the connection string is: {env: NAME} or {file: PATH}; one with EntityPath serves that entity alone",
+        _SECRET,
+    ),
     Key("auth", _one_of(AuthMethod), "Credential for this namespace", {"enum": [m.value for m in AuthMethod]}),
     Key("management", _one_of(ControlPlane), "Management API", {"enum": [m.value for m in ControlPlane]}),
     Key("transport", _one_of(Transport), "AMQP directly or over WebSocket", {"enum": [m.value for m in Transport]}),
@@ -102,7 +148,8 @@ NAMESPACE_KEYS = (
     Key("management_url", _text, "Base URL of ARM outside the public cloud", _STRING),
 )
 PAIR_KEYS = (
-    Key("backlog_queues", _count, "Number of backlog queues", {"type": "integer", "minimum": 1}, 10),
+    Key("backlog_queues", _count(MAX_BACKLOG_QUEUE_COUNT), "Number of backlog queues",
+        {"type": "integer", "minimum": 1, "maximum": MAX_BACKLOG_QUEUE_COUNT}, 10),
     Key("failover_interval", _duration, "Failures are borne this long before failover, 0 to 60m", _DURATION, 60.0),
     Key("ping_interval", _duration, "Pause between pings of an unavailable entity, 1s to 30m", _DURATION, 60.0),
     Key("entities", _texts(check_entity_path), "Queues and topics on the primary the applications send to",
@@ -112,7 +159,7 @@ PAIR_KEYS = (
     Key("environment", _text, "Shown in colour and in every destructive prompt", _STRING),
 )  # fmt: skip
 ROOT_KEYS = (
-    Key("version", _count, "Version of this format", {"const": FORMAT_VERSION}, FORMAT_VERSION),
+    Key("version", _count(10**9), "Version of this format", {"const": FORMAT_VERSION}, FORMAT_VERSION),
     Key("auth", _one_of(AuthMethod), "Credential for every namespace", {"enum": [m.value for m in AuthMethod]},
         AuthMethod.DEFAULT),
     Key("default_pair", _text, "The pair used when a command names none", _STRING),

@@ -19,12 +19,15 @@ from sbpair.core.access import (
 from sbpair.core.errors import ConfigurationError, InvalidNameError
 from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.core.wording import quoted
+from sbpair.settings.documents import DocumentError, read_text
 from sbpair.settings.environment import from_environment
 from sbpair.settings.files import config_files, read_file
 from sbpair.settings.keys import PAIR_KEYS, Sourced
 from sbpair.settings.state import LOCAL_PAIR, local_pair, remembered_default_pair
 
 PUBLIC_CLOUD_SUFFIX = ".servicebus.windows.net"
+MOST_SECRET_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Settings:
                 known = f"Known pairs: {', '.join(names)}." if names else "No pair is configured."
                 near = difflib.get_close_matches(chosen, names, n=1)
                 raise ConfigurationError(
-                    f"There is no pair named {chosen!r}. {known}",
+                    f"There is no pair named {quoted(chosen)}. {known}",
                     hint=f"Did you mean {near[0]!r}?" if near else HOW_TO_CONFIGURE,
                 )
             return chosen
@@ -155,17 +158,24 @@ def _read_secret(reference: Mapping[str, str], where: str, environ: Mapping[str,
     else:
         origin = f"file {name}"
         try:
-            text = Path(name).expanduser().read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{where}.connection_string: cannot read {origin}: {_why(error)}") from error
+            text = read_text(_home_in(name), most_bytes=MOST_SECRET_BYTES)
+        except DocumentError as error:
+            raise ConfigurationError(f"{where}.connection_string: cannot read {origin}: {error}") from error
     if not text.strip():
         raise ConfigurationError(f"{where}.connection_string: {origin} is empty or not set.")
-    parse_connection_string(text.strip())
+    try:
+        parse_connection_string(text.strip())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}.connection_string, from {origin}: {error.message}") from error
     return Secret(text.strip())
 
 
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror if isinstance(error, OSError) else "it is not UTF-8") or str(error)
+def _home_in(name: str) -> Path:
+    """The path with `~` written out, where there is such a home."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise DocumentError("there is no such home folder") from error
 
 
 def load(

@@ -9,9 +9,10 @@ from azure.core import exceptions as core_exceptions
 from azure.identity import CredentialUnavailableError
 from azure.servicebus import exceptions as sdk_exceptions
 
-from sbpair.azure.errors import WireError, kind_of_condition, scrub, translate, translating
+from sbpair.azure.errors import WireError, kind_of_condition, translate, translating
 from sbpair.core import errors
 from sbpair.core.errors import Category, ServiceError
+from sbpair.core.wording import scrub
 
 
 class Response:

@@ -1,6 +1,7 @@
 """Checks of the pair's backlog queues as such: do the right ones exist, in the right place, with the right settings?"""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from sbpair.core.audit.findings import Check, Found, Severity, View
 from sbpair.core.drift import Difference, differences
@@ -14,6 +15,7 @@ _OWN_CHECKS = {
     "forward_dead_lettered_messages_to",
 }
 """Properties with a check of their own, because they are worse than a difference."""
+_MOST_RANGES = 10
 _LOSES_MESSAGES = {"default_message_time_to_live_seconds", "auto_delete_on_idle_seconds"}
 
 
@@ -41,25 +43,20 @@ def _extra(view: View) -> Iterator[Found]:
 
 
 def _gaps(view: View) -> Iterator[Found]:
-    present = {name.index for name, _ in view.own_backlog()}
-    holes = [index for index in range(max(present, default=0)) if index not in present]
+    present = sorted({name.index for name, _ in view.own_backlog()})
+    holes = [(before + 1, after - 1) for before, after in pairwise((-1, *present)) if after > before + 1]
     if holes:
         yield Found(
             f"{view.pair.primary.label}/{BACKLOG_INFIX}",
-            f"The numbering has gaps: {_ranges(holes)} missing below index {max(present)}. Somebody deleted queues, or "
+            f"The numbering has gaps: {_ranges(holes)} missing below index {present[-1]}. Somebody deleted queues, or "
             "creating them failed half-way.",
         )
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """`2, 5-7` for ascending numbers."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1] = [runs[-1][0], number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+def _ranges(runs: Sequence[tuple[int, int]]) -> str:
+    """`2, 5-7`, the first few of them."""
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_MOST_RANGES]]
+    return ", ".join(shown) + (f" and {len(runs) - _MOST_RANGES} more" if len(runs) > _MOST_RANGES else "")
 
 
 def _different(view: View) -> Iterator[Found]:

@@ -80,6 +80,8 @@ def _near_full(view: View) -> Iterator[Found]:
 def used_share(queue: QueueSeen) -> float:
     """Used share of a queue's size; a partitioned queue has its size once per partition."""
     settings = queue.facts.settings
+    if settings.max_size_in_megabytes <= 0:  # no service says so, a file may
+        return 0.0
     factor = PARTITIONS if settings.enable_partitioning else 1
     return queue.facts.size_in_bytes / (settings.max_size_in_megabytes * factor * _MEGABYTE)
 
