@@ -74,12 +74,16 @@ def _properties(conf: list[str] | None) -> dict[str, str]:
 
 
 def rows_in(archives: list[str]) -> int | None:
-    """How many rows archives hold, where their manifests can be read without Spark."""
-    from sbpair.pipeline.manifest import LocalStore
+    """How many rows archives hold, where their manifests can be read without Spark.
+
+    Raises:
+        UsageError: one of them is no archive; said before Spark is started for it.
+    """
+    from sbpair.pipeline.manifest import LocalStore, check_archive
 
     if any("://" in one or one.startswith("file:") for one in archives):
         return None
-    return sum(LocalStore(Path(one)).manifest().rows for one in archives)
+    return sum(check_archive(LocalStore(Path(one))).rows for one in archives)
 
 
 def pair_by_name(options: Options, pair: str | None) -> "PairByName":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from sbpair.cli.context import Interrupted, SystemClock, Talk, load_settings, run_async, unchanged
+from sbpair.cli.context import Interrupted, SystemClock, Talk, load_settings, run_async, stoppable, unchanged
 from sbpair.cli.lines import read_lines
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.send_records import InputFormat, to_payload
@@ -87,9 +87,8 @@ def send(
         chosen = DOCUMENTED if policy is PolicyName.DOCUMENTED else SDK
         async with AsyncExitStack() as stack:
             with unchanged("Nothing was sent."):
-                pairing = await stack.enter_async_context(
-                    open_pairing(pair, observer=Talk(), policy=chosen, hold_sessions=hold_sessions)
-                )
+                opened = open_pairing(pair, observer=Talk(), policy=chosen, hold_sessions=hold_sessions)
+                pairing = await stoppable(stop, stack.enter_async_context(opened))
             sender = pairing.sender(entity, partitioned=partitioned)
             results = sender.send_all(
                 _payloads(source, form, stop, tally),

@@ -20,6 +20,7 @@ from sbpair.runtime.draining import (
     DrainReport,
     DrainRequest,
     facts_of,
+    facts_unless_stopped,
     give_up_what_still_fails,
     make_classifier,
     make_limits,
@@ -60,7 +61,7 @@ async def drain(
         UsageError: the filter compares things that cannot be compared.
         OSError: the ledger or archive cannot be written.
     """
-    facts = await facts_of(admin, request.queues)
+    facts = await facts_unless_stopped(admin, request.queues, stop)
     sources = make_sources(request, secondary, facts, wait_seconds=IDLE_SECONDS)
     for path, known in facts.items():
         if known is not None:

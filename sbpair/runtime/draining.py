@@ -183,6 +183,19 @@ async def facts_of(admin: NamespaceAdmin | None, paths: Sequence[str]) -> dict[s
     return facts
 
 
+async def facts_unless_stopped(
+    admin: NamespaceAdmin | None, paths: Sequence[str], stop: asyncio.Event
+) -> dict[str, QueueFacts | None]:
+    """`facts_of`; nothing when `stop` came before an answer."""
+    asking, stopped = asyncio.create_task(facts_of(admin, paths)), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else {}
+    finally:
+        asking.cancel()
+        stopped.cancel()
+
+
 def make_report(
     machine: Settlement,
     classifier: Classifier,

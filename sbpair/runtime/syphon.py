@@ -8,7 +8,6 @@ longer certain.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sbpair.core.entities import QueueFacts
@@ -26,6 +25,7 @@ from sbpair.runtime.draining import (
     ToPrimary,
     ToQueue,
     facts_of,
+    facts_unless_stopped,
     make_classifier,
     make_limits,
     make_outlet,
@@ -118,7 +118,7 @@ async def syphon_until(
 ) -> SyphonRun:
     """`syphon` that says what was done also when it breaks down. `uncompleted`: of the run before, in this process."""
     began = clock.monotonic()
-    facts = await _facts_unless_stopped(admin, request.queues, stop)
+    facts = await facts_unless_stopped(admin, request.queues, stop)
     sources = make_sources(request, secondary, facts, wait_seconds=poll_seconds)
     recorded = ledger.forwarded if ledger is not None else frozenset()
     limits = make_limits(request, patience_seconds=None)
@@ -157,19 +157,6 @@ async def syphon_until(
         outlet=outlet,
     )
     return SyphonRun(report, mover.fatal, machine.uncompleted)
-
-
-async def _facts_unless_stopped(
-    admin: NamespaceAdmin | None, queues: Sequence[str], stop: asyncio.Event
-) -> dict[str, QueueFacts | None]:
-    """What the administration says; nothing when it is told to stop before an answer came."""
-    asking, stopped = asyncio.create_task(facts_of(admin, queues)), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        return asking.result() if asking.done() else {}
-    finally:
-        asking.cancel()
-        stopped.cancel()
 
 
 async def _count(
