@@ -117,9 +117,12 @@ class Port:
             listening.listen(_BACKLOG)
             self._accepting = self.spawn(self._accept(listening))
         elif not wanted and self._accepting is not None:
+            listening = cast(socket.socket, self._socket)
+            # A client that asks at this very moment would be accepted from a socket that is closed by then.
+            asyncio.get_running_loop().remove_reader(listening)
             self._accepting.cancel()
             self._accepting = None
-            cast(socket.socket, self._socket).close()
+            listening.close()
             self._socket = None
             self._bind()
 

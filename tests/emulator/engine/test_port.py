@@ -1,6 +1,7 @@
 """One port: AMQP, TLS, HTTP, HTTPS, WebSocket; down and up again."""
 
 import asyncio
+import socket
 import ssl
 from typing import Any
 
@@ -33,18 +34,18 @@ async def test_amqp_over_websocket(port: Any, tls: Any, scheme: str, service: An
     url = f"{scheme}://127.0.0.1:{port.number}/$servicebus/websocket"
     async with (
         aiohttp.ClientSession() as session,
-        session.ws_connect(url, protocols=["AMQPWSB10"], ssl=context) as socket,
+        session.ws_connect(url, protocols=["AMQPWSB10"], ssl=context) as web_socket,
     ):
-        assert socket.protocol == "AMQPWSB10"
-        await socket.send_bytes(b"AMQP\x00\x01\x00\x00")
-        assert await socket.receive_bytes() == b"AMQP\x00\x01\x00\x00"
+        assert web_socket.protocol == "AMQPWSB10"
+        await web_socket.send_bytes(b"AMQP\x00\x01\x00\x00")
+        assert await web_socket.receive_bytes() == b"AMQP\x00\x01\x00\x00"
         opened = b"\x00\x53\x10\xc0\x04\x01\xa1\x01c"
-        await socket.send_bytes((len(opened) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + opened)
-        reply = await socket.receive_bytes()
+        await web_socket.send_bytes((len(opened) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + opened)
+        reply = await web_socket.receive_bytes()
         assert reply[8:11] == bytes((0, 0x53, OPEN))
-        await socket.send_bytes(b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x18\x45")
-        assert (await socket.receive_bytes())[8:11] == bytes((0, 0x53, CLOSE))
-        assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
+        await web_socket.send_bytes(b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x18\x45")
+        assert (await web_socket.receive_bytes())[8:11] == bytes((0, 0x53, CLOSE))
+        assert (await web_socket.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
 async def test_a_plain_request_to_the_websocket_address_is_refused(port: Any) -> None:
@@ -117,3 +118,18 @@ def test_a_manual_clock_calls_in_order_also_what_is_arranged_meanwhile() -> None
     clock.advance(5.0)
     assert seen == [("b", 2.0), ("c", 3.0)]
     assert clock.now() == 5.0
+
+
+async def test_the_door_may_close_on_whoever_is_about_to_enter(port: Any) -> None:
+    """A client whose connection is ready to be accepted in the very step of the loop in which the port goes dark."""
+    trouble: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(context))
+    faults = port.namespace.faults
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port.number)):
+            await asyncio.sleep(0)
+            faults.add("dark")
+            await asyncio.sleep(0.01)
+        faults.clear()
+        await asyncio.sleep(0.01)
+    assert trouble == []
