@@ -16,9 +16,11 @@ _PARTITION_KEY = Symbol("x-opt-partition-key")
 _STATE = Symbol("x-opt-message-state")
 _STATES = {1: State.DEFERRED, 2: State.SCHEDULED}
 _SHORT_DESCRIPTOR = b"\x00\x53"
-_UNREADABLE = (AmqpError, AttributeError, IndexError, TypeError, ValueError)
+_UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, ValueError)
 """What reading raises where a section or a field is not of the kind it should be."""
 _NO_MAP: Mapping[Any, Any] = {}
+_MAX_SEQUENCE_NUMBER = 2**63 - 1
+_MAX_DELIVERY_COUNT = 2**32 - 1
 
 
 def to_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
@@ -38,14 +40,14 @@ def _described(payload: bytes, source: str, receipt: object, locked_until: float
     until = _seconds(annotations.get(_LOCKED_UNTIL)) if receipt is not None else None
     return Received(
         payload=payload,
-        sequence_number=int(annotations.get(_SEQUENCE_NUMBER) or 0),
+        sequence_number=_count(annotations.get(_SEQUENCE_NUMBER), _MAX_SEQUENCE_NUMBER),
         source=source,
         message_id=_id_text(sections.field(properties, PropertyField.MESSAGE_ID)),
         session_id=_id_text(sections.field(properties, PropertyField.GROUP_ID)),
         partition_key=_id_text(annotations.get(_PARTITION_KEY)),
         enqueued_at=_seconds(annotations.get(_ENQUEUED_TIME)),
         locked_until=until if locked_until is None else locked_until,
-        delivery_count=int(sections.field(header, HeaderField.DELIVERY_COUNT) or 0),
+        delivery_count=_count(sections.field(header, HeaderField.DELIVERY_COUNT), _MAX_DELIVERY_COUNT),
         state=_STATES.get(int(annotations.get(_STATE) or 0), State.ACTIVE),
         receipt=receipt,
     )
@@ -120,6 +122,12 @@ def _id_text(value: Any) -> str | None:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value) if isinstance(value, UUID) else str(int(value))
+
+
+def _count(value: Any, most: int) -> int:
+    """A number of the broker's; 0 for one that it cannot have written."""
+    number = int(value or 0)
+    return number if 0 <= number <= most else 0
 
 
 def _seconds(timestamp: Any) -> float | None:

@@ -17,6 +17,7 @@ from sbpair.cli.cost_inputs import (
     parse_syphons,
     parse_tiers,
     price_table,
+    size_bytes_of,
     workload_of,
 )
 from sbpair.cli.cost_usage import Usage, billed_result, read_usage, with_billed, with_traffic
@@ -105,7 +106,7 @@ def cost(
     chosen, snapshot = _pair_and_snapshot(options, pair, from_file)
     scenario = Scenario(
         messages_per_day=messages_per_day,
-        size_bytes=round(size_kb * 1024),
+        size_bytes=size_bytes_of(size_kb),
         copies=copies,
         outage_seconds=round(duration_option(outage) or 0),
         diverted_share=parse_share(diverted, "--diverted"),

@@ -27,11 +27,14 @@ from sbpair.core.pairing import Pair
 from sbpair.core.price_files import exact, from_retail, from_yaml
 from sbpair.core.prices import DEFAULT_REGION, PriceTable, built_in, retail_query, with_egress
 from sbpair.core.snapshot import NamespaceSnapshot, Snapshot
+from sbpair.core.wording import quoted
 
 NO_SYPHON = "none"
+_COUNT = re.compile(r"[0-9]{1,9}")
 UNNAMED = "one entity"
 """What the flow is called when nobody said which entities there are."""
-_CALENDAR = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")
+MOST_KILOBYTES = 100 * 1024
+_CALENDAR = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,13 @@ def _billed(scenario: Scenario, seen: NamespaceSnapshot | None, account: str) ->
     return Billed(tier, units, account)
 
 
+def size_bytes_of(kilobytes: float) -> int:
+    """Size of a message given in KB; the service takes up to 100 MB."""
+    if not 0 <= kilobytes <= MOST_KILOBYTES:
+        raise UsageError(f"--size-kb is 0 to {MOST_KILOBYTES:,} (100 MB), not {kilobytes}.")
+    return round(kilobytes * 1024)
+
+
 def parse_month(text: str) -> Month:
     """`30d` (the seed's), `average` (730 hours), or a real one such as 2026-11."""
     if text == "30d":
@@ -113,7 +123,7 @@ def parse_month(text: str) -> Month:
         return AVERAGE_MONTH
     match = _CALENDAR.fullmatch(text)
     if match is None:
-        raise UsageError(f"--month {text!r} is none of 30d, average and a month such as 2026-11.")
+        raise UsageError(f"--month {quoted(text)} is none of 30d, average and a month such as 2026-11.")
     return calendar_month(int(match[1]), int(match[2]))
 
 
@@ -123,8 +133,8 @@ def parse_counts(text: str | None, option: str, least: int) -> tuple[int, ...]:
         return ()
     counts = []
     for part in text.split(","):
-        if not part.strip().isdigit() or int(part) < least:
-            raise UsageError(f"{option} {text!r}: {part.strip()!r} is not a whole number of {least} or more.")
+        if not _COUNT.fullmatch(part.strip()) or int(part) < least:
+            raise UsageError(f"{option} {quoted(text)}: {quoted(part)} is not a whole number of {least} or more.")
         counts.append(int(part))
     return tuple(dict.fromkeys(counts))
 
@@ -149,7 +159,7 @@ def parse_tiers(text: str | None) -> tuple[Tier, ...]:
     try:
         return tuple(dict.fromkeys(Tier(part.strip().capitalize()) for part in text.split(",")))
     except ValueError:
-        raise UsageError(f"--tier {text!r}: the tiers are Basic, Standard and Premium.") from None
+        raise UsageError(f"--tier {quoted(text)}: the tiers are Basic, Standard and Premium.") from None
 
 
 def parse_share(text: str | None, option: str) -> Fraction | None:
@@ -157,9 +167,9 @@ def parse_share(text: str | None, option: str) -> Fraction | None:
     if text is None:
         return None
     bare = text.strip()
-    share = Fraction(exact(bare.removesuffix("%"), f"{option} {text!r}")) / (100 if bare.endswith("%") else 1)
+    share = Fraction(exact(bare.removesuffix("%"), f"{option} {quoted(text)}")) / (100 if bare.endswith("%") else 1)
     if share > 1:
-        raise UsageError(f"{option} {text!r} is more than the whole; write a percentage as 2.5%.")
+        raise UsageError(f"{option} {quoted(text)} is more than the whole; write a percentage as 2.5%.")
     return share
 
 

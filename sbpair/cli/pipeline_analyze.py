@@ -1,5 +1,6 @@
 """`sbpair pipeline analyze`: what is in archived backlogs."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -66,6 +67,8 @@ def analyze(
     """
     from sbpair.pipeline.analysis.question import Question
 
+    if not rate < math.inf:  # typer takes `nan` for a number above any other
+        raise UsageError(f"--rate is a number of messages a second, not {rate}.")
     question = Question(
         as_of=_moment(at),
         limit_bytes=max_size_kb * 1024,

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.cost_inputs import Scenario, parse_counts, parse_month, parse_syphons, price_table, workload_of
+from sbpair.cli.cost_inputs import (
+    Scenario,
+    parse_counts,
+    parse_month,
+    parse_syphons,
+    price_table,
+    size_bytes_of,
+    workload_of,
+)
 from sbpair.cli.cost_usage import billed_table, with_traffic
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.pipeline_jobs import HtmlOption, spark_jobs, write_report
@@ -84,7 +92,7 @@ def usage(
     table = price_table(prices or (), region=region, currency=currency, egress_per_gigabyte=None)
     scenario = Scenario(
         messages_per_day=0,
-        size_bytes=round(size_kb * 1024),
+        size_bytes=size_bytes_of(size_kb),
         copies=1,
         outage_seconds=0,
         diverted_share=None,

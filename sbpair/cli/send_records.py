@@ -13,6 +13,8 @@ from sbpair.core import aliases
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.rewrite import compose, describe, for_primary, strip_broker_annotations
+from sbpair.core.wording import quoted
+from sbpair.settings import DocumentError, parse_json
 
 TEXT_FIELDS = (
     "message_id",
@@ -48,9 +50,9 @@ def to_payload(line: bytes, form: InputFormat, *, now: float) -> bytes:
     if form is InputFormat.LINES:
         return compose(body=line, message_id=str(uuid.uuid4()))
     try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise UsageError(f"not JSON: {error}") from error
+        record = parse_json(line)
+    except DocumentError as error:
+        raise UsageError(f"not JSON: {error}" if "JSON" not in str(error) else str(error)) from error
     if not isinstance(record, dict):
         raise UsageError("a JSON line is an object with the fields of one message")
     if "payload_base64" in record:
@@ -68,7 +70,7 @@ def _exact(payload: bytes, now: float) -> bytes:
 def _composed(record: Mapping[str, Any]) -> bytes:
     for name in record:
         if name not in FIELDS:
-            raise UsageError(f"unknown field {name!r}; known: {', '.join(FIELDS)}, payload_base64")
+            raise UsageError(f"unknown field {quoted(name)}; known: {', '.join(FIELDS)}, payload_base64")
     texts = {name: _text(record, name) for name in TEXT_FIELDS}
     message_id = texts.pop("message_id") or str(uuid.uuid4())
     try:

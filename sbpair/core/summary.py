@@ -88,8 +88,9 @@ def _ttl_seconds(message: EncodedMessage, alias: Any) -> float | None:
     except MalformedMessageError:
         aliased = None  # shown among the application properties as it is
     header = message.field(Section.HEADER, HeaderField.TTL)
-    milliseconds = aliased if aliased is not None else header
-    return int(milliseconds) / 1000 if _is_whole(milliseconds) else None
+    if aliased is None and _is_whole(header) and 0 <= header <= aliases.MAX_HEADER_TTL_MS:
+        aliased = int(header)
+    return None if aliased is None else aliased / 1000
 
 
 def _scheduled_at(message: EncodedMessage, alias: Any) -> float | None:

@@ -80,7 +80,16 @@ def iso_time(epoch_seconds: float | None) -> str | None:
     """UTC time as ISO 8601 with milliseconds; None stays None."""
     if epoch_seconds is None:
         return None
-    return datetime.fromtimestamp(epoch_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_time(epoch_seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def utc_time(epoch_seconds: float) -> datetime:
+    """The moment; the first or last one of the calendar (years 1 to 9999) for a time beyond it, which a message or a
+    file may hold."""
+    try:
+        return datetime.fromtimestamp(epoch_seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return (datetime.max if epoch_seconds > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 def cell(value: Any) -> str:
