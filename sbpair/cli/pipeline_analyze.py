@@ -14,6 +14,7 @@ from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.pipeline_jobs import HtmlOption, Jobs, plan_text, spark_jobs, write_report
 from sbpair.cli.pipeline_session import ArchivesArgument, ConfOption, ExplainOption, MasterOption, rows_in
 from sbpair.cli.snapshots import read_snapshots
+from sbpair.core.errors import UsageError
 from sbpair.core.prices import PriceTable
 from sbpair.core.snapshot import Snapshot
 from sbpair.render.result import CommandResult
