@@ -158,7 +158,7 @@ class DualSender:
         finally:
             session.users -= 1
 
-    async def send_all(
+    def send_all(
         self,
         payloads: Iterable[bytes] | AsyncIterable[bytes],
         *,
@@ -173,12 +173,7 @@ class DualSender:
             except SbpairError as error:
                 return DualSent(position, error=error)
 
-        results = overlapped(payloads, one, overlap=overlap, lane=_session_of)
-        try:
-            async for sent in results:
-                yield sent
-        finally:
-            await results.aclose()
+        return overlapped(payloads, one, overlap=overlap, lane=_session_of)
 
     async def close(self) -> None:
         """No more sends; closes this sender's links."""

@@ -138,7 +138,7 @@ class FailoverSender:
             cancelling = link.cancel_scheduled(sequence_numbers, timeout_seconds=seconds)
             await within(seconds, cancelling, what=f"Cancelling on {self.entity}", entity=self.entity)
 
-    async def send_all(
+    def send_all(
         self,
         payloads: Iterable[_Item] | AsyncIterable[_Item],
         *,
@@ -163,12 +163,7 @@ class FailoverSender:
             except SbpairError as error:
                 return Sent(position, error=error)
 
-        results = overlapped(payloads, one, overlap=overlap, lane=_session_of)
-        try:
-            async for sent in results:
-                yield sent
-        finally:
-            await results.aclose()
+        return overlapped(payloads, one, overlap=overlap, lane=_session_of)
 
     async def close(self) -> None:
         """No more sends through this sender; the entity's link belongs to the pairing."""
