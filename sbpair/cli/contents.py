@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from sbpair.cli.parsing import CommandContext, parse_in_our_context
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -27,6 +29,7 @@ class Contents(TyperGroup):
     """A group made of entries; `ENTRIES` comes from a subclass."""
 
     ENTRIES: Mapping[str, Entry] = {}
+    context_class = CommandContext
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -85,7 +88,9 @@ def _load(name: str, entry: Entry) -> Any:
         parent.add_typer(target, name=name)
     else:
         parent.command(name)(target)
-    return cast(TyperGroup, get_command(parent)).commands[name]
+    command = cast(TyperGroup, get_command(parent)).commands[name]
+    parse_in_our_context(command)
+    return command
 
 
 def _nothing() -> None:

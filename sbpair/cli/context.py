@@ -1,35 +1,42 @@
-"""What every command needs around its one call: settings, the open pair, signals, logging, the observer that talks."""
+"""What every command needs around its one call: settings, the open pair, signals, logging, the observer that talks.
 
-import asyncio
+Every command imports this for its `--help` and completion already: what only a running command needs is imported by the
+function that needs it.
+"""
+
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.cli.options import LogFormat, Options
-from sbpair.cli.talk import TalkHandler
-from sbpair.connect import Sides, open_sides
 from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError
-from sbpair.core.events import Event
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
-from sbpair.render.events import describe
 from sbpair.render.formats import dump_json
-from sbpair.runtime.clock import SystemClock
-from sbpair.settings import Settings, load
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.connect import Sides
+    from sbpair.core.events import Event
+    from sbpair.runtime.clock import SystemClock
+    from sbpair.settings import Settings
 
 
-def load_settings(options: Options) -> Settings:
+def load_settings(options: Options) -> "Settings":
     """Effective settings of this run, the pair `local` included when the embedded namespaces are running."""
+    from sbpair.settings import load
+
     return load(config=options.config)
 
 
-def choose_pairs(settings: Settings, names: list[str] | None) -> list[Pair]:
+def choose_pairs(settings: "Settings", names: list[str] | None) -> list[Pair]:
     """The named pairs; with no name every configured pair, or the one that is there."""
     if names:
         return [settings.pair(name) for name in names]
@@ -41,14 +48,13 @@ def choose_pairs(settings: Settings, names: list[str] | None) -> list[Pair]:
 
 __all__ = [
     "Interrupted",
-    "Sides",
-    "SystemClock",
     "Talk",
     "choose_pairs",
     "load_settings",
     "open_sides",
     "run_async",
     "stoppable",
+    "system_clock",
     "talk",
     "unchanged",
 ]
@@ -56,13 +62,29 @@ __all__ = [
 T = TypeVar("T")
 
 
-def run_async(options: Options, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+def open_sides(pair: Pair) -> "AbstractAsyncContextManager[Sides]":
+    """See `sbpair.connect.open_sides`."""
+    from sbpair.connect import open_sides as connect
+
+    return connect(pair)
+
+
+def system_clock() -> "SystemClock":
+    """This machine's clock."""
+    from sbpair.runtime.clock import SystemClock
+
+    return SystemClock()
+
+
+def run_async(options: Options, work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]") -> T:
     """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`, so that work can settle or release what is in
     flight; a second signal leaves at once.
 
     Raises:
         InterruptedWorkError: a signal came, and `work` did not turn it into a result of its own.
     """
+    import asyncio
+
     configure_logging(options)
     try:
         return asyncio.run(_run_until_signal(work))
@@ -74,7 +96,9 @@ def run_async(options: Options, work: Callable[[asyncio.Event], Coroutine[Any, A
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-async def _run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]") -> T:
+    import asyncio
+
     stop = asyncio.Event()
     received: list[signal.Signals] = []
 
@@ -118,12 +142,14 @@ def unchanged(state: str = "Nothing was changed.") -> Iterator[None]:
         raise error.with_state(state) from error.__cause__
 
 
-async def stoppable(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+async def stoppable(stop: "asyncio.Event", work: Coroutine[Any, Any, T]) -> T:
     """The result of work that has nothing in flight worth finishing: `stop` ends it at once.
 
     Raises:
         InterruptedWorkError: `stop` was set before `work` ended.
     """
+    import asyncio
+
     task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
@@ -150,6 +176,8 @@ class Interrupted(InterruptedWorkError):
 
 def configure_logging(options: Options) -> None:
     """Send sbpair's own log to stderr; the SDKs' chatter only with --verbose."""
+    from sbpair.cli.talk import TalkHandler
+
     logging.getLogger("azure").setLevel(logging.INFO if options.verbose else logging.CRITICAL)
     level = logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO
     handler: logging.Handler = TalkHandler()
@@ -167,7 +195,7 @@ class _JsonFormatter(logging.Formatter):
         fields = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower()}
         fields["message"] = record.getMessage()
         event = getattr(record, "event", None)
-        if isinstance(event, Event):
+        if event is not None:
             fields |= {"event": type(event).__name__} | asdict(event)
         return dump_json(fields)
 
@@ -178,7 +206,9 @@ class Talk:
     def __init__(self) -> None:
         self._log = logging.getLogger("sbpair")
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: "Event") -> None:
+        from sbpair.render.events import describe
+
         line = describe(event)
         if line is not None:
             self._log.info(line, extra={"event": event})

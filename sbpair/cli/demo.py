@@ -1,6 +1,5 @@
 """`sbpair demo`: the whole system on two embedded namespaces, with a proof at the end."""
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from sbpair.render.console import say
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.cli.demo_story import Story
     from sbpair.emulator import EmulatorThread
 
@@ -55,7 +56,7 @@ def demo(
         emulator.call(lambda inner: plant(inner.namespace(PRIMARY), SEED))
         pair = embedded_pair(emulator)
 
-        async def work(stop: asyncio.Event) -> "Story":
+        async def work(stop: "asyncio.Event") -> "Story":
             return await play(Stage(pair, emulator, messages), stop)
 
         story = run_async(options, work)
@@ -69,7 +70,7 @@ def demo(
         return result
 
 
-async def _until_interrupted(stop: asyncio.Event) -> None:
+async def _until_interrupted(stop: "asyncio.Event") -> None:
     await stop.wait()
 
 

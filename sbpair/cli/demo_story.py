@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sbpair.cli.context import SystemClock, Talk, open_sides
+from sbpair.cli.context import Talk, open_sides, system_clock
 from sbpair.cli.demo_messages import QUEUE, SESSION_QUEUE, TOPIC, DemoMessage, demo_messages
 from sbpair.cli.demo_proof import Proof, prove
 from sbpair.connect import gather_pair, open_pairing
@@ -134,7 +134,7 @@ async def _provision(story: Story, stage: Stage) -> None:
 
     plan = plan_provision(await gather_pair(stage.pair, backlog_only=True, browse=False), stage.pair)
     async with open_sides(stage.pair) as sides:
-        story.provisioned = await apply(plan, admin=sides.secondary_admin, clock=SystemClock())
+        story.provisioned = await apply(plan, admin=sides.secondary_admin, clock=system_clock())
     if exit_for(story.provisioned.outcomes):
         failed = next(outcome for outcome in story.provisioned.outcomes if outcome.error_code is not None)
         raise UnknownServiceError(f"Provisioning failed at {failed.item}: {failed.detail}")
@@ -143,7 +143,7 @@ async def _provision(story: Story, stage: Stage) -> None:
 
 async def _send_through_an_outage(story: Story, stage: Stage) -> None:
 
-    clock = SystemClock()
+    clock = system_clock()
     story.messages = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
     async with open_pairing(stage.pair, observer=Talk(), hold_sessions=True) as pairing:
         stage.say(f"Paired. Sending {stage.count:,} messages to a queue, a queue with sessions and a topic.")
@@ -240,7 +240,7 @@ async def _bring_home(story: Story, stage: Stage) -> None:
             secondary=sides.secondary,
             primary=sides.primary,
             admin=sides.secondary_admin,
-            clock=SystemClock(),
+            clock=system_clock(),
             observer=Talk(),
             ledger=None,
             stop=asyncio.Event(),

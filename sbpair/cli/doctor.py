@@ -1,8 +1,8 @@
 """`sbpair doctor`: is everything here that the commands need, and what to do where it is not."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
 from sbpair.cli.doctor_rows import Diagnosis, Verdict
@@ -11,6 +11,9 @@ from sbpair.core.errors import ConfigurationError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.render.result import Check, Column, CommandResult, Severity, Table
+
+if TYPE_CHECKING:
+    import asyncio
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 COLUMNS = (
@@ -57,7 +60,7 @@ def _advised(error: UsageError) -> UsageError:
 
 
 def _examine(options: Options, pair: Pair) -> list[Diagnosis]:
-    async def work(stop: asyncio.Event) -> list[Diagnosis]:
+    async def work(stop: "asyncio.Event") -> list[Diagnosis]:
         from sbpair.cli.doctor_pair import examine_pair
 
         async with open_sides(pair) as sides:

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sbpair.cli.context import Sides, SystemClock
 from sbpair.cli.doctor_rows import Diagnosis, Verdict
-from sbpair.connect import fetch_token
+from sbpair.connect import Sides, fetch_token
 from sbpair.core.access import AuthMethod, NamespaceAccess, credential_name
 from sbpair.core.audit import Thresholds
 from sbpair.core.durations import format_duration
@@ -14,6 +13,7 @@ from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import AuthenticationFailedError
 from sbpair.core.pairing import Pair
 from sbpair.ports import Messaging, NamespaceAdmin
+from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.doctor import (
     Tried,
     address,

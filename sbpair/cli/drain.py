@@ -1,24 +1,24 @@
 """`sbpair drain`: one pass over the backlog, home to the primary, until confirmed empty."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.context import Interrupted, SystemClock, Talk, load_settings, open_sides, run_async
+from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.moving import MoveOptions, ledger_errors, make_request, report_result
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.errors import UsageError
+from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
-from sbpair.core.rewrite import TtlMode
 from sbpair.render.console import unwritable
-from sbpair.render.progress import MoveProgress
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.runtime.draining import DrainReport, DrainRequest
 
 QueueOption = Annotated[
@@ -96,7 +96,7 @@ def drain(
     patience_seconds = options.timeout_seconds(request.patience_seconds)
     request = replace(request, patience_seconds=patience_seconds, deferred=deferred)
 
-    async def work(stop: asyncio.Event) -> "DrainReport":
+    async def work(stop: "asyncio.Event") -> "DrainReport":
         with ledger_errors(ledger):
             return await run_drain(options, chosen, request, stop, ledger=ledger, resume=resume)
 
@@ -111,12 +111,13 @@ async def run_drain(
     options: Options,
     pair: Pair,
     request: "DrainRequest",
-    stop: asyncio.Event,
+    stop: "asyncio.Event",
     *,
     ledger: Path | None = None,
     resume: bool = False,
 ) -> "DrainReport":
     """Drain with the pair's real sides, progress on stderr and an optional ledger."""
+    from sbpair.render.progress import MoveProgress
     from sbpair.runtime.drain import drain as drain_backlog
     from sbpair.runtime.ledger import Ledger
 
@@ -133,7 +134,7 @@ async def run_drain(
                     secondary=sides.secondary,
                     primary=sides.primary,
                     admin=sides.secondary_admin,
-                    clock=SystemClock(),
+                    clock=system_clock(),
                     observer=progress,
                     ledger=book,
                     stop=stop,

@@ -1,6 +1,5 @@
 """Before extra queues are deleted: their messages into an archive, or home."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +12,8 @@ from sbpair.cli.options import Options
 from sbpair.core.pairing import Pair
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.runtime.draining import DrainReport
 
 
@@ -37,7 +38,7 @@ class Emptied:
 
 
 async def empty_queues(
-    options: Options, pair: Pair, queues: Sequence[str], archive: Path | None, stop: asyncio.Event, log: OperationsLog
+    options: Options, pair: Pair, queues: Sequence[str], archive: Path | None, stop: "asyncio.Event", log: OperationsLog
 ) -> Emptied:
     """Move what the queues hold into files in `archive`, or home if that is None: messages first, then dead letters."""
     from sbpair.runtime.draining import DrainRequest, ToArchive, ToPrimary

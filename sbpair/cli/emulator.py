@@ -1,6 +1,5 @@
 """`sbpair emulator`: embedded namespaces in the foreground, and the faults of running ones."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -22,6 +21,8 @@ from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.emulator import Emulator, EmulatorThread, NamespaceConfig
     from sbpair.emulator.control import FaultControl
 
@@ -85,7 +86,7 @@ def emulator(
     configs = list(_configs(names, port, contents))
     faults = [_split_fault(text, names) for text in fault or ()]
 
-    async def serve(stop: asyncio.Event) -> CommandResult:
+    async def serve(stop: "asyncio.Event") -> CommandResult:
         from sbpair.emulator import Emulator
 
         async with Emulator(configs, data_dir=data_dir, control_port=admin_port) as running:

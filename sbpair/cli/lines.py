@@ -1,22 +1,26 @@
 """Input lines for a command that must keep answering to signals while it waits for them."""
 
-import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import asyncio
 
 CHUNK_BYTES = 65_536
 LINES_AHEAD = 100
 """Lines read before somebody wanted them: the bound of memory, and what keeps a fast writer waiting."""
 
 
-async def read_lines(file: BinaryIO, stop: asyncio.Event) -> AsyncIterator[tuple[int, bytes]]:
+async def read_lines(file: BinaryIO, stop: "asyncio.Event") -> AsyncIterator[tuple[int, bytes]]:
     """Lines of `file` with their numbers (from 1), without line ends and empty ones, until its end or `stop`.
 
     A thread does the reading, because a terminal or pipe that says nothing would block the loop; it is a daemon and
     reads the bare descriptor, so that neither the thread nor a lock it holds can keep the process from ending.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[int, bytes] | BaseException | None] = asyncio.Queue()
     room = threading.Semaphore(LINES_AHEAD)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.forecasts import as_data, in_words
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 if TYPE_CHECKING:
-    from sbpair.core.rewrite import TtlMode
+    from sbpair.core.forecast import Forecast
+    from sbpair.core.message import TtlMode
     from sbpair.runtime.draining import DrainReport, DrainRequest, ToArchive, ToPrimary, ToQueue
 
 
@@ -124,8 +124,10 @@ def report_result(command: str, pair: Pair, report: "DrainReport") -> CommandRes
     )
 
 
-def _moved(report: "DrainReport") -> Forecast:
+def _moved(report: "DrainReport") -> "Forecast":
     """Operations of what moved (or would): received, completed, sent, in steps of 64 KB at the average size."""
+    from sbpair.core.forecast import Forecast, of_messages
+
     if not report.forwarded:
         return Forecast(message_operations=2 * (report.dead_lettered + report.pings))
     average = -(-report.forwarded_bytes // report.forwarded)

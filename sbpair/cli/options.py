@@ -78,7 +78,14 @@ _COMMON: dict[str, Any] = {
     ],
     "output": Annotated[
         Format | None,
-        typer.Option("-o", "--output", help="Output format.", rich_help_panel=_PANEL, show_default="table or tsv"),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FORMAT",
+            help="table, json, jsonl, yaml, tsv or markdown; for some also prometheus, nagios, github, junit or html.",
+            rich_help_panel=_PANEL,
+            show_default="table or tsv",
+        ),
     ],
     "outfile": Annotated[
         Path | None,

@@ -1,6 +1,5 @@
 """`sbpair peek`: look at the messages of the backlog, or of any queue, without touching them."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -18,6 +17,8 @@ from sbpair.core.pairing import Pair
 from sbpair.render.result import CommandResult, Table
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.cli.peek_rows import GroupKey
     from sbpair.runtime.browsing import Browsed, BrowseReport
 
@@ -82,7 +83,7 @@ def peek(
     keys = _group_keys(group_by)
     limit = most or (DEFAULT_MAX_GROUPED if keys else DEFAULT_MAX)
 
-    async def work(stop: asyncio.Event) -> "BrowseReport":
+    async def work(stop: "asyncio.Event") -> "BrowseReport":
         from sbpair.runtime.browsing import DEFAULT_TIMEOUT_SECONDS, browse
 
         async with open_sides(chosen) as sides:

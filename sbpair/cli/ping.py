@@ -1,6 +1,5 @@
 """`sbpair ping`: does each side answer, how fast, and with which credential and right."""
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.context import Sides, SystemClock, load_settings, open_sides, run_async, stoppable
+from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.access import credential_name
 from sbpair.core.coupling import Side
@@ -21,6 +20,9 @@ from sbpair.core.pairing import Pair
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.connect import Sides
     from sbpair.core.latency import Latency
     from sbpair.runtime.ping import PingReport, PingResult, PingRow, PingTarget
 
@@ -112,7 +114,7 @@ def ping(
     total = options.timeout_seconds(0.0) if until_ok and options.timeout else None
     each = DEFAULT_TIMEOUT_SECONDS if until_ok else options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
 
-    async def work(stop: asyncio.Event) -> "PingReport":
+    async def work(stop: "asyncio.Event") -> "PingReport":
         from sbpair.runtime.ping import measure
 
         async with open_sides(chosen) as sides:
@@ -121,7 +123,7 @@ def ping(
                 stop,
                 measure(
                     targets,
-                    clock=SystemClock(),
+                    clock=system_clock(),
                     count=count,
                     interval_seconds=pause,
                     until_ok=until_ok,
@@ -150,7 +152,7 @@ def _wanted(
             yield (home, path), by
 
 
-def _target(sides: Sides, side: Side, path: str, by: By, timeout_seconds: float) -> "PingTarget":
+def _target(sides: "Sides", side: Side, path: str, by: By, timeout_seconds: float) -> "PingTarget":
     from sbpair.runtime.browsing import browse_target
     from sbpair.runtime.ping import control_plane_target, message_target
 

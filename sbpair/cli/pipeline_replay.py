@@ -15,8 +15,8 @@ from sbpair.cli.pipeline_session import (
     rows_in,
     spark_session,
 )
+from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
-from sbpair.core.rewrite import TtlMode
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:

@@ -1,21 +1,20 @@
 """`sbpair provision`: plan, show, apply the backlog queues of pairs."""
 
-import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli.context import (
-    SystemClock,
     choose_pairs,
     load_settings,
     open_sides,
     run_async,
     stoppable,
+    system_clock,
     talk,
     unchanged,
 )
@@ -31,6 +30,9 @@ from sbpair.core.pairing import Pair
 from sbpair.core.plan import Plan, Purpose, check_target, plan_provision
 from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @command
@@ -71,7 +73,7 @@ def provision(
     if out is not None:
         check_writable(out)
 
-    async def work(stop: asyncio.Event) -> tuple[list[Plan], list[tuple[str, Report]]]:
+    async def work(stop: "asyncio.Event") -> tuple[list[Plan], list[tuple[str, Report]]]:
         with unchanged():
             plans = [await stoppable(stop, make_plan(pair, update=update, partitioned=partitioned)) for pair in chosen]
         if dry_run or out is not None:
@@ -97,7 +99,7 @@ async def make_plan(pair: Pair, *, update: bool = False, partitioned: bool = Fal
 
 
 async def carry_out_all(
-    options: Options, command_name: str, plans: Sequence[tuple[Pair, Plan]], stop: asyncio.Event
+    options: Options, command_name: str, plans: Sequence[tuple[Pair, Plan]], stop: "asyncio.Event"
 ) -> list[tuple[str, Report]]:
     """Apply plans to their pairs' secondaries, one pair after the other until `stop`; each step goes into the log."""
     with OperationsLog(os.environ) as log:
@@ -116,7 +118,7 @@ async def _carry_out(options: Options, command_name: str, pair: Pair, plan: Plan
         return await apply(
             plan,
             admin=sides.secondary_admin,
-            clock=SystemClock(),
+            clock=system_clock(),
             observer=talk(options),
             peek=peeking(sides.secondary),
             log=log.write,
@@ -129,7 +131,7 @@ def _apply_file(options: Options, pairs: list[Pair], path: Path, *, dry_run: boo
     if dry_run:
         return planned("provision", [plan for _, plan in plans])
 
-    async def work(stop: asyncio.Event) -> list[tuple[str, Report]]:
+    async def work(stop: "asyncio.Event") -> list[tuple[str, Report]]:
         with unchanged():
             await stoppable(stop, refuse_stale(plans))
         return await carry_out_all(options, "provision", plans, stop)
@@ -166,7 +168,7 @@ async def refuse_stale(plans: Sequence[tuple[Pair, Plan]]) -> None:
 
     for pair, plan in plans:
         async with open_sides(pair) as sides:
-            await check_fresh(plan, admin=sides.secondary_admin, clock=SystemClock())
+            await check_fresh(plan, admin=sides.secondary_admin, clock=system_clock())
 
 
 def planned(command_name: str, plans: list[Plan], *, notes: Sequence[str] = ()) -> CommandResult:

@@ -1,6 +1,5 @@
 """`sbpair replicate send|consume|status|provision`: active/active with guaranteed order."""
 
-import asyncio
 import os
 import shlex
 import sys
@@ -15,7 +14,7 @@ from uuid import uuid4
 import typer
 
 from sbpair.cli import replicate_status
-from sbpair.cli.context import Interrupted, SystemClock, Talk, load_settings, open_sides, run_async
+from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.lines import read_lines
 from sbpair.cli.options import Options, before_the_command, command, duration_option
 from sbpair.cli.replicate_options import (
@@ -48,6 +47,8 @@ from sbpair.runtime.clock import Quiet
 from sbpair.runtime.dual_sender import DualSender, DualSent, Side
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.ports import Journal
     from sbpair.runtime.replicate import ConsumeReport, ConsumeRequest
 
@@ -103,7 +104,7 @@ def send(
     terms = make_terms(retention=retention)
     delay_seconds = duration_option(delay) or 0.0
 
-    async def work(stop: asyncio.Event) -> "_Sent":
+    async def work(stop: "asyncio.Event") -> "_Sent":
         tally = _Sent(streaming=options.output is Format.JSONL, journal=book is not None)
         async with AsyncExitStack() as stack:
             sides = await stack.enter_async_context(open_sides(pair))
@@ -113,7 +114,7 @@ def send(
                 queue,
                 primary=sides.primary,
                 secondary=sides.secondary,
-                clock=SystemClock(),
+                clock=system_clock(),
                 journal=book,
                 preferred=prefer,
                 delay_seconds=delay_seconds,
@@ -135,7 +136,7 @@ def send(
 
 
 async def _payloads(
-    path: Path | None, form: InputFormat, session: str | None, stop: asyncio.Event, tally: "_Sent"
+    path: Path | None, form: InputFormat, session: str | None, stop: "asyncio.Event", tally: "_Sent"
 ) -> AsyncIterator[bytes]:
     """Encoded messages of the input; a line that is none stops the run before anything after it is sent."""
     try:
@@ -160,7 +161,7 @@ def _payload(line: bytes, form: InputFormat, session: str | None) -> bytes:
         if session is None:
             raise UsageError("a raw line has no session: name one with --session")
         return compose(body=line, message_id=str(uuid4()), session_id=session)
-    return to_payload(line, form, now=SystemClock().now().timestamp())
+    return to_payload(line, form, now=system_clock().now().timestamp())
 
 
 @dataclass
@@ -319,7 +320,7 @@ def consume(
     book = journal_at(journal, journal_key)
     seconds = duration_option(handler_timeout) or 0.0
 
-    async def work(stop: asyncio.Event) -> "ConsumeReport":
+    async def work(stop: "asyncio.Event") -> "ConsumeReport":
         return await _consume(options, pair, request, book, words, seconds, stop)
 
     try:
@@ -336,7 +337,7 @@ async def _consume(
     book: "Journal",
     words: list[str],
     handler_seconds: float,
-    stop: asyncio.Event,
+    stop: "asyncio.Event",
 ) -> "ConsumeReport":
     from sbpair.runtime.handlers import CommandHandler
     from sbpair.runtime.replicate import consume as consume_queue
@@ -355,7 +356,7 @@ async def _consume(
             secondary=sides.secondary,
             journal=book,
             handler=handler,
-            clock=SystemClock(),
+            clock=system_clock(),
             observer=observer,
             stop=stop,
         )

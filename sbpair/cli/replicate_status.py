@@ -1,6 +1,5 @@
 """`sbpair replicate status` and `provision`: what the journal says, and the queue on both sides."""
 
-import asyncio
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.context import SystemClock, load_settings, open_sides, run_async, stoppable
+from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.replicate_options import (
     COSMOS_KEY,
@@ -30,6 +29,8 @@ from sbpair.core.replication import Problem, problems, replicated_settings
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.core.entities import QueueSettings
     from sbpair.ports import Journal, NamespaceAdmin
 
@@ -80,7 +81,7 @@ def status(
     """
     book, terms = journal_at(journal, journal_key), make_terms(lease=lease, margin=margin)
 
-    async def work(stop: asyncio.Event) -> tuple[str, list[_Seen]]:
+    async def work(stop: "asyncio.Event") -> tuple[str, list[_Seen]]:
         return await stoppable(stop, _look(book, terms))
 
     said, seen = run_async(options, work)
@@ -90,7 +91,7 @@ def status(
 async def _look(book: "Journal", terms: Terms) -> tuple[str, list[_Seen]]:
     try:
         said = await book.check()
-        now = SystemClock().now().timestamp()
+        now = system_clock().now().timestamp()
         seen = []
         async with aclosing(book.scan(KIND)) as entries:  # type: ignore[type-var]
             async for raw in entries:
@@ -102,7 +103,7 @@ async def _look(book: "Journal", terms: Terms) -> tuple[str, list[_Seen]]:
 
 
 def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_stuck: bool, limit: int) -> CommandResult:
-    now = SystemClock().now().timestamp()
+    now = system_clock().now().timestamp()
     by_state = Counter(one.entry.state for one in seen)
     stuck = [one for one in seen if one.stuck is not None]
     wanted = [
@@ -190,7 +191,7 @@ def provision(
     pair = load_settings(options).pair(pair_name)
     book = None if journal is None else journal_at(journal, journal_key)
 
-    async def work(stop: asyncio.Event) -> _Provisioned:
+    async def work(stop: "asyncio.Event") -> _Provisioned:
         async with open_sides(pair) as sides:
             admins = {"primary": sides.primary_admin, "secondary": sides.secondary_admin}
             return await stoppable(stop, _provision(admins, queue, book, dry_run=dry_run))

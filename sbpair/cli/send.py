@@ -1,6 +1,5 @@
 """`sbpair send`: the failover sender for scripts."""
 
-import asyncio
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from sbpair.cli.context import Interrupted, SystemClock, Talk, load_settings, run_async, stoppable, unchanged
+from sbpair.cli.context import Interrupted, Talk, load_settings, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.lines import read_lines
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.send_records import InputFormat, to_payload
@@ -24,6 +23,8 @@ from sbpair.render.formats import dump_json
 from sbpair.render.result import Column, CommandResult, Format, Table
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.runtime.sender import Sent
 
 MOST_FAILURES_SHOWN = 20
@@ -79,7 +80,7 @@ def send(
     retry_seconds = duration_option(retry_for) or 0.0
     source = _open(file)
 
-    async def work(stop: asyncio.Event) -> "_Tally":
+    async def work(stop: "asyncio.Event") -> "_Tally":
         from sbpair.connect import open_pairing
         from sbpair.core.failover import DOCUMENTED, SDK
 
@@ -118,13 +119,15 @@ def _with_intervals(pair: Pair, failover: str | None, ping: str | None) -> Pair:
     return replace(pair, options=replace(pair.options, **changes))
 
 
-async def _payloads(source: BinaryIO, form: InputFormat, stop: asyncio.Event, tally: "_Tally") -> AsyncIterator[bytes]:
+async def _payloads(
+    source: BinaryIO, form: InputFormat, stop: "asyncio.Event", tally: "_Tally"
+) -> AsyncIterator[bytes]:
     """Encoded messages of the input; a line that is none stops the run before anything after it is sent."""
     async for number, line in read_lines(source, stop):
         if form is InputFormat.AUTO:
             form = InputFormat.JSONL if line.lstrip().startswith(b"{") else InputFormat.LINES
         try:
-            payload = to_payload(line, form, now=SystemClock().now().timestamp())
+            payload = to_payload(line, form, now=system_clock().now().timestamp())
         except SbpairError as error:
             tally.bad_line = f"line {number}: {error.message}"
             return

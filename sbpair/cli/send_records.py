@@ -9,12 +9,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sbpair.core import aliases
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.rewrite import compose, describe, for_primary, strip_broker_annotations
 from sbpair.core.wording import quoted
-from sbpair.settings import DocumentError, parse_json
 
 TEXT_FIELDS = (
     "message_id",
@@ -47,6 +44,9 @@ def to_payload(line: bytes, form: InputFormat, *, now: float) -> bytes:
     Raises:
         UsageError: not JSON, an unknown field, a value of the wrong type.
     """
+    from sbpair.core.compose import compose
+    from sbpair.settings import DocumentError, parse_json
+
     if form is InputFormat.LINES:
         return compose(body=line, message_id=str(uuid.uuid4()))
     try:
@@ -62,12 +62,17 @@ def to_payload(line: bytes, form: InputFormat, *, now: float) -> bytes:
 
 def _exact(payload: bytes, now: float) -> bytes:
     """A browsed message as its application sent it: without broker annotations, and out of its backlog form."""
+    from sbpair.core import aliases
+    from sbpair.core.rewrite import describe, for_primary, strip_broker_annotations
+
     if aliases.PATH in describe(payload).application_properties:
         return for_primary(payload, now=now, enqueued_at=None, from_dead_letter=True).payload
     return strip_broker_annotations(payload)
 
 
 def _composed(record: Mapping[str, Any]) -> bytes:
+    from sbpair.core.compose import compose
+
     for name in record:
         if name not in FIELDS:
             raise UsageError(f"unknown field {quoted(name)}; known: {', '.join(FIELDS)}, payload_base64")

@@ -1,10 +1,10 @@
 """What audit, cost and others share: snapshots of pairs, gathered or read from a file, and what could not be read."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbpair.cli.context import run_async, stoppable, talk
 from sbpair.cli.options import Options
@@ -15,6 +15,9 @@ from sbpair.core.pairing import Pair
 from sbpair.core.snapshot import Snapshot, Unread
 from sbpair.render.console import write_file
 from sbpair.settings import DocumentError, Settings, parse_json, read_text
+
+if TYPE_CHECKING:
+    import asyncio
 
 NAMESPACE_SUBJECTS = ("namespace", "queues", "topics")
 """What has to be readable of a namespace; the rest only leaves single checks out."""
@@ -80,7 +83,7 @@ def gather_snapshots(options: Options, pairs: Sequence[Pair], *, announce: str =
     async def one(pair: Pair) -> Snapshot:
         return await gather_pair(pair, observer=talk(options))
 
-    async def work(stop: asyncio.Event) -> list[Snapshot | SbpairError]:
+    async def work(stop: "asyncio.Event") -> list[Snapshot | SbpairError]:
         from sbpair.runtime.gather import gather_each
 
         if announce:

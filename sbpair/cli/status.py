@@ -1,14 +1,13 @@
 """`sbpair status`: one screen about a pair, once or again and again."""
 
-import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.context import Interrupted, SystemClock, load_settings, open_sides, run_async, stoppable
+from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.forecasts import as_data, in_words
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.snapshots import gravest, with_hint
@@ -20,6 +19,9 @@ from sbpair.core.status import REACHABLE, Look, SideLook, outlook, rate_per_seco
 from sbpair.render.console import can_redraw, choose_format
 from sbpair.render.formats import dump_json, iso_time
 from sbpair.render.result import Check, Column, CommandResult, Format, Metric, Severity, Table
+
+if TYPE_CHECKING:
+    import asyncio
 
 COLUMNS = (
     Column("what", "What"),
@@ -129,7 +131,9 @@ def _looks(
 ) -> list[Look]:
     """The last two of `count` looks (None: until a signal), `seconds` apart."""
 
-    async def work(stop: asyncio.Event) -> list[Look]:
+    async def work(stop: "asyncio.Event") -> list[Look]:
+        import asyncio
+
         from sbpair.runtime.peeking import peeking
         from sbpair.runtime.status import DEFAULT_TIMEOUT_SECONDS, look
 
@@ -144,7 +148,7 @@ def _looks(
                         primary=sides.primary_admin,
                         secondary=sides.secondary_admin,
                         peek=peeking(sides.secondary),
-                        clock=SystemClock(),
+                        clock=system_clock(),
                         timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
                     ),
                 )

@@ -1,6 +1,5 @@
 """`sbpair syphon`: the drain that never ends, as a service with metrics, health and a graceful stop."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.context import Interrupted, SystemClock, Talk, load_settings, open_sides, run_async
+from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.drain import (
     ConcurrencyOption,
     LedgerOption,
@@ -23,23 +22,21 @@ from sbpair.cli.drain import (
     TtlOption,
     WhereOption,
 )
-from sbpair.cli.forecasts import in_words
 from sbpair.cli.moving import MoveOptions, ledger_errors, make_request, report_result
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.scraping import metrics_file, metrics_port
-from sbpair.core.cost import polling_syphon
 from sbpair.core.errors import UsageError
-from sbpair.core.events import Event, Forwarded
-from sbpair.core.forecast import of_syphon_hour
+from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
-from sbpair.core.rewrite import TtlMode
 from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
-from sbpair.render.service import ServiceMetrics
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.events import Event, Forwarded
     from sbpair.core.lanes import Key
+    from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.draining import DrainReport, DrainRequest
     from sbpair.runtime.syphon import SyphonRun
 
@@ -111,7 +108,7 @@ def syphon(
         check_writable(ledger)
     service = ServiceOptions(poll_seconds, ledger, resume, metrics_host, metrics_on, metrics_to)
 
-    async def work(stop: asyncio.Event) -> "DrainReport":
+    async def work(stop: "asyncio.Event") -> "DrainReport":
         with ledger_errors(ledger):
             return await run_service(chosen, request, service, stop)
 
@@ -124,15 +121,20 @@ def syphon(
 
 
 async def run_service(
-    pair: Pair, request: "DrainRequest", service: ServiceOptions, stop: asyncio.Event
+    pair: Pair, request: "DrainRequest", service: ServiceOptions, stop: "asyncio.Event"
 ) -> "DrainReport":
     """Syphon with the pair's real sides until `stop`; each new start after an error has fresh connections."""
+    from sbpair.cli.forecasts import in_words
+    from sbpair.cli.scraping import metrics_file, metrics_port
+    from sbpair.core.cost import polling_syphon
+    from sbpair.core.forecast import of_syphon_hour
+    from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.ledger import Ledger
     from sbpair.runtime.service import serve
     from sbpair.runtime.syphon import syphon_until
 
     metrics = ServiceMetrics(pair.name, poll_seconds=service.poll_seconds)
-    clock = SystemClock()
+    clock = system_clock()
     resume = service.resume
     idle_hour = of_syphon_hour(len(request.queues), 1, polling_syphon(round(service.poll_seconds)))
     _log.info(f"While nothing comes, an hour takes {in_words(idle_hour)}.")
@@ -172,12 +174,14 @@ async def run_service(
 class _Saying:
     """Passes events on to the metrics and the log; what went home is said in sums, not batch by batch."""
 
-    def __init__(self, metrics: ServiceMetrics) -> None:
+    def __init__(self, metrics: "ServiceMetrics") -> None:
         self._metrics = metrics
         self._talk = Talk()
         self._home: dict[tuple[str, str], Forwarded] = {}
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: "Event") -> None:
+        from sbpair.core.events import Forwarded
+
         self._metrics.notify(event)
         self._talk.notify(event)
         if isinstance(event, Forwarded):
@@ -196,7 +200,9 @@ class _Saying:
 
 
 @asynccontextmanager
-async def _saying(metrics: ServiceMetrics) -> AsyncIterator[_Saying]:
+async def _saying(metrics: "ServiceMetrics") -> AsyncIterator[_Saying]:
+    import asyncio
+
     saying = _Saying(metrics)
 
     async def now_and_then() -> None:

@@ -53,3 +53,13 @@ class Disposition(StrEnum):
     ABANDON = "abandon"
     DEAD_LETTER = "dead-letter"
     DEFER = "defer"
+
+
+class TtlMode(StrEnum):
+    """What becomes of the time to live when a message goes home."""
+
+    FULL = "full"
+    """It starts again, as the retired library did it."""
+    REMAINING = "remaining"
+    """The time spent in the backlog is taken off, down to a millisecond: the destination then expires the message by
+    its own rules, dead-letters it or drops it."""

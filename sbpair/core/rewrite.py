@@ -23,7 +23,6 @@ without x-ms-timetolive the time to live of the backlog queue. They stay behind.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
@@ -32,7 +31,7 @@ from sbpair.core import aliases
 from sbpair.core.compose import compose, ping_message
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError, NotABacklogMessageError, ReservedPropertyError
-from sbpair.core.message import PING_CONTENT_TYPE
+from sbpair.core.message import PING_CONTENT_TYPE, TtlMode
 from sbpair.core.summary import MessageSummary, describe
 
 __all__ = [
@@ -70,16 +69,6 @@ SCHEDULED = "x-opt-scheduled-enqueue-time"
 
 NEVER_MS = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, what SDKs write for an expiry that never comes."""
-
-
-class TtlMode(StrEnum):
-    """What becomes of the time to live when a message goes home."""
-
-    FULL = "full"
-    """It starts again, as the retired library did it."""
-    REMAINING = "remaining"
-    """The time spent in the backlog is taken off, down to a millisecond: the destination then expires the message by
-    its own rules, dead-letters it or drops it."""
 
 
 @dataclass(frozen=True, slots=True)
