@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.audit_page import audit_page
 from sbpair.cli.audit_shown import checks_of, findings_table, history_line, metrics_of, skipped_table, summary_of
 from sbpair.cli.context import choose_pairs, load_settings
@@ -53,12 +54,22 @@ def audit(
         Path | None, typer.Option("--from", help="Check a file written by --save; contacts nobody.", show_default=False)
     ] = None,
     check: Annotated[
-        list[str] | None, typer.Option("--check", help="Only this check; repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            "--check",
+            help="Only this check; repeatable.",
+            show_default=False,
+            autocompletion=candidates.check_codes,
+        ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore", metavar="CODE[:PATTERN]", help="Leave known findings out; repeatable.", show_default=False
+            "--ignore",
+            metavar="CODE[:PATTERN]",
+            help="Leave known findings out; repeatable.",
+            show_default=False,
+            autocompletion=candidates.check_codes,
         ),
     ] = None,
     history: Annotated[
@@ -69,7 +80,13 @@ def audit(
     ] = Severity.WARNING,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks and exit.")] = False,
     explain: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Explain one check and exit.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="Explain one check and exit.",
+            show_default=False,
+            autocompletion=candidates.check_codes,
+        ),
     ] = None,
 ) -> CommandResult:
     """Check that pairs are as they should be: backlog queues missing, extra, different, stranded, rights, drift.

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.errors import ConfigurationError
@@ -81,7 +82,10 @@ def schema(options: Options) -> CommandResult:
 
 @app.command("use")
 @command
-def use(options: Options, pair: Annotated[str, typer.Argument(help="Name of a configured pair.")]) -> CommandResult:
+def use(
+    options: Options,
+    pair: Annotated[str, typer.Argument(help="Name of a configured pair.", autocompletion=candidates.pairs)],
+) -> CommandResult:
     """Make a pair the one that commands use when none is named.
 
     \b

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.moving import MoveOptions, ledger_errors, make_request, report_result
 from sbpair.cli.options import Options, PairArgument, command, duration_option
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 
 QueueOption = Annotated[
     list[int] | None,
-    typer.Option("--queue", help="Index of a backlog queue; repeatable. Default: all.", show_default=False),
+    typer.Option(
+        "--queue",
+        help="Index of a backlog queue; repeatable. Default: all.",
+        show_default=False,
+        autocompletion=candidates.backlog_indexes,
+    ),
 ]
 ToOption = Annotated[str, typer.Option("--to", help="primary, archive:DIRECTORY or queue:NAME (on the primary).")]
 PathOption = Annotated[

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.context import run_async
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.names import check_namespace_label
 from sbpair.core.outcome import Exit
+from sbpair.core.wording import quoted, shortened
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table
-from sbpair.settings import state_directory
+from sbpair.settings import emulator_state, state_directory
 
 if TYPE_CHECKING:
     import asyncio
@@ -131,7 +133,8 @@ def _read_seed(path: Path | None, names: list[str]) -> Mapping[str, Any]:
     unknown = set(seed) - set(names)
     if unknown:
         raise ConfigurationError(
-            f"The seed {path} speaks of {', '.join(sorted(unknown))}, but the namespaces are {', '.join(names)}."
+            f"The seed {path} speaks of {shortened(', '.join(sorted(map(str, unknown))))}, but the namespaces are "
+            f"{', '.join(names)}."
         )
     return seed
 
@@ -142,7 +145,7 @@ def _configs(names: list[str], port: int, seed: Mapping[str, Any]) -> "Iterator[
     for index, name in enumerate(names):
         tier = seed.get(name, {}).get("tier", Tier.STANDARD.value)
         if tier not in [known.value for known in Tier]:
-            raise ConfigurationError(f"{name}: the tier is Basic, Standard or Premium, not {tier!r}.")
+            raise ConfigurationError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
         yield NamespaceConfig(name, tier=Tier(tier), port=port + index if port else 0)
 
 
@@ -153,7 +156,7 @@ def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
     for name, body in seed.items():
         try:
             plant(running.namespace(name), body)
-        except (SeedError, EntityError, TypeError, ValueError) as error:
+        except (SeedError, EntityError) as error:
             raise ConfigurationError(f"The seed of {name}: {error}") from error
 
 
@@ -165,7 +168,7 @@ def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
     try:
         Faults.parse(spec)
     except FaultError as error:
-        raise UsageError(f"--fault {text}: {error}") from error
+        raise UsageError(f"--fault {shortened(text)}: {error}") from error
     return name, spec
 
 
@@ -213,7 +216,7 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
     """
     folder = state_directory(os.environ)
     path = folder / "emulator.json"
-    if len(names) < 2 or _somebody_elses(path):
+    if len(names) < 2 or _somebody_elses():
         yield False
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -236,21 +239,26 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
             file.unlink(missing_ok=True)
 
 
-def _somebody_elses(path: Path) -> bool:
+def _somebody_elses() -> bool:
     """Whether the state file belongs to a process that still runs."""
     try:
-        pid = int(json.loads(path.read_text(encoding="utf-8"))["pid"])
-        os.kill(pid, 0)
-    except (OSError, ValueError, KeyError, TypeError):
+        state = emulator_state(os.environ)
+        if state is None:
+            return False
+        os.kill(state.pid, 0)
+    except (OSError, ConfigurationError):
         return False
-    return pid != os.getpid()
+    return state.pid != os.getpid()
 
 
 fault_app = typer.Typer(help="List and change the faults of running embedded namespaces.", no_args_is_help=True)
 fault_app.callback()(before_the_command)
 app.add_typer(fault_app, name="fault")
 
-NamespaceArgument = Annotated[str, typer.Argument(help="Name of a running embedded namespace.")]
+NamespaceArgument = Annotated[
+    str,
+    typer.Argument(help="Name of a running embedded namespace.", autocompletion=candidates.emulated_namespaces),
+]
 
 
 @fault_app.command("list")
@@ -298,7 +306,7 @@ def fault_add(
     try:
         added = _control(namespace).add(spec)
     except ControlError as error:
-        raise UsageError(f"{spec}: {error}") from error
+        raise UsageError(f"{shortened(spec)}: {error}") from error
     return CommandResult("emulator fault add", added, summary=f"Fault {added['id']} is in force on {namespace}.")
 
 
@@ -333,26 +341,31 @@ def fault_clear(
 
 
 def _control(name: str) -> "FaultControl":
-    from sbpair.emulator.control import FaultControl
+    from sbpair.emulator.control import ControlError, FaultControl
+    from sbpair.settings import DocumentError, read_text
 
-    path = state_directory(os.environ) / "emulator.json"
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-        files = {entry["name"]: Path(entry["connection_string_file"]) for entry in state["namespaces"]}
-    except FileNotFoundError:
+    state = emulator_state(os.environ)
+    if state is None:
         raise ConfigurationError(
             "No embedded namespaces are running for this user.", hint="Start them in another terminal: sbpair emulator"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"Cannot read {path}: {error}") from error
+        )
+    files = state.connection_string_files
+    if state.control is None:
+        raise ConfigurationError("The embedded namespaces that run have no fault control.")
     if name not in files:
-        raise UsageError(f"There is no embedded namespace {name!r}; running: {', '.join(files)}.")
-    secret = Secret(files[name].read_text(encoding="utf-8").strip())
-    parts = parse_connection_string(secret.reveal())
-    return FaultControl(
-        state["control"],
-        name,
-        ca_file=state["ca_file"],
-        key_name=parts["sharedaccesskeyname"],
-        key=parts["sharedaccesskey"],
-    )
+        raise UsageError(f"There is no embedded namespace {quoted(name)}; running: {', '.join(files)}.")
+    try:
+        parts = parse_connection_string(Secret(read_text(Path(files[name])).strip()).reveal())
+        return FaultControl(
+            state.control,
+            name,
+            ca_file=state.ca_file,
+            key_name=parts["sharedaccesskeyname"],
+            key=parts["sharedaccesskey"],
+        )
+    except (DocumentError, ControlError, KeyError) as error:
+        why = "a key is missing" if isinstance(error, KeyError) else str(error)
+        raise ConfigurationError(
+            f"Cannot use {files[name]}, named by {state.path}: {why}.",
+            hint="Delete that file and start sbpair emulator again.",
+        ) from error

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.render.console import check_writable
@@ -182,25 +183,15 @@ def with_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 with_common_options(before_the_command)
 
 
-def _complete_pair(incomplete: str) -> list[str]:
-    """Names of the configured pairs; none, silently, where the configuration cannot be read."""
-    from sbpair.settings import load
-
-    try:
-        return [name for name in load().pair_names() if name.startswith(incomplete)]
-    except SbpairError:
-        return []
-
-
 PairArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PAIR]", help="A pair of the configuration.", show_default=False, autocompletion=_complete_pair
+        metavar="[PAIR]", help="A pair of the configuration.", show_default=False, autocompletion=candidates.pairs
     ),
 ]
 PairsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[PAIR]...", help="Pairs of the configuration.", show_default=False, autocompletion=_complete_pair
+        metavar="[PAIR]...", help="Pairs of the configuration.", show_default=False, autocompletion=candidates.pairs
     ),
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.core.durations import parse_duration
@@ -27,19 +28,30 @@ DEFAULT_MAX_GROUPED = 10_000
 GROUP_KEYS = "path, reason, description, session, queue, subject, content-type, state, day, hour, minute"
 
 
+def _complete_group_keys(incomplete: str) -> list[str]:
+    return candidates.parts_of_list(GROUP_KEYS.split(", "), incomplete)
+
+
 @command
 def peek(
     options: Options,
     pair: PairArgument = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", help="Index or path of a backlog queue; repeatable. Default: all.", show_default=False),
+        typer.Option(
+            "--queue",
+            help="Index or path of a backlog queue; repeatable. Default: all.",
+            show_default=False,
+            autocompletion=candidates.backlog_indexes,
+        ),
     ] = None,
     dlq: Annotated[bool, typer.Option("--dlq", help="The dead-letter queues instead.")] = False,
     entity: Annotated[
         str | None,
         typer.Option(
-            help="Any queue of the secondary, or TOPIC/Subscriptions/NAME, instead of the backlog.", show_default=False
+            help="Any queue of the secondary, or TOPIC/Subscriptions/NAME, instead of the backlog.",
+            show_default=False,
+            autocompletion=candidates.entities,
         ),
     ] = None,
     primary: Annotated[bool, typer.Option("--primary", help="With --entity: on the primary.")] = False,
@@ -63,7 +75,13 @@ def peek(
     session: Annotated[str | None, typer.Option(help="Only messages of this session.", show_default=False)] = None,
     body: Annotated[bool, typer.Option("--body", help="Show bodies: text, or hex if it is none.")] = False,
     group_by: Annotated[
-        str | None, typer.Option(metavar="KEY,...", help=f"Count instead, by: {GROUP_KEYS}.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="KEY,...",
+            help=f"Count instead, by: {GROUP_KEYS}.",
+            show_default=False,
+            autocompletion=_complete_group_keys,
+        ),
     ] = None,
 ) -> CommandResult:
     """Browse the messages of a pair's backlog queues, oldest first. Takes no locks and changes nothing.

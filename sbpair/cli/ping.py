@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.access import credential_name
@@ -78,6 +79,7 @@ def ping(
             metavar="[ENTITY]...",
             help="Queues or topics; default: the configured ones and the pair's backlog queues.",
             show_default=False,
+            autocompletion=candidates.entities,
         ),
     ] = None,
     side: Annotated[SideChoice, typer.Option("--side", help="Which namespace is measured.")] = SideChoice.BOTH,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.options import duration_option
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path
@@ -15,8 +16,17 @@ if TYPE_CHECKING:
 
 COSMOS_KEY = "SBPAIR_COSMOS_KEY"
 
-FirstArgument = Annotated[str, typer.Argument(metavar="[PAIR] QUEUE", help="A pair, and a queue on both its sides.")]
-SecondArgument = Annotated[str | None, typer.Argument(metavar="", hidden=True, show_default=False)]
+FirstArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[PAIR] QUEUE",
+        help="A pair, and a queue on both its sides.",
+        autocompletion=candidates.pairs_and_entities,
+    ),
+]
+SecondArgument = Annotated[
+    str | None, typer.Argument(metavar="", hidden=True, show_default=False, autocompletion=candidates.entities)
+]
 JournalOption = Annotated[
     str | None,
     typer.Option(

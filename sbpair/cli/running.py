@@ -27,7 +27,9 @@ def run(arguments: list[str]) -> int:
     from sbpair.cli.app import app
 
     if COMPLETION_VARIABLE in os.environ:
-        _know_the_shells()
+        from sbpair.cli.shells import know_the_shells
+
+        know_the_shells()
         app(prog_name=PROGRAM)  # answers the shell and ends the process
     try:
         finished = _invoke(app, arguments)
@@ -147,13 +149,6 @@ def _options_in(arguments: list[str]) -> Options:
         if name in ("-o", "--output") and wanted in (Format.JSON, Format.NAGIOS):
             return Options(output=Format(wanted))
     return Options()
-
-
-def _know_the_shells() -> None:
-    """Register typer's completion classes, which it does by itself only for apps that install their own completion."""
-    from typer.completion import completion_init  # type: ignore[attr-defined]
-
-    completion_init()
 
 
 def _tame_help_under_ci() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from sbpair.cli import candidates
 from sbpair.cli.context import Interrupted, Talk, load_settings, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.lines import read_lines
 from sbpair.cli.options import Options, command, duration_option
@@ -40,8 +41,18 @@ class PolicyName(StrEnum):
 @command
 def send(
     options: Options,
-    first: Annotated[str, typer.Argument(metavar="[PAIR] ENTITY", help="A pair, and a queue or topic on its primary.")],
-    second: Annotated[str | None, typer.Argument(metavar="", hidden=True, show_default=False)] = None,
+    first: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PAIR] ENTITY",
+            help="A pair, and a queue or topic on its primary.",
+            autocompletion=candidates.pairs_and_entities,
+        ),
+    ],
+    second: Annotated[
+        str | None,
+        typer.Argument(metavar="", hidden=True, show_default=False, autocompletion=candidates.entities),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.", show_default=False)
     ] = None,
