@@ -1,5 +1,6 @@
 """Client of a running emulator's fault control endpoint, for the command line and for scripts in other processes."""
 
+import http.client
 import json
 import ssl
 import time
@@ -10,6 +11,7 @@ from typing import Any
 from sbpair.emulator.auth import make_sas_token
 
 _TOKEN_SECONDS = 300
+_MOST_BYTES = 16 * 1024 * 1024
 
 
 class ControlError(Exception):
@@ -21,17 +23,25 @@ class FaultControl:
 
     `endpoint` is the emulator's control port, `host:port`; `ca_file` its authority; the key is one of the namespace
     with the Manage right.
+
+    Raises:
+        ControlError: the authority's file cannot be used.
     """
 
     def __init__(self, endpoint: str, namespace: str, *, ca_file: str, key_name: str, key: str) -> None:
         self._resource = f"https://{endpoint}/$emulator/faults"
         self._url = f"https://{endpoint}/{namespace}/$emulator/faults"
-        self._tls = ssl.create_default_context(cafile=ca_file)
+        try:
+            self._tls = ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise ControlError(f"the certificate authority {ca_file} cannot be used: {error}") from error
         self._key = (key_name, key)
 
     def list(self) -> "list[dict[str, Any]]":
         """The faults in force."""
-        found: list[dict[str, Any]] = self._ask("GET", "")["value"]
+        found = self._ask("GET", "").get("value")
+        if not isinstance(found, list):
+            raise ControlError(f"{self._url} does not answer as an emulator does")
         return found
 
     def add(self, text: str) -> dict[str, Any]:
@@ -54,12 +64,22 @@ class FaultControl:
         )
         try:
             with urllib.request.urlopen(request, timeout=10, context=self._tls) as answer:
-                text = answer.read()
+                text = answer.read(_MOST_BYTES)
+            return _object(text)
         except urllib.error.HTTPError as error:
-            raise ControlError(_message_of(error.read()) or str(error)) from error
-        except OSError as error:
+            raise ControlError(_message_of(error.read(_MOST_BYTES)) or str(error)) from error
+        except (OSError, http.client.HTTPException) as error:
             raise ControlError(f"no answer from {self._url}: {error}") from error
-        return json.loads(text) if text else {}
+        except (ValueError, RecursionError) as error:
+            raise ControlError(f"{self._url} does not answer as an emulator does") from error
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """The JSON object of an answer; empty for none. ValueError for anything else."""
+    read = json.loads(text) if text else {}
+    if not isinstance(read, dict):
+        raise ValueError("not an object")
+    return read
 
 
 def _message_of(body: bytes) -> str:

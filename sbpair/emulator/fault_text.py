@@ -1,5 +1,6 @@
 """Fault rules as text (command line) and as JSON (control endpoint)."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,37 +11,71 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
+_MOST_SECONDS = 10 * 365 * 86_400.0
+_MOST_COUNTED = 2**63
+_MOST_CHARACTERS = 80
+
+
+def _text_of(value: object) -> str:
+    """The text of a JSON value; too long is as good as wrong."""
+    if not isinstance(value, str | int | float) or (isinstance(value, int) and abs(value) > _MOST_COUNTED):
+        return ""
+    return str(value)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _MOST_NAME_CHARACTERS:
+        raise FaultError(f"{_shown(value)} is not a text of up to {_MOST_NAME_CHARACTERS} characters")
+    return value
+
+
+_MOST_NAME_CHARACTERS = 1024
+
+
+def _shown(value: object) -> str:
+    """The value in a message, cut where it gets too long to be read."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return "what is there"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
 def _duration(value: object) -> float:
     """Seconds of `30`, `30s`, `250ms`, `2m`, `1h`."""
-    match = _DURATION.fullmatch(str(value).strip())
-    if match is None:
-        raise FaultError(f"{value!r} is not a duration such as 30s, 250ms or 2m")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
+    match = _DURATION.fullmatch(_text_of(value).strip())
+    seconds = float(match[1]) * _UNIT_SECONDS[match[2]] if match is not None else math.inf
+    if seconds > _MOST_SECONDS:
+        raise FaultError(f"{_shown(value)} is not a duration such as 30s, 250ms or 2m")
+    return seconds
 
 
 def _whole(value: object) -> int:
     try:
-        return int(str(value))
+        number = int(_text_of(value))
     except ValueError:
-        raise FaultError(f"{value!r} is not a whole number") from None
+        raise FaultError(f"{_shown(value)} is not a whole number") from None
+    if abs(number) > _MOST_COUNTED:
+        raise FaultError(f"{_shown(value)} is more than is ever counted")
+    return number
 
 
 def _number(value: object) -> float:
     try:
-        return float(str(value))
+        return float(_text_of(value))
     except ValueError:
-        raise FaultError(f"{value!r} is not a number") from None
+        raise FaultError(f"{_shown(value)} is not a number") from None
 
 
 def _operation(value: object) -> Operation:
     try:
         return Operation(str(value))
     except ValueError:
-        raise FaultError(f"unknown operation {value!r}; one of {', '.join(Operation)}") from None
+        raise FaultError(f"unknown operation {_shown(value)}; one of {', '.join(Operation)}") from None
 
 
 _KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "entity": ("entity", str),
+    "entity": ("entity", _name),
     "operation": ("operation", _operation),
     "after": ("after", _whole),
     "nth": ("nth", _whole),
@@ -51,8 +86,8 @@ _KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "for": ("duration_seconds", _duration),
     "rtt": ("round_trip_seconds", _duration),
     "lock": ("lock_seconds", _duration),
-    "condition": ("condition", str),
-    "description": ("description", str),
+    "condition": ("condition", _name),
+    "description": ("description", _name),
     "status": ("status", _whole),
 }
 """The word of the text and JSON forms -> field and reader. Durations in JSON are seconds or such texts."""
@@ -68,9 +103,9 @@ def parse_text(text: str) -> FaultRule:
         key, equals, value = part.partition("=")
         key = _ALIASES.get(key.strip(), key.strip())
         if not equals:
-            raise FaultError(f"{part!r} is not key=value")
+            raise FaultError(f"{_shown(part)} is not key=value")
         if key in fields:
-            raise FaultError(f"{key} is given twice")
+            raise FaultError(f"{_shown(key)} is given twice")
         fields[key] = value.strip().replace("\\,", ",")
     return parse_json(fields)
 
@@ -82,11 +117,11 @@ def parse_json(fields: Mapping[str, object]) -> FaultRule:
     values = dict(fields)
     kind = values.pop("kind", None)
     if kind not in list(FaultKind):
-        raise FaultError(f"unknown fault {kind!r}; one of {', '.join(FaultKind)}")
+        raise FaultError(f"unknown fault {_shown(kind)}; one of {', '.join(FaultKind)}")
     arguments: dict[str, Any] = {}
     for key, value in values.items():
         if key not in _KEYS:
-            raise FaultError(f"unknown key {key!r}; known are {', '.join(_KEYS)}")
+            raise FaultError(f"unknown key {_shown(key)}; known are {', '.join(_KEYS)}")
         name, read = _KEYS[key]
         if value is not None:
             arguments[name] = read(value)

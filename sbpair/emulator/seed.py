@@ -17,9 +17,12 @@ Property names are those of the descriptions in `entities.py`. What exists alrea
 namespace can be started with its seed again and again.
 """
 
-import dataclasses
 import difflib
+import math
+import typing
 from collections.abc import Mapping
+from functools import cache
+from types import NoneType
 from typing import Any, TypeVar
 
 from sbpair.emulator.entities import (
@@ -47,7 +50,7 @@ def plant(namespace: Namespace, seed: Mapping[str, Any]) -> None:
     Raises:
         SeedError: an unknown key or a wrong form. EntityError: the namespace refuses an entity.
     """
-    _only(seed, ("tier", "queues", "topics", "keys"), namespace.name)
+    _only(_mapping(seed, namespace.name), ("tier", "queues", "topics", "keys"), namespace.name)
     for path, fields in _mapping(seed.get("queues"), "queues").items():
         description = _build(QueueDescription, fields, path)
         if namespace.get_queue(path) is None:
@@ -86,6 +89,9 @@ def _plant_subscription(namespace: Namespace, topic: str, name: str, fields: dic
 
 def _rule(fields: dict[str, Any], where: str) -> RuleDescription:
     _only(fields, ("sql", "correlation", "action"), where)
+    for name in ("sql", "action"):
+        if not isinstance(fields.get(name, ""), str):
+            raise SeedError(f"{where}: `{name}` is a SQL text")
     action = SqlAction(expression=fields["action"]) if "action" in fields else None
     if "correlation" in fields:
         return RuleDescription(filter=_build(CorrelationFilter, fields["correlation"], where), action=action)
@@ -96,15 +102,55 @@ def _rule(fields: dict[str, Any], where: str) -> RuleDescription:
 
 def _build(kind: type[_Description], fields: object, where: str) -> _Description:
     values = dict(_mapping(fields, where))
-    _only(values, tuple(field.name for field in dataclasses.fields(kind)), where)
-    if "status" in values:
-        values["status"] = EntityStatus(values["status"])
-    return kind(**values)
+    described: Any = kind
+    kinds = _kinds(described)
+    _only(values, tuple(kinds), where)
+    checked: dict[str, Any] = {name: _value(value, kinds[name], f"{where}.{name}") for name, value in values.items()}
+    return kind(**checked)
+
+
+@cache
+def _kinds(kind: Any) -> dict[str, Any]:
+    """What a seed can set of a description, and of which type each is."""
+    hints = typing.get_type_hints(kind)
+    return {name: hint for name, hint in hints.items() if name not in ("authorization_rules", "client_affine")}
+
+
+def _value(value: object, hint: Any, where: str) -> object:
+    """The value, if it is of the annotated type.
+
+    Raises:
+        SeedError: it is not.
+    """
+    kinds = set(typing.get_args(hint)) or {hint}
+    if hint is EntityStatus and isinstance(value, str) and value in list(EntityStatus):
+        return EntityStatus(value)
+    if typing.get_origin(hint) is Mapping and isinstance(value, Mapping) and all(map(_is_plain, value.items())):
+        return dict(value)
+    if type(value) in kinds or (value is None and NoneType in kinds) or (float in kinds and type(value) is int):
+        if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
+            raise SeedError(f"{where}: the number is out of range")
+        return value
+    names = ", ".join(sorted(getattr(one, "__name__", str(one)) for one in kinds))
+    raise SeedError(f"{where}: a value of type {type(value).__name__} where {names} is expected")
+
+
+_MOST = 2**53
+"""As far as whole numbers and seconds go; NaN and infinity are beyond it."""
+
+
+def _is_plain(entry: tuple[object, object]) -> bool:
+    name, value = entry
+    return isinstance(name, str) and isinstance(value, str | int | float | bool) and not _is_odd(value)
+
+
+def _is_odd(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _rights(value: object, name: str) -> set[str]:
     known = {"Manage", "Send", "Listen"}
-    if not isinstance(value, list) or not value or not known.issuperset(value):
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one in known for one in value):
         raise SeedError(f"keys.{name}: rights are a list out of Manage, Send, Listen")
     return known if "Manage" in value else set(value)
 
@@ -114,6 +160,9 @@ def _mapping(value: object, where: str) -> Mapping[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise SeedError(f"{where}: a mapping of names to properties is expected")
+    for name in value:
+        if not isinstance(name, str):
+            raise SeedError(f"{where}: a name is a text; put {str(name)[:40]!r} in quotes")
     return value
 
 
@@ -121,4 +170,4 @@ def _only(fields: Mapping[str, Any], known: tuple[str, ...], where: str) -> None
     for name in fields:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            raise SeedError(f"{where}: unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise SeedError(f"{where}: unknown key {name[:40]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))

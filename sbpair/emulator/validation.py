@@ -167,7 +167,7 @@ def _check_delivery(description: QueueDescription | SubscriptionDescription) -> 
 
 def _range(description: Description, name: str, low: float, high: float | None) -> None:
     value = getattr(description, name, None)
-    if value is None or (value >= low and (high is None or value <= high)):
+    if value is None or low <= value <= (limits.MAX_TIME_SPAN_SECONDS if high is None else high):
         return
     bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
     raise bad_request(f"The value {value:g} of the property '{_wire(name)}' is out of range: {bounds}.")

@@ -14,6 +14,7 @@ from typing import Any
 
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
+from sbpair.core.plain import from_plain
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, append
 from sbpair.pipeline.rows import message_row, split_source
@@ -21,6 +22,8 @@ from sbpair.pipeline.schemas import UNIT_COLUMNS
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.pipeline.units import UnitFiles
 
+_MOST_LINE_BYTES = 256 * 1024 * 1024
+"""Of a line with a message of 100 MB, the largest there is, in base64."""
 _FACTS = [name for name, _ in UNIT_COLUMNS if name not in ("unit", "attempt")]
 
 
@@ -69,17 +72,21 @@ def _digest(file: Path) -> str:
 def _messages(file: Path) -> Iterator[Received]:
     """The whole lines; one that a crash cut off was never settled, so its message is still in the queue."""
     with file.open("rb") as opened:
-        for number, line in enumerate(opened, 1):
-            if not line.endswith(b"\n"):
+        for number, line in enumerate(iter(lambda: opened.readline(_MOST_LINE_BYTES), b""), 1):
+            if not line.endswith(b"\n") and not opened.read(1):
                 return
             try:
-                read = json.loads(line)
-                yield Received(
-                    payload=base64.b64decode(read["payload_base64"], validate=True),
-                    sequence_number=int(read["sequence_number"]),
-                    source=str(read["queue"]),
-                    message_id=read["message_id"],
-                    enqueued_at=read["enqueued_at"],
-                )
-            except (ValueError, KeyError, TypeError) as error:
+                received = _message(json.loads(line))
+            except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
                 raise UsageError(f"Line {number} of {file} is not a line of a drain's archive.") from error
+            yield received
+
+
+def _message(read: Any) -> Received:
+    return Received(
+        payload=base64.b64decode(read["payload_base64"], validate=True),
+        sequence_number=from_plain(int, read["sequence_number"], "sequence_number"),
+        source=from_plain(str, read["queue"], "queue"),
+        message_id=None if read["message_id"] is None else from_plain(str, read["message_id"], "message_id"),
+        enqueued_at=None if read["enqueued_at"] is None else from_plain(float, read["enqueued_at"], "enqueued_at"),
+    )

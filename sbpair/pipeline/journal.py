@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sbpair.core.errors import UsageError
+from sbpair.core.plain import from_plain
 from sbpair.files import AppendedFile, claim, is_claimed
 from sbpair.pipeline.errors import ReplayError
 
@@ -27,6 +28,7 @@ Key = tuple[str, bool, int, int]
 """Queue, dead letter, sequence number, enqueued time in milliseconds (-1: none)."""
 FORWARDED = "forwarded"
 RUN_FILE = "run"
+_MOST_LINE_BYTES = 1024 * 1024
 TASKS_SECONDS = 40.0
 """How long tasks of a run that is over may take to notice: a little more than one send."""
 
@@ -141,9 +143,25 @@ def done_by(folder: Path, run: str, partition: int) -> set[Key]:
 def read_lines(path: Path) -> Iterator[Sent]:
     """The whole lines of a journal."""
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
             if line.endswith(b"\n"):
-                yield Sent(**json.loads(line))
+                yield _sent(line, path, number)
+            elif file.read(1):
+                raise _no_ledger(path, number)
+
+
+def _sent(line: bytes, path: Path, number: int) -> Sent:
+    try:
+        return from_plain(Sent, json.loads(line), "line")
+    except (ValueError, RecursionError, UsageError) as error:
+        raise _no_ledger(path, number) from error
+
+
+def _no_ledger(path: Path, number: int) -> ReplayError:
+    return ReplayError(
+        f"Line {number} of {path} is not a line of a replay's ledger.",
+        hint="Give the ledger of the run to continue, or another folder.",
+    )
 
 
 def digest_text(digest: bytes | None) -> str | None:

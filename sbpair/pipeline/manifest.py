@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sbpair.core.errors import UsageError
+from sbpair.core.plain import from_plain
+from sbpair.core.wording import quoted
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.schemas import SCHEMA_VERSION
@@ -76,26 +78,40 @@ class Commit:
         return json.dumps(document, ensure_ascii=False, indent=1)
 
     @classmethod
-    def from_json(cls, text: str, number: int, where: str) -> "Commit":
+    def from_json(cls, text: str | bytes, number: int, where: str) -> "Commit":
         """Raises ArchiveError: not a commit, or one of a newer version."""
         try:
             read: dict[str, Any] = json.loads(text)
-            versions = dict(read["versions"])
+            versions = {str(name): int(version) for name, version in dict(read["versions"]).items()}
             if versions["format"] > FORMAT_VERSION or versions["schema"] > SCHEMA_VERSION:
                 raise ArchiveError(
-                    f"{where} was written by a newer sbpair (versions {versions}).", hint="Upgrade sbpair."
+                    f"{where} was written by a newer sbpair (versions {quoted(versions)}).", hint="Upgrade sbpair."
                 )
             return cls(
-                at=float(read["at"]),
-                run=str(read["run"]),
-                added=tuple(ArchiveFile(**one) for one in read["added"]),
-                removed=tuple(read["removed"]),
-                covered=tuple(Covered(**one) for one in read["covered"]),
+                at=from_plain(float, read["at"], "at"),
+                run=from_plain(str, read["run"], "run"),
+                added=tuple(_file(one) for one in read["added"]),
+                removed=tuple(_inside(one) for one in read["removed"]),
+                covered=tuple(from_plain(Covered, one, "covered") for one in read["covered"]),
                 number=number,
                 versions=versions,
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArchiveError(f"{where} is not a commit of an archive: {error!r}.") from error
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, UsageError) as error:
+            raise ArchiveError(f"{where} is not a commit of an archive: {quoted(error)}.") from error
+
+
+def _file(plain: Any) -> ArchiveFile:
+    file = from_plain(ArchiveFile, plain, "added")
+    _inside(file.path)
+    return file
+
+
+def _inside(path: Any) -> str:
+    """The path, if it is of a data file of the archive: an archive may come from anybody, and what is replaced is
+    deleted one day."""
+    if not isinstance(path, str) or not path.startswith("data/") or ".." in path.split("/") or not path.isprintable():
+        raise UsageError(f"{quoted(path)} is not the path of a data file.")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +198,7 @@ class LocalStore:
         try:
             numbers = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
             commits = [
-                Commit.from_json(
-                    (folder / _name(number)).read_text(encoding="utf-8"), number, str(folder / _name(number))
-                )
+                Commit.from_json((folder / _name(number)).read_bytes(), number, str(folder / _name(number)))
                 for number in numbers
             ]
         except OSError as error:

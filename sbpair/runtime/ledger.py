@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from sbpair.core.errors import UsageError
 from sbpair.core.lanes import Key
@@ -19,6 +20,9 @@ SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
 
 _BEGINNING = b'{"queue": '
 """Of every line, cut off or not; by it a file that is none of ours is known before it is cut."""
+_MOST_LINE_BYTES = 1024 * 1024
+_KINDS: tuple[Any, ...] = (str, int, str | None, int, str)
+"""Types of queue, sequence number, message id, time and outcome in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,9 @@ def _cut_and_read(path: Path) -> frozenset[Key]:
     forwarded: set[Key] = set()
     complete = 0
     with path.open("r+b") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
             if not line.endswith(b"\n"):
-                if not line.startswith(_BEGINNING[: len(line)]):
+                if not line.startswith(_BEGINNING[: len(line)]) or file.read(1):
                     raise _no_ledger(path, number)
                 break
             complete += len(line)
@@ -120,10 +124,12 @@ def _key_of_line(line: bytes, path: Path, number: int) -> Key | None:
     try:
         read = json.loads(line)
         key = (read["queue"], read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
-        hash(key)
-        return key if read["outcome"] in SENT_OUTCOMES else None
+        outcome = read["outcome"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _no_ledger(path, number) from error
+    if not all(isinstance(value, kinds) for value, kinds in zip((*key, outcome), _KINDS, strict=True)):
+        raise _no_ledger(path, number)
+    return key if outcome in SENT_OUTCOMES else None
 
 
 def _no_ledger(path: Path, number: int) -> UsageError:

@@ -13,7 +13,7 @@ from sbpair.settings.environment import environment_names
 from sbpair.settings.files import read_file
 from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
 from sbpair.settings.resolve import HOW_TO_CONFIGURE, Settings, load
-from sbpair.settings.state import LOCAL_PAIR, local_pair, remember_default_pair, state_directory
+from sbpair.settings.state import LOCAL_PAIR, emulator_state, local_pair, remember_default_pair, state_directory
 
 __all__ = [
     "FILE_NAME",
@@ -22,6 +22,7 @@ __all__ = [
     "DocumentError",
     "Settings",
     "Sourced",
+    "emulator_state",
     "environment_names",
     "json_schema",
     "load",

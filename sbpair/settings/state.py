@@ -1,6 +1,7 @@
 """State that outlives a command, in the XDG state folder: running embedded namespaces, the remembered default pair."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,39 @@ LOCAL_PAIR = "local"
 _MOST_BYTES = 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class EmulatorState:
+    """What a running `sbpair emulator` has written down: where it is reached, and with what."""
+
+    path: Path
+    pid: int
+    connection_string_files: Mapping[str, str]
+    """Namespace -> file with its connection string."""
+    ca_file: str
+    control: str | None
+    """`host:port` of the fault control, if there is one."""
+
+
 def state_directory(environ: Mapping[str, str]) -> Path:
     """Folder for state that outlives a command: running emulators, the chosen default pair."""
     base = environ.get("XDG_STATE_HOME")
     return (Path(base) if base else home_folder(environ) / ".local" / "state") / "sbpair"
 
 
-def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
-    """Settings of the pair `local` from the state file of a running `sbpair emulator`; empty when there is none."""
+def emulator_state(environ: Mapping[str, str]) -> EmulatorState | None:
+    """The state file of a running `sbpair emulator`; None when there is none.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is not such a file.
+    """
     path = state_directory(environ) / "emulator.json"
     if not is_file(path):
-        return {}
+        return None
     try:
         state = parse_json(read_text(path, most_bytes=_MOST_BYTES))
-        return {
-            f"pairs.{LOCAL_PAIR}.{side}.{key}": Sourced(value, str(path))
-            for side, namespace in zip(SIDES, state["namespaces"], strict=False)
-            for key, value in _side(namespace, state).items()
-        }
+        files = {_text(one["name"]): _text(one["connection_string_file"]) for one in state["namespaces"]}
+        control = None if state["control"] is None else _text(state["control"])
+        return EmulatorState(path, _pid(state["pid"]), files, _text(state["ca_file"]), control)
     except (DocumentError, KeyError, TypeError) as error:
         why = error if isinstance(error, DocumentError) else "it is not the state of an emulator"
         raise ConfigurationError(
@@ -38,13 +54,32 @@ def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
         ) from error
 
 
-def _side(namespace: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of one side; what is not the state of an emulator raises what Python raises."""
-    texts = (namespace["name"], namespace["connection_string_file"], state["ca_file"])
-    if not all(isinstance(text, str) and text.isprintable() for text in texts):
-        raise TypeError("texts are expected")
-    name, connection_string_file, ca_file = texts
-    return {"namespace": name, "connection_string": {"file": connection_string_file}, "ca_file": ca_file}
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise TypeError("a text is expected")
+    return value
+
+
+def _pid(value: Any) -> int:
+    if type(value) is not int or not 0 < value < 2**31:
+        raise TypeError("a process id is expected")
+    return value
+
+
+def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
+    """Settings of the pair `local`, the first two namespaces of a running `sbpair emulator`; empty when there is none.
+
+    Raises:
+        ConfigurationError: see `emulator_state`.
+    """
+    state = emulator_state(environ)
+    if state is None:
+        return {}
+    return {
+        f"pairs.{LOCAL_PAIR}.{side}.{key}": Sourced(value, str(state.path))
+        for side, (name, file) in zip(SIDES, state.connection_string_files.items(), strict=False)
+        for key, value in (("namespace", name), ("connection_string", {"file": file}), ("ca_file", state.ca_file))
+    }
 
 
 def remember_default_pair(name: str, environ: Mapping[str, str], write: Callable[[Path, str], None]) -> Path:
