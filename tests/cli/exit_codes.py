@@ -1,0 +1,341 @@
+"""Every command of the command line by every exit code of the contract: how the code comes about, where that is proven,
+or why it cannot come about. `test_exit_codes.py` runs and checks the table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sbpair.core.outcome import Exit
+
+
+@dataclass(frozen=True)
+class Run:
+    """This line ends with the code. `fault`: of local-secondary while it runs; `stdin` is sent to it."""
+
+    line: str
+    stdin: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """This line ends with the code when the signal comes while it waits for namespaces that say nothing."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A test of another module starts the process and expects the code: `file::function` below tests/."""
+
+    test: str
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A line of `test_mistakes.MISTAKES`."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Never:
+    """Why the command does not end with the code, or does in the very way that is proven for another one."""
+
+    why: str
+
+
+Cell = Run | Stopped | Proven | Mistake | Never
+
+ALL_OR_NOTHING = Never("what it does is done as a whole, or failed")
+ASKS_NOBODY = Never("contacts no namespace")
+ENDS_BY_ITSELF = Never("has ended before anybody could send it a signal; what comes earlier is tested for all at once")
+NOTHING_TO_FIND = Never("neither looks for anything wrong nor shows what it would change")
+AS_ARCHIVE = Never("one session of Spark serves all these commands; proven for `pipeline archive`")
+IN_A_TASK = Never("comes home from a Spark task as it is raised there: tests/pipeline/test_datasource.py")
+UNTIL_STOPPED = Never("goes on until a signal ends it, and says what it could not do in its report")
+
+
+def row(  # one argument for each code of the contract, so that none can be left out
+    command: str,
+    *,
+    ok: Cell,
+    failed: Cell | None = None,
+    usage: Cell | None = None,
+    partial: Cell = ALL_OR_NOTHING,
+    denied: Cell = ASKS_NOBODY,
+    findings: Cell = NOTHING_TO_FIND,
+    unreachable: Cell = ASKS_NOBODY,
+    signals: Cell | tuple[Cell, Cell] = ENDS_BY_ITSELF,
+    arguments: str = "",
+) -> dict[Exit, Cell]:
+    """The cells of a command. Every one fails where its output cannot be written, and refuses an unknown option."""
+    interrupted, terminated = signals if isinstance(signals, tuple) else (signals, signals)
+    return {
+        Exit.OK: ok,
+        Exit.FAILED: failed or Run(f"{command} {arguments} --outfile line/below"),
+        Exit.USAGE: usage or Run(f"{command} --no-such-option"),
+        Exit.PARTIAL: partial,
+        Exit.DENIED: denied,
+        Exit.FINDINGS: findings,
+        Exit.UNREACHABLE: unreachable,
+        Exit.INTERRUPTED: interrupted,
+        Exit.TERMINATED: terminated,
+    }
+
+
+def _local(command: str, ok: Cell, *, arguments: str = "", usage: Cell | None = None) -> dict[Exit, Cell]:
+    return row(command, ok=ok, arguments=arguments, usage=usage)
+
+
+def _spark(
+    command: str,
+    ok: Cell,
+    arguments: str,
+    *,
+    usage: Cell | None = None,
+    partial: Cell = ALL_OR_NOTHING,
+    findings: Cell = NOTHING_TO_FIND,
+    asks: Cell = ASKS_NOBODY,
+    signals: Cell | tuple[Cell, Cell] = AS_ARCHIVE,
+) -> dict[Exit, Cell]:
+    return row(
+        command,
+        ok=ok,
+        arguments=arguments,
+        usage=usage,
+        partial=partial,
+        denied=asks,
+        findings=findings,
+        unreachable=asks,
+        signals=signals,
+    )
+
+
+_SPARK = "pipeline/test_command_line.py::"
+_FLEET = "cli/test_provision_cleanup.py::"
+
+TABLE: Mapping[str, Mapping[Exit, Cell]] = {
+    "demo": row(
+        "demo",
+        ok=Proven("cli/test_demo.py::test_the_command_proves_it"),
+        partial=Never("either everything is proven or it failed"),
+        denied=Never("the keys are those of its own namespaces"),
+        findings=Never("a finding of its audit makes it fail"),
+        unreachable=Never("its namespaces are in its own process"),
+        signals=Proven("cli/test_demo.py::test_a_signal_ends_it_and_leaves_nothing_behind"),
+    ),
+    "emulator": row(
+        "emulator",
+        ok=Run("emulator --not-emulated"),
+        usage=Proven("cli/test_emulator.py::test_refusals"),
+        signals=(Proven("cli/test_emulator.py::test_it_leaves_no_state_behind"), Proven("cli/conftest.py::local")),
+    ),
+    "emulator fault list": _local("emulator fault list", Run("emulator fault list local-primary")),
+    "emulator fault add": _local(
+        "emulator fault add",
+        Run("emulator fault add local-primary throttle:entity=nobody,for=1ms"),
+        arguments="local-primary dark",
+        usage=Run("emulator fault add local-primary nonsense"),
+    ),
+    "emulator fault clear": _local(
+        "emulator fault clear", Run("emulator fault clear local-primary"), arguments="local-primary"
+    ),
+    "provision": row(
+        "provision",
+        ok=Run("provision right"),
+        failed=Mistake("provision right --out line/below"),
+        partial=Proven(f"{_FLEET}test_partial_failure_names_every_queue"),
+        denied=Mistake("provision wrong-key"),
+        findings=Run("provision right --dry-run --count 3"),
+        unreachable=Mistake("provision dead"),
+        signals=Stopped("provision mute"),
+    ),
+    "audit": row(
+        "audit",
+        ok=Run("audit right"),
+        failed=Mistake("audit right --save line/below"),
+        usage=Mistake("audit twice"),
+        partial=Run("audit right", fault="http-status:status=400"),
+        denied=Run("audit refused"),
+        findings=Run("audit extra"),
+        unreachable=Run("audit gone"),
+        signals=Stopped("audit mute"),
+    ),
+    "cleanup": row(
+        "cleanup",
+        ok=Run("cleanup right"),
+        arguments="right",
+        usage=Proven(f"{_FLEET}test_options_of_cleanup_that_contradict_each_other"),
+        partial=Run("cleanup extra --apply --no-input"),
+        denied=Mistake("cleanup wrong-key --apply"),
+        findings=Run("cleanup extra"),
+        unreachable=Run("cleanup gone"),
+        signals=Stopped("cleanup mute"),
+    ),
+    "peek": row(
+        "peek",
+        ok=Run("peek right"),
+        failed=Run("peek right --queue 7"),
+        usage=Mistake("peek unset"),
+        partial=Run("peek right --queue 0 --queue 7"),
+        denied=Mistake("peek wrong-key"),
+        unreachable=Mistake("peek dead"),
+        signals=Stopped("peek mute"),
+    ),
+    "drain": row(
+        "drain",
+        ok=Run("drain right"),
+        failed=Mistake("drain right --ledger line/below"),
+        usage=Mistake("drain right --ledger line --resume"),
+        partial=Run("drain extra --timeout 2s"),
+        denied=Mistake("drain wrong-key"),
+        findings=Run("drain stranded --dry-run"),
+        unreachable=Mistake("drain dead --timeout 1s"),
+        signals=Stopped("drain mute"),
+    ),
+    "syphon": row(
+        "syphon",
+        ok=Never("ends by a signal only, and the code is the signal's"),
+        failed=Run("syphon right --ledger line/below"),
+        usage=Proven("cli/test_syphon.py::test_usage_errors"),
+        partial=UNTIL_STOPPED,
+        denied=UNTIL_STOPPED,
+        findings=UNTIL_STOPPED,
+        unreachable=UNTIL_STOPPED,
+        signals=(
+            Proven("cli/test_syphon.py::test_two_of_them_share_the_work"),
+            Proven("cli/test_syphon.py::test_it_brings_home_what_lies_there_and_what_comes_and_reports_at_the_end"),
+        ),
+    ),
+    "replicate send": row(
+        "replicate send",
+        ok=Run("replicate send right parcels --session s", stdin="one\n"),
+        failed=Run("replicate send right nowhere --session s", stdin="one\n"),
+        usage=Proven("cli/test_replicate.py::test_a_raw_line_needs_a_session"),
+        partial=Run("replicate send right parcels", stdin='{"body": "1", "session_id": "s"}\n{broken\n'),
+        denied=Never("a message that both sides refuse has failed; its line says why"),
+        findings=Run("replicate send half parcels --session s --timeout 3s", stdin="one\n"),
+        unreachable=Never("a message that reaches neither side has failed; its line says why"),
+        signals=Stopped("replicate send mute parcels --session s --timeout 1s"),
+    ),
+    "replicate consume": row(
+        "replicate consume",
+        ok=Proven("cli/test_replicate.py::test_what_is_sent_is_processed_once_in_order_and_shown"),
+        failed=Run("replicate consume right nowhere --exec true --journal sqlite:j.db --until-idle 1s"),
+        usage=Run("replicate consume right parcels --journal sqlite:j.db"),
+        partial=Proven("cli/test_replicate.py::test_a_command_that_fails_ends_in_the_dead_letter_queues_and_in_status"),
+        denied=Run("replicate consume refused parcels --exec true --journal sqlite:j.db --until-idle 1s"),
+        unreachable=Run("replicate consume gone parcels --exec true --journal sqlite:j.db --until-idle 1s"),
+        signals=Stopped("replicate consume mute parcels --exec true --journal sqlite:j.db"),
+    ),
+    "replicate status": row(
+        "replicate status",
+        ok=Run("replicate status --journal sqlite:j.db"),
+        usage=Run("replicate status --journal redis:host"),
+        denied=Never("a file is readable or not; Cosmos DB's refusal is a failure of the journal"),
+        findings=Proven(
+            "cli/test_replicate.py::test_a_session_that_waits_for_a_missing_message_is_stuck_and_can_be_let_go"
+        ),
+        unreachable=Run("replicate status --journal sqlite:/no/such/folder/j.db"),
+    ),
+    "replicate provision": row(
+        "replicate provision",
+        ok=Run("replicate provision right parcels"),
+        arguments="right parcels",
+        denied=Run("replicate provision refused parcels"),
+        findings=Run("replicate provision right fresh --dry-run"),
+        unreachable=Run("replicate provision gone parcels"),
+        signals=Stopped("replicate provision mute parcels"),
+    ),
+    "send": row(
+        "send",
+        ok=Proven("cli/test_send.py::test_while_the_primary_is_dark_messages_go_to_the_backlog_and_home_again"),
+        failed=Proven("cli/test_send.py::test_an_entity_that_is_not_there_fails_every_line"),
+        usage=Proven("cli/test_send.py::test_usage_errors"),
+        partial=Run("send right orders --input jsonl", stdin='{"body": "1"}\n{broken\n'),
+        denied=Mistake("send wrong-key orders --file line"),
+        findings=Run("send half orders --failover-interval 0 --retry-for 0", stdin="one\n"),
+        unreachable=Run("send gone orders", stdin="one\n"),
+        signals=Stopped("send mute orders"),
+    ),
+    "ping": row(
+        "ping",
+        ok=Run("ping right orders -c 1"),
+        failed=Run("ping right nowhere -c 1"),
+        usage=Mistake("ping right or~ders"),
+        partial=Run("ping right orders nowhere -c 1"),
+        denied=Proven("cli/test_ping_peek.py::test_ping_of_a_denied_entity_ends_with_4"),
+        unreachable=Proven("cli/test_ping_peek.py::test_ping_of_a_dark_namespace_ends_with_6_and_nagios_is_critical"),
+        signals=Stopped("ping mute"),
+    ),
+    "cost": _local("cost", Run("cost right --messages-per-day 1000"), usage=Mistake("cost --prices nothing.yaml")),
+    "status": row(
+        "status",
+        ok=Run("status right --interval 0"),
+        arguments="right",
+        usage=Proven("cli/test_status.py::test_options_that_do_not_go_together"),
+        partial=Run("status right --interval 0", fault="http-status:status=400"),
+        denied=Proven("cli/test_status.py::test_a_refused_credential_is_4_and_the_age_is_still_told"),
+        unreachable=Proven("cli/test_status.py::test_an_unreachable_side_is_6_and_the_other_one_is_shown"),
+        signals=Stopped("status mute"),
+    ),
+    "doctor": row(
+        "doctor",
+        ok=Run("doctor right"),
+        failed=Run("doctor right", fault="http-status:status=400"),
+        usage=Run("doctor nobody"),
+        partial=Never("every check is a row; any error of one ends it with that error's code, else 1"),
+        denied=Proven("cli/test_doctor.py::test_a_refused_credential_is_4"),
+        unreachable=Proven("cli/test_doctor.py::test_a_dark_side_is_6_and_says_what_to_do"),
+        signals=Stopped("doctor mute"),
+    ),
+    "pipeline archive": _spark(
+        "pipeline archive",
+        Proven(f"{_SPARK}test_archive_replay_and_reconcile"),
+        "right --into there",
+        usage=Run("pipeline archive right --into there --dlq --only-dlq"),
+        partial=Never("messages left in their queue: proven on the job, tests/pipeline/test_archive.py"),
+        findings=Never("a dry run needs Spark: proven on the job, tests/pipeline/test_archive.py"),
+        asks=IN_A_TASK,
+        signals=(
+            Proven(f"{_SPARK}test_ctrl_c_cancels_the_job_at_once"),
+            Never("SIGTERM cancels the job where Ctrl-C does: sbpair.pipeline.session"),
+        ),
+    ),
+    "pipeline replay": _spark(
+        "pipeline replay",
+        Proven(f"{_SPARK}test_archive_replay_and_reconcile"),
+        "right --from nowhere --ledger there",
+        usage=Run("pipeline replay right --from nowhere --ledger there"),
+        partial=Never("refused messages: proven on the job, tests/pipeline/test_replay.py"),
+        findings=Never("a dry run needs Spark: proven on the job, tests/pipeline/test_replay.py"),
+        asks=IN_A_TASK,
+    ),
+    "pipeline reconcile": _spark(
+        "pipeline reconcile",
+        Never("no finding needs Spark: proven on the job, tests/pipeline/test_reconcile.py"),
+        "nowhere",
+        usage=Run("pipeline reconcile nowhere"),
+        findings=Proven(f"{_SPARK}test_archive_replay_and_reconcile"),
+    ),
+    "pipeline warm": _spark("pipeline warm", Never("starts Java: proven in tests/pipeline/test_command_line.py"), ""),
+    "pipeline analyze": _spark(
+        "pipeline analyze",
+        Never("needs Spark: proven on the job, tests/pipeline/test_analyze.py"),
+        "nowhere",
+        usage=Run("pipeline analyze nowhere"),
+    ),
+    "pipeline usage": _spark(
+        "pipeline usage", Never("needs Spark: proven on the job, tests/pipeline/test_usage_files.py"), "nowhere"
+    ),
+    "pipeline trend": _spark(
+        "pipeline trend", Never("needs Spark: proven on the job, tests/pipeline/test_trend.py"), "nowhere"
+    ),
+    "config show": _local("config show", Run("config show")),
+    "config check": _local("config check", Run("config check")),
+    "config schema": _local("config schema", Run("config schema")),
+    "config use": _local("config use", Run("config use right"), arguments="right"),
+    "schema": _local("schema", Run("schema audit"), usage=Run("schema audti")),
+    "completion": _local("completion", Run("completion bash"), arguments="bash"),
+    "help": _local("help", Run("help exit-codes"), arguments="exit-codes"),
+}
