@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
+from sbpair.journal.entries import checked_entry
 from sbpair.ports import Entry
 
 CALL_SECONDS = 10.0
@@ -57,7 +58,7 @@ class CosmosJournal:
 
         async with self._answering():
             try:
-                return _entry(await (await self._open()).read_item(_id(kind, key), partition_key=key))
+                return _entry(self.name, await (await self._open()).read_item(_id(kind, key), partition_key=key))
             except CosmosResourceNotFoundError as error:
                 if _substatus(error) == _NO_CONTAINER:
                     raise
@@ -92,7 +93,7 @@ class CosmosJournal:
                 query="SELECT * FROM c WHERE c.kind = @kind", parameters=[{"name": "@kind", "value": kind}]
             )
             async for item in items:
-                yield _entry(item)
+                yield _entry(self.name, item)
 
     async def check(self) -> str:
         """Look at the account and make the database and container if they are missing and the credential may."""
@@ -229,5 +230,5 @@ def _item(kind: str, key: str, document: Mapping[str, Any], ttl_seconds: float) 
     }
 
 
-def _entry(item: Mapping[str, Any]) -> Entry:
-    return Entry(item["kind"], item["pk"], item["document"], item["_etag"])
+def _entry(journal: str, item: Mapping[str, Any]) -> Entry:
+    return checked_entry(journal, *(item.get(name) for name in ("kind", "pk", "document", "_etag")))

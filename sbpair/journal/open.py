@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sbpair.core.errors import UsageError
+from sbpair.core.wording import quoted
 from sbpair.journal.cosmos import CosmosJournal
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Journal
@@ -26,13 +27,17 @@ def open_journal(address: str, *, cosmos_key: str | None = None) -> Journal:
     if kind == "cosmos" and rest:
         url, database, container = _cosmos_parts(rest)
         return CosmosJournal(url, database, container, key=cosmos_key)
-    raise UsageError(f"{address!r} is no journal: write {FORMS}.")
+    raise UsageError(f"{quoted(address)} is no journal: write {FORMS}.")
 
 
 def _cosmos_parts(text: str) -> tuple[str, str, str]:
-    parts = urlsplit(text if "://" in text else f"https://{text}")
+    no_journal = UsageError(f"{quoted(f'cosmos:{text}')} is no journal: write {FORMS}.")
+    try:
+        parts = urlsplit(text if "://" in text else f"https://{text}")
+    except ValueError as error:
+        raise no_journal from error
     names = [name for name in parts.path.split("/") if name]
     safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
     if not parts.hostname or len(names) != 2 or not safe or parts.query:
-        raise UsageError(f"'cosmos:{text}' is no journal: write {FORMS}.")
+        raise no_journal
     return f"{parts.scheme}://{parts.netloc}", names[0], names[1]

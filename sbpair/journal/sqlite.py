@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
+from sbpair.journal.entries import checked_entry
 from sbpair.ports import Entry
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ BUSY_SECONDS = 10.0
 """How long a call waits for another process's write."""
 PAGE = 500
 FORGET_EVERY_WRITES = 1000
+_COLUMNS = {"entries": ("kind", "key", "document", "version", "forget_at"), "versions": ("last",)}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     kind TEXT NOT NULL,
@@ -35,7 +37,8 @@ CREATE TABLE IF NOT EXISTS entries (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS entries_forget_at ON entries (forget_at);
 CREATE TABLE IF NOT EXISTS versions (last INTEGER NOT NULL);
-INSERT INTO versions SELECT 0 WHERE NOT EXISTS (SELECT * FROM versions);
+INSERT INTO versions
+    SELECT coalesce((SELECT max(version) FROM entries), 0) WHERE NOT EXISTS (SELECT * FROM versions);
 """
 
 
@@ -60,7 +63,7 @@ class SqliteJournal:
                 "SELECT kind, key, document, version FROM entries WHERE kind = ? AND key = ? AND forget_at > ?",
                 (kind, key, self._now()),
             ).fetchone()
-            return None if row is None else _entry(row)
+            return None if row is None else self._entry(row)
 
         return await self._run(select)
 
@@ -114,7 +117,7 @@ class SqliteJournal:
                 " WHERE kind = ? AND key > ? AND forget_at > ? ORDER BY key LIMIT ?",
                 (kind, after, self._now(), PAGE),
             )
-            return [_entry(row) for row in rows]
+            return [self._entry(row) for row in rows]
 
         return await self._run(select)
 
@@ -124,6 +127,14 @@ class SqliteJournal:
             return f"SQLite {version}, one writer at a time, {self._path}; for processes of this host only."
 
         return await self._run(look)
+
+    def _entry(self, row: tuple[Any, Any, Any, Any]) -> Entry:
+        kind, key, text, version = row
+        try:
+            document = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            document = None
+        return checked_entry(self.name, kind, key, document, str(version) if isinstance(version, int) else None)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -165,18 +176,20 @@ class SqliteJournal:
                 raise
             except sqlite3.OperationalError as error:
                 raise JournalUnavailableError(f"The journal {self.name} does not answer: {error}.") from error
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 raise JournalError(f"{self._path} is not a journal: {error}.") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection.text_factory = bytes.decode  # what is no UTF-8 is no journal, rather than one that does not answer
         try:
+            _check_ours(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError):
             connection.close()
             raise
         return connection
@@ -184,13 +197,26 @@ class SqliteJournal:
 
 def _next_version(connection: sqlite3.Connection) -> int:
     """Counted for the whole file, so that an entry that was forgotten and made again has no old version."""
-    return int(connection.execute("UPDATE versions SET last = last + 1 RETURNING last").fetchone()[0])
+    row = connection.execute(
+        "UPDATE versions SET last = last + 1 WHERE typeof(last) = 'integer' RETURNING last"
+    ).fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("its count of versions is no number")
+    return int(row[0])
 
 
 def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
-def _entry(row: tuple[str, str, str, int]) -> Entry:
-    kind, key, text, version = row
-    return Entry(kind, key, json.loads(text), str(version))
+def _check_ours(connection: sqlite3.Connection) -> None:
+    """Leave a database of somebody else alone: nothing is made in it, and nobody waits for it to answer.
+
+    Raises:
+        sqlite3.DatabaseError: it has other tables, or ours with other columns.
+    """
+    tables = dict.fromkeys(row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
+    for table in tables:
+        columns = tuple(row[1] for row in connection.execute(f"PRAGMA table_info({table!r})"))
+        if columns != _COLUMNS.get(table):
+            raise sqlite3.DatabaseError(f"it has a table {table!r} of another program")

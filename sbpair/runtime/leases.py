@@ -1,7 +1,7 @@
 """Journal entries read and swapped, and a handler run for no longer than its lease: the hands of `core.ownership`."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +68,17 @@ class Book:
             raw = await self._journal.read(MESSAGE, key)
             if raw is None:
                 await self._journal.create(MESSAGE, key, document, ttl_seconds=self._ttl_seconds)
-            elif int(raw.document["fence"]) <= delivery.fence:
+            elif _fence_of(raw.document, self._journal.name, key) <= delivery.fence:
                 await self._journal.replace(raw, document, ttl_seconds=self._ttl_seconds)
         except JournalConflictError:
             return  # only a later start writes here at the same time, and it knows better
+
+
+def _fence_of(document: Mapping[str, Any], journal: str, key: str) -> int:
+    fence = document.get("fence")
+    if not isinstance(fence, int):
+        raise JournalError(f"{journal}, message {key!r}: its entry is none of ours.")
+    return fence
 
 
 @dataclass(frozen=True, slots=True)

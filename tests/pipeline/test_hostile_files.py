@@ -1,0 +1,105 @@
+"""Archives, ledgers of replays and drained files that come from elsewhere, read without Spark."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.message import Received
+from sbpair.pipeline.errors import ArchiveError, ReplayError
+from sbpair.pipeline.importing import import_drained
+from sbpair.pipeline.journal import Sent, read_lines
+from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore
+from sbpair.pipeline.rows import message_row, record_batch
+from tests.core.test_fuzz import BACKLOG, ODD
+from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
+
+FILE = ArchiveFile("data/a.parquet", "shop", "q", False, "2026-11-01", 10, 1000, 1, 10, 5, 9)
+COMMIT = json.loads(Commit(1.5, "run", added=(FILE,), covered=(Covered("shop", "q", False, 1, 10, 9),)).to_json())
+
+
+@bounded(150)
+@given(mutated(COMMIT).map(json_bytes) | damaged(json_bytes(COMMIT)) | st.binary(max_size=60))
+def test_a_commit_is_read_or_named(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "_commits" / "00000001.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    manifest = tame(LocalStore(tmp_path).manifest, ArchiveError)
+    if not isinstance(manifest, ArchiveError):
+        assert manifest.rows is not None
+        assert manifest.covered_of("shop", "q", False) is not None
+
+
+@pytest.mark.parametrize("path", ["../precious", "data/../../precious", "/etc/passwd", "", 5, "data/\x00"])
+@pytest.mark.parametrize("place", ["added", "removed"])
+def test_an_archive_names_no_file_outside_of_it(tmp_path: Path, path: Any, place: str) -> None:
+    document = json.loads(json.dumps(COMMIT))
+    document[place] = [asdict(FILE) | {"path": path}] if place == "added" else [path]
+    folder = tmp_path / "_commits"
+    folder.mkdir()
+    (folder / "00000001.json").write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ArchiveError, match="not a commit of an archive"):
+        LocalStore(tmp_path).manifest()
+
+
+SENT = asdict(Sent("q", False, 7, 5, "order-1", None, "orders", "AAAA", "forwarded", "2026-11-01T00:00:00Z"))
+
+
+@bounded(150)
+@given(damaged((json_bytes(SENT) + b"\n") * 2) | mutated(SENT).map(lambda line: json_bytes(line) + b"\n"))
+def test_a_line_of_a_replay_is_read_or_named(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "run-00000-0-a.jsonl"
+    path.write_bytes(data)
+    tame(lambda: {one.key for one in read_lines(path)}, ReplayError)
+
+
+DRAINED = {
+    "queue": "contoso/x-servicebus-transfer/0",
+    "sequence_number": 7,
+    "message_id": "order-1",
+    "enqueued_at": 1_790_000_000.5,
+    "destination": "orders",
+    "payload_base64": "AFNwwAYFQEBAQEAAU3WgAXg=",
+}
+
+
+@bounded(80)
+@given(
+    damaged((json_bytes(DRAINED) + b"\n") * 2)
+    | mutated(DRAINED).map(lambda line: json_bytes(line) + b"\n")
+    | st.just(b"[" * 100_000 + b"\n")
+)
+def test_a_drained_file_is_taken_in_or_named(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("drained")
+    file = folder / "backlog.jsonl"
+    file.write_bytes(data)
+    with within(seconds=10):
+        tame(lambda: import_drained(LocalStore(folder / "archive"), "shop", file), (UsageError, ArchiveError))
+    assert {path.name for path in folder.iterdir()} <= {"backlog.jsonl", "archive"}
+
+
+@bounded(150)
+@given(damaged(BACKLOG), st.integers(0, 2**63 - 1), st.sampled_from([None, 0.0, 1e300, -1e300, 1.79e9]))
+def test_a_message_of_any_bytes_is_a_row_of_an_archive(payload: bytes, number: int, at: float | None) -> None:
+    received = Received(payload=payload, sequence_number=number, source="q/$deadletterqueue", enqueued_at=at)
+    assert record_batch([message_row("shop", received)]).num_rows == 1
+
+
+@bounded(80)
+@given(header=st.lists(ODD, max_size=5), application=st.dictionaries(st.text(max_size=3), ODD, max_size=3), value=ODD)
+def test_a_message_with_fields_of_any_type_is_a_row_of_an_archive(header: Any, application: Any, value: Any) -> None:
+    from sbpair.amqp import sections
+
+    payload = sections.build(header=header, application_properties=application or None, value=value)
+    received = Received(payload=payload, sequence_number=1, source="q", enqueued_at=1.0)
+    assert record_batch([message_row("shop", received)]).num_rows == 1
+
+
+def test_a_folder_in_place_of_a_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SbpairError):
+        import_drained(LocalStore(tmp_path / "archive"), "shop", tmp_path)
