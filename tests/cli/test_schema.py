@@ -8,30 +8,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sbpair.cli.app import COMMANDS as ALL_COMMANDS
-from sbpair.cli.schemas import COMMANDS, DRAFT, envelope_schema
+from sbpair.cli.schema_parts import DRAFT
+from sbpair.cli.schemas import COMMANDS, WITHOUT_JSON, envelope_schema
+from tests.cli.exit_codes import TABLE as EVERY_COMMAND
 from tests.cli.process import Ran, Sbpair
+from tests.cli.schema_checks import check_document
 from tests.core.test_usage import answer, metric
 
 APPROVED = Path(__file__).parent.parent / "approved" / "schemas"
-NO_JSON = {"emulator", "pipeline", "replicate", "config"}
-"""Groups, and what runs until it is stopped."""
-
-
-def closed(schema: Any) -> Any:
-    """The schema with every object of named fields closed: what a test may demand, but no script."""
-    if isinstance(schema, dict):
-        shut = {key: closed(value) for key, value in schema.items()}
-        if "properties" in shut and "$schema" not in shut:
-            shut.setdefault("additionalProperties", False)
-        return shut
-    return [closed(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def check(command: str, ran: Ran) -> Any:
-    document = json.loads(ran.stdout)
-    jsonschema.Draft202012Validator(closed(envelope_schema(command))).validate(document)
-    return document
+    return check_document(command, ran.stdout)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -44,7 +32,19 @@ def test_matches_the_approved_schema(command: str) -> None:
 
 
 def test_every_command_has_a_schema() -> None:
-    assert {name.split()[0] for name in COMMANDS} >= set(ALL_COMMANDS) - NO_JSON
+    assert set(COMMANDS) == set(EVERY_COMMAND)
+    assert set(WITHOUT_JSON) < set(COMMANDS)
+
+
+def test_what_is_no_json_is_said(sbpair: Sbpair) -> None:
+    notes = {row["command"]: row["note"] for row in sbpair("schema").records}
+    assert {command for command, note in notes.items() if note} == set(WITHOUT_JSON)
+    assert "NAMESPACE<TAB>CONNECTION STRING" in notes["emulator"]
+    assert json.loads(sbpair("schema", "status").stdout)["description"] == notes["status"]
+    group = sbpair("schema", "replicate")
+    assert group.code == 2
+    assert "'replicate' is a group" in group.stderr
+    assert "replicate send, replicate consume" in group.stderr
 
 
 def test_a_command_without_a_schema_suggests_one(sbpair: Sbpair) -> None:
@@ -77,6 +77,10 @@ def test_a_command_without_a_schema_suggests_one(sbpair: Sbpair) -> None:
         ("schema", []),
         ("schema", ["audit"]),
         ("status", []),
+        ("status", ["--no-such-option"]),
+        ("emulator", ["--not-emulated"]),
+        ("emulator fault list", []),
+        ("pipeline reconcile", ["nowhere"]),
     ],
 )
 def test_outputs_and_errors_without_a_namespace(sbpair: Sbpair, command: str, arguments: list[str]) -> None:
@@ -112,10 +116,32 @@ def test_outputs_on_running_namespaces(local: Sbpair, fault: Callable[[str, str]
     assert run("status", "--interval", "0")["data"]["active"] == 0
     assert run("doctor")["exit_code"] == 0
     run("config use")
+    check("emulator fault list", local("emulator", "fault", "list", "local-secondary", "-o", "json"))
+    added = local("emulator", "fault", "add", "local-primary", "quota:entity=nobody", "-o", "json")
+    number = check("emulator fault add", added)["data"]["id"]
+    cleared = local("emulator", "fault", "clear", "local-primary", "--id", number, "-o", "json")
+    assert check("emulator fault clear", cleared)["exit_code"] == 0
     fault("local-secondary", "dark")
     assert run("audit", "--timeout", "3s")["exit_code"] == 6
     assert run("status", "--interval", "0", "--timeout", "3s")["exit_code"] == 6
     assert "error" in run("provision", "--timeout", "3s")
+
+
+def test_outputs_of_active_active(local: Sbpair) -> None:
+    """From a queue that is missing over one message done and one failed to what the journal remembers."""
+    journal = ("--journal", "sqlite:schema.db", "-o", "json")
+
+    def run(command: str, *arguments: str, stdin: str = "") -> Any:
+        return check(command, local(*command.split(), *arguments, *journal, stdin=stdin))
+
+    assert run("replicate provision", "local", "boxes", "--dry-run")["exit_code"] == 5
+    assert run("replicate provision", "local", "boxes")["exit_code"] == 0
+    sent = "".join(json.dumps({"session_id": session, "body": session}) + "\n" for session in ("good", "bad"))
+    assert run("replicate send", "local", "boxes", "--delay", "0", stdin=sent + "{broken\n")["data"]["both"] == 2
+    judge = "sh -c 'test $(cat) = good'"
+    consume = ("local", "boxes", "--exec", judge, "--attempts", "1", "--until-idle", "2s")
+    assert run("replicate consume", *consume)["exit_code"] == 3
+    assert {one["state"] for one in run("replicate status")["data"]["sessions"]} == {"completed", "failed"}
 
 
 def test_the_demo_and_a_send_that_cannot_be(sbpair: Sbpair, local: Sbpair) -> None:

@@ -1,6 +1,5 @@
 """`sbpair pipeline` as the real process: quiet, with exit codes, and ended at once by Ctrl-C."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.pipeline.java import find_java
+from sbpair.pipeline.jvm import class_archive
+from tests.cli.schema_checks import check_document
 from tests.pipeline.stage import Stage, messages, on_stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -42,21 +44,44 @@ def test_archive_replay_and_reconcile(shared: Stage) -> None:
     shared.divert(messages(50, sessions=3))
     archived = run(shared, "archive", "shop", "--into", shared.archive_path, "--take", "-q", "-o", "json")
     assert (archived.returncode, archived.stderr) == (0, "")
-    data = json.loads(archived.stdout)["data"]
+    data = check_document("pipeline archive", archived.stdout)["data"]
     assert (data["rows"], data["settled"], data["left"]) == (50, 50, {})
     lost = run(shared, "reconcile", shared.archive_path, "-o", "json")
     assert lost.returncode == 5
-    assert json.loads(lost.stdout)["data"]["counts"] == {"lost": 50, "altered": 0, "doubled": 0}
+    assert check_document("pipeline reconcile", lost.stdout)["data"]["counts"] == {
+        "lost": 50,
+        "altered": 0,
+        "doubled": 0,
+    }
     replayed = run(
         shared, "replay", "shop", "--from", shared.archive_path, "--ledger", str(shared.ledger), "-q", "-o", "json"
     )
     assert (replayed.returncode, replayed.stderr) == (0, "")
-    assert json.loads(replayed.stdout)["data"]["per_destination"] == {"orders": 50}
+    assert check_document("pipeline replay", replayed.stdout)["data"]["per_destination"] == {"orders": 50}
     assert len(shared.at_home()) == 50
     key = shared.key("shop-neu")
     logs = list((shared.folder / ".local" / "state" / "sbpair" / "spark").glob("spark-*.log"))
     assert logs
     assert all(key not in log.read_text() for log in logs)
+
+
+def test_what_is_warm_is_left_as_it_is(shared: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = class_archive(find_java())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"classes")
+    ran = run(shared, "warm", "-o", "json", XDG_CACHE_HOME=str(tmp_path))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    data = check_document("pipeline warm", ran.stdout)["data"]
+    assert (data["file"], data["bytes"], data["existed"]) == (str(file), 7, True)
+
+
+def test_what_is_no_archive_is_said_before_spark_is_started(shared: Stage) -> None:
+    for arguments in (("analyze", "nowhere"), ("replay", "shop", "--from", "nowhere", "--ledger", "there")):
+        ran = run(shared, *arguments, "-v", "-o", "json")
+        assert ran.returncode == 2
+        assert "is not an archive" in check_document(f"pipeline {arguments[0]}", ran.stdout)["error"]["message"]
+        assert "Starting Spark" not in ran.stderr
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
@@ -81,7 +106,7 @@ def test_ctrl_c_cancels_the_job_at_once(shared: Stage) -> None:
 
 
 def test_without_java_one_sentence_says_what_to_do(shared: Stage) -> None:
-    ran = run(shared, "reconcile", shared.archive_path, SBPAIR_JAVA=str(shared.folder / "no-java"))
+    ran = run(shared, "trend", str(shared.folder), SBPAIR_JAVA=str(shared.folder / "no-java"))
     assert ran.returncode == 2
     assert ran.stderr.startswith("Error: SBPAIR_JAVA names no usable Java")
     assert "pip install 'sbpair[spark,java]'" in ran.stderr

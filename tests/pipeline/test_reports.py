@@ -14,6 +14,7 @@ from sbpair.cli.pipeline_trend import trend_result
 from sbpair.core.prices import built_in
 from sbpair.pipeline.analysis.analyze import Analysis
 from sbpair.render.result import CommandResult
+from tests.cli.schema_checks import check_data
 from tests.pipeline.test_analyze import QUESTION, message, write
 from tests.render.chromium import browser, executable
 
@@ -45,6 +46,7 @@ def analysed(session: "Session", tmp_path_factory: pytest.TempPathFactory) -> Co
 
 def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path) -> None:
     result = analysed
+    check_data("pipeline analyze", result.data)
     assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; taking them home lasts 2h50m")
     assert result.data["duplicate_ids"] == 1
     assert "1 messages name no destination" in " ".join(result.notes)
@@ -66,6 +68,10 @@ def trended() -> CommandResult:
     counts = {"dead_letter": 0, "scheduled": 0, "size_bytes": 0}
     readings = [{"pair": "shop", "at": at + 3600 * hour, "active": hour * hour, **counts} for hour in range(9)]
     return trend_result(readings, [queue], [finding])
+
+
+def test_the_trend_has_the_fields_of_its_schema() -> None:
+    check_data("pipeline trend", trended().data)
 
 
 @pytest.mark.skipif(executable() is None, reason="Chromium is not installed")

@@ -15,6 +15,7 @@ from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import UsageError
 from sbpair.core.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
 from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, findings, growth, read_history, readings
+from tests.cli.schema_checks import check_data
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,7 @@ def test_findings_come_and_go(history: "DataFrame") -> None:
 
 def test_the_command_shows_what_flaps(history: "DataFrame") -> None:
     result = trend_result(rows(readings(history)), rows(growth(history)), rows(findings(history)))
+    check_data("pipeline trend", result.data)
     states = {row["code"]: (row["state"], row["title"]) for row in result.tables[0].rows}
     assert states["SBP001"] == ("flapping", "Backlog queue missing")
     assert states["SBP009"][0] == "open"

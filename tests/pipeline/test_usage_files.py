@@ -18,6 +18,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.prices import built_in
 from sbpair.core.usage import add_up
 from sbpair.pipeline.usage import read_usage
+from tests.cli.schema_checks import check_data
 from tests.core.test_usage import ENTERPRISE, ROWS, answer, metric
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def test_the_estimate_is_that_of_cost(spark: "SparkSession", tmp_path: Path) -> 
     assert used.traffic is not None
     workload = cost_usage.with_traffic(workload_of(SCENARIO, None, None), used.traffic, SCENARIO.size_bytes)
     cost = cost_usage.with_billed(cost_shown.one_estimate(workload, prices, None, None), used, prices)
+    check_data("pipeline usage", result.data)
     for key in ("total", "operation_count", "pairing_adds", "billed"):
         assert result.data[key] == cost.data[key]
     assert Decimal(result.data["outage_adds"]) > 0

@@ -1,0 +1,31 @@
+"""Holds real outputs against the schemas of `sbpair schema`, strictly: no field and no value that they do not name."""
+
+import json
+from typing import Any
+
+import jsonschema
+
+from sbpair.cli.schemas import COMMANDS, envelope_schema
+from sbpair.render.formats import dump_json
+
+
+def closed(schema: Any) -> Any:
+    """The schema with every object of named fields closed: what a test may demand, but no script."""
+    if isinstance(schema, dict):
+        shut = {key: closed(value) for key, value in schema.items()}
+        if "properties" in shut and "$schema" not in shut:
+            shut.setdefault("additionalProperties", False)
+        return shut
+    return [closed(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def check_document(command: str, text: str) -> Any:
+    """What a command printed with -o json, checked and read."""
+    document = json.loads(text)
+    jsonschema.Draft202012Validator(closed(envelope_schema(command))).validate(document)
+    return document
+
+
+def check_data(command: str, data: Any) -> None:
+    """Check the data of a result as it would be printed."""
+    jsonschema.Draft202012Validator(closed(COMMANDS[command]())).validate(json.loads(dump_json(data)))
