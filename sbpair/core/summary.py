@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Described
 from sbpair.core import aliases
@@ -43,23 +44,32 @@ class MessageSummary:
 def describe(payload: bytes) -> MessageSummary:
     """Look a message over for display; never raises for a bad one but says so in `unreadable`."""
     try:
-        return _described(EncodedMessage(payload))
+        return describe_message(EncodedMessage(payload))
     except MalformedMessageError as error:
         return _unreadable(payload, error.message)
 
 
+def describe_message(message: EncodedMessage) -> MessageSummary:
+    """`describe` for a message whose sections were looked for already."""
+    try:
+        return _described(message)
+    except MalformedMessageError as error:
+        return _unreadable(message.payload, error.message)
+
+
 def _described(message: EncodedMessage) -> MessageSummary:
     properties = {str(key): value for key, value in message.entries(Section.APPLICATION_PROPERTIES)}
+    fields = message.read(Section.PROPERTIES)
     spans = [span for span in message.spans if span.section in (Section.DATA, Section.SEQUENCE, Section.VALUE)]
     return MessageSummary(
-        message_id=_property(message, PropertyField.MESSAGE_ID),
-        session_id=_string(properties.get(aliases.SESSION)) or _property(message, PropertyField.GROUP_ID),
+        message_id=_property(fields, PropertyField.MESSAGE_ID),
+        session_id=_string(properties.get(aliases.SESSION)) or _property(fields, PropertyField.GROUP_ID),
         partition_key=_string(message.entry(Section.MESSAGE_ANNOTATIONS, "x-opt-partition-key")),
-        correlation_id=_property(message, PropertyField.CORRELATION_ID),
-        content_type=_property(message, PropertyField.CONTENT_TYPE),
-        subject=_property(message, PropertyField.SUBJECT),
-        to=_property(message, PropertyField.TO),
-        reply_to=_property(message, PropertyField.REPLY_TO),
+        correlation_id=_property(fields, PropertyField.CORRELATION_ID),
+        content_type=_property(fields, PropertyField.CONTENT_TYPE),
+        subject=_property(fields, PropertyField.SUBJECT),
+        to=_property(fields, PropertyField.TO),
+        reply_to=_property(fields, PropertyField.REPLY_TO),
         ttl_seconds=_ttl_seconds(message, properties.get(aliases.TIME_TO_LIVE)),
         scheduled_at=_scheduled_at(message, properties.get(aliases.SCHEDULED)),
         destination=_string(properties.get(aliases.PATH)),
@@ -72,8 +82,8 @@ def _described(message: EncodedMessage) -> MessageSummary:
     )
 
 
-def _property(message: EncodedMessage, index: PropertyField) -> str | None:
-    return _string(message.field(Section.PROPERTIES, index))
+def _property(fields: list[Any] | None, index: PropertyField) -> str | None:
+    return _string(sections.field(fields, index))
 
 
 def _string(value: Any) -> str | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.pipeline.compaction import compact, vacuum
-from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.executors import Connection, PairByName, first_from, side_by_side
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
@@ -114,29 +114,34 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> tuple[list[Span
     sources = [(path, dead) for path in queue_paths(resolved, request.queues) for dead in request.dead_letters]
     with Connection.to(request.pair, "secondary") as connection:
         present = find_spans(connection, sources, first=request.first, last=request.last)
-        missing = [
-            part
-            for span in present
-            for part in uncovered(
-                span, [one.span for one in valid_cover(connection, request.pair.name, span, manifest)]
-            )
-        ]
+        covers = valid_covers(connection, request.pair.name, present, manifest)
+    missing = [
+        part
+        for span, covered in zip(present, covers, strict=True)
+        for part in uncovered(span, [one.span for one in covered])
+    ]
     return present, missing
 
 
-def valid_cover(connection: Connection, pair: str, span: Span, manifest: Manifest) -> list[Covered]:
-    """What the manifest covers of this queue as it is now; nothing of one that was deleted and made again."""
-    covered = [one for one in manifest.covered_of(pair, span.queue, span.dead_letter) if one.span.same_place(span)]
-    receiver = connection.receiver(span.queue, dead_letter=span.dead_letter)
-    try:
-        head = connection.first_from(receiver, span.first)
-    except EntityNotFoundError:
-        return []  # deleted since it was looked at
-    finally:
-        connection.run(receiver.close())
-    if head is None or head.enqueued_at is None:
-        return covered
-    return [one for one in covered if not _outdated(one, head.sequence_number, round(head.enqueued_at * 1000))]
+def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manifest: Manifest) -> list[list[Covered]]:
+    """What the manifest covers of each span's queue as it is now; nothing of one that was deleted and made again."""
+
+    async def valid(span: Span) -> list[Covered]:
+        covered = [one for one in manifest.covered_of(pair, span.queue, span.dead_letter) if one.span.same_place(span)]
+        if not covered:
+            return []
+        receiver = connection.receiver(span.queue, dead_letter=span.dead_letter)
+        try:
+            head = await first_from(receiver, span.first)
+        except EntityNotFoundError:
+            return []  # deleted since it was looked at
+        finally:
+            await receiver.close()
+        if head is None or head.enqueued_at is None:
+            return covered
+        return [one for one in covered if not _outdated(one, head.sequence_number, round(head.enqueued_at * 1000))]
+
+    return connection.run(side_by_side(valid, spans))
 
 
 def _outdated(covered: Covered, number: int, enqueued_ms: int) -> bool:
@@ -285,12 +290,13 @@ class _Run:
     def _to_be_settled(self, spans: Sequence[Span]) -> "DataFrame | None":
         manifest = self._store.manifest()
         with Connection.to(self._request.pair, "secondary") as connection:
-            valid = [
-                (span, one)
-                for span in spans
-                for one in valid_cover(connection, self._request.pair.name, span, manifest)
-                if one.first <= span.last and one.last >= span.first
-            ]
+            covers = valid_covers(connection, self._request.pair.name, spans, manifest)
+        valid = [
+            (span, one)
+            for span, covered in zip(spans, covers, strict=True)
+            for one in covered
+            if one.first <= span.last and one.last >= span.first
+        ]
         chosen = {
             file.path: file
             for span, cover in valid

@@ -6,8 +6,10 @@ above it, so this file alone takes the settings and the Azure adapter by name.
 """
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,17 +19,21 @@ from sbpair.core.errors import Category, ConnectionLostError, SendIncompleteErro
 from sbpair.core.message import Received
 from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
 from sbpair.pipeline.spans import Span
+from sbpair.tasks import end
 
 if TYPE_CHECKING:
     from sbpair.core.pairing import Pair
     from sbpair.ports import MessageReceiver, Messaging
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 120.0
 """How long a namespace may fail within one task before the task does."""
 PAGE_MESSAGES = 250
 CLOSE_SECONDS = 10.0
+SIDE_BY_SIDE = 16
+"""Queues that are asked at the same time."""
 NO_USE_WAITING = frozenset(
     {Category.UNAUTHORIZED, Category.NOT_FOUND, Category.ARGUMENT, Category.DISABLED, Category.TOO_LARGE}
 )
@@ -74,11 +80,17 @@ def _absolute(key: str, value: Any) -> Any:
 
 
 class Connection:
-    """One namespace of a pair for synchronous code: a task reads and writes rows one after another."""
+    """One namespace of a pair for synchronous code: a task reads and writes rows one after another.
+
+    What is asynchronous runs on a thread beside it, so that the next page comes while this one is looked at.
+    """
 
     def __init__(self, messaging: "Messaging") -> None:
         self.messaging = messaging
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"connection to {messaging.host}", daemon=True)
+        self._thread.start()
 
     @classmethod
     def to(cls, pair: PairByName, side: str) -> Self:
@@ -87,6 +99,10 @@ class Connection:
 
         resolved = pair.resolve()
         return cls(make_messaging(resolved.primary if side == "primary" else resolved.secondary))
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._over.wait())
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +113,8 @@ class Connection:
         try:
             self.run(self._close())
         finally:
-            self._runner.close()
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
 
     async def _close(self) -> None:
         try:
@@ -106,32 +123,53 @@ class Connection:
         except (TimeoutError, ServiceError):
             pass  # the other side is gone: nothing of it is left to be closed
 
+    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Begin something; its result is asked for later."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        """The result of `work`. A Ctrl-C meanwhile cancels it."""
+        return _result(self.start(work))
 
     def receiver(self, queue: str, *, dead_letter: bool) -> "MessageReceiver":
         return self.messaging.receiver(queue, dead_letter=dead_letter)
 
-    def first_from(self, receiver: "MessageReceiver", number: int) -> Received | None:
-        """The message with the lowest number from `number` on."""
-        page = self.run(_peek(receiver, number, 1))
-        return page[0] if page else None
-
     def browse(self, span: Span) -> Iterator[list[Received]]:
-        """The messages of a span in pages, in the order of their numbers. Takes no locks."""
+        """The messages of a span in pages, in the order of their numbers; one page ahead. Takes no locks."""
         receiver = self.receiver(span.queue, dead_letter=span.dead_letter)
-        number = span.first
-        while number <= span.last:
-            page = self.run(_peek(receiver, number, min(PAGE_MESSAGES, span.last - number + 1)))
-            wanted = [one for one in page if one.sequence_number <= span.last]
-            if wanted:
-                yield wanted
-            if len(wanted) < len(page) or not page:
-                return
-            number = page[-1].sequence_number + 1
+        ahead: Future[list[Received]] | None = self.start(_page(receiver, span.first, span.last))
+        try:
+            while ahead is not None:
+                page = _result(ahead)
+                following = page[-1].sequence_number + 1 if page else span.last + 1
+                ahead = self.start(_page(receiver, following, span.last)) if following <= span.last else None
+                if wanted := [one for one in page if one.sequence_number <= span.last]:
+                    yield wanted
+        finally:
+            if ahead is not None:
+                ahead.cancel()
 
 
-async def _peek(receiver: "MessageReceiver", number: int, count: int) -> list[Received]:
+def _result(future: "Future[T]") -> T:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+async def _page(receiver: "MessageReceiver", number: int, last: int) -> list[Received]:
+    return await peek(receiver, number, min(PAGE_MESSAGES, last - number + 1))
+
+
+async def first_from(receiver: "MessageReceiver", number: int) -> Received | None:
+    """The message with the lowest number from `number` on."""
+    page = await peek(receiver, number, 1)
+    return page[0] if page else None
+
+
+async def peek(receiver: "MessageReceiver", number: int, count: int) -> list[Received]:
+    """A page of up to `count` messages from `number` on, with patience."""
     return await patiently(lambda: receiver.peek(count, from_sequence_number=number))
 
 
@@ -155,3 +193,18 @@ async def patiently(call: Callable[[], Awaitable[T]], *, patience_seconds: float
             if isinstance(error, ConnectionLostError) and failures == 1:
                 seconds = 0.0  # a link that was idle between two batches is simply opened again
             await asyncio.sleep(seconds)
+
+
+async def side_by_side(work: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[T]:
+    """The results of `work` on all items, in order; a few at a time. The first error ends the others and is raised."""
+    room = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    async def one(item: S) -> T:
+        async with room:
+            return await work(item)
+
+    tasks = [asyncio.create_task(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await end(*tasks)

@@ -15,9 +15,9 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sbpair.core.errors import UsageError
 from sbpair.core.plain import from_plain
@@ -26,14 +26,14 @@ from sbpair.pipeline.errors import ReplayError
 
 Key = tuple[str, bool, int, int]
 """Queue, dead letter, sequence number, enqueued time in milliseconds (-1: none)."""
-FORWARDED = "forwarded"
+FORWARDED, PING, REFUSED = "forwarded", "ping", "refused"
 RUN_FILE = "run"
 _MOST_LINE_BYTES = 1024 * 1024
 TASKS_SECONDS = 40.0
 """How long tasks of a run that is over may take to notice: a little more than one send."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
     """One line. `digest`: of the archived message, in base64; `time`: ISO 8601, UTC."""
 
@@ -53,6 +53,10 @@ class Sent:
     @property
     def key(self) -> Key:
         return self.queue, self.dead_letter, self.sequence_number, self.enqueued_at_ms
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Journal:
@@ -76,7 +80,7 @@ class Journal:
 
     def record(self, lines: Iterable[Sent]) -> None:
         """Returns when the lines are on disk."""
-        data = b"".join(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n" for one in lines)
+        data = b"".join(json.dumps(one.plain(), ensure_ascii=False).encode() + b"\n" for one in lines)
         try:
             self._file.append(data)
         except OSError as error:
@@ -136,7 +140,7 @@ def done_by(folder: Path, run: str, partition: int) -> set[Key]:
     """What earlier attempts of a task have sent, or found to need no sending."""
     found: set[Key] = set()
     for path in folder.glob(f"{run}-{partition:05d}-*.jsonl"):
-        found |= {one.key for one in read_lines(path) if one.outcome != "refused"}
+        found |= {one.key for one in read_lines(path) if one.outcome != REFUSED}
     return found
 
 

@@ -65,15 +65,24 @@ def _one(spark: "SparkSession", path: str) -> "DataFrame":
 
 def replay_ledger(spark: "SparkSession", folder: Path) -> "DataFrame":
     """A replay's ledger, each line once (a crash while folding leaves some in both forms)."""
-    frame = spark.createDataFrame([], struct(OUTCOME_COLUMNS))
-    journals = sorted(folder.glob("*.jsonl"))
-    folded = sorted(path for path in (folder / FOLDED).glob("*") if (path / "_SUCCESS").exists())
-    if journals:
-        frame = frame.unionByName(_outcomes(_lines(spark, journals)))
+    journals, folded = _files_of(folder)
+    frames = [_outcomes(_lines(spark, journals))] if journals else []
     if folded:
-        read = spark.read.schema(struct(OUTCOME_COLUMNS)).parquet(*(spark_path(path) for path in folded))
-        frame = frame.unionByName(read)
-    return frame.dropDuplicates([*LEDGER_KEY, "outcome", "at"]) if journals and folded else frame
+        frames.append(spark.read.schema(struct(OUTCOME_COLUMNS)).parquet(*(spark_path(path) for path in folded)))
+    if len(frames) == 2:
+        return frames[0].unionByName(frames[1]).dropDuplicates([*LEDGER_KEY, "outcome", "at"])
+    return frames[0] if frames else spark.createDataFrame([], struct(OUTCOME_COLUMNS))
+
+
+def has_lines(folder: Path) -> bool:
+    """Whether a replay has written anything into its ledger."""
+    return any(_files_of(folder))
+
+
+def _files_of(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Journals, and folders of Parquet that are complete."""
+    folded = (path for path in (folder / FOLDED).glob("*") if (path / "_SUCCESS").exists())
+    return sorted(folder.glob("*.jsonl")), sorted(folded)
 
 
 def _lines(spark: "SparkSession", files: Sequence[Path]) -> "DataFrame":

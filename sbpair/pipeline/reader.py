@@ -5,13 +5,14 @@ Nothing is locked, received or changed: Spark runs `read` again for every action
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.executors import Connection, PairByName, first_from, side_by_side
 from sbpair.pipeline.rows import message_row, record_batch
 from sbpair.pipeline.source_options import ReadOptions
 from sbpair.pipeline.spans import Span, occupied, pieces
@@ -73,18 +74,20 @@ def find_spans(
     connection: Connection, sources: Sequence[tuple[str, bool]], *, first: int = 1, last: int | None = None
 ) -> list[Span]:
     """Where messages lie now, in all of the sources. A queue that does not exist holds none."""
-    spans: list[Span] = []
-    for queue, dead_letter in sources:
+
+    async def spans_of(source: tuple[str, bool]) -> list[Span]:
+        queue, dead_letter = source
         receiver = connection.receiver(queue, dead_letter=dead_letter)
 
-        def first_from(number: int, receiver: Any = receiver) -> int | None:
-            found = connection.first_from(receiver, number)
+        async def first_number(number: int) -> int | None:
+            found = await first_from(receiver, number)
             return None if found is None else found.sequence_number
 
         try:
-            spans += occupied(queue, dead_letter, first_from, first=max(first, 1), last=last)
+            return [one async for one in occupied(queue, dead_letter, first_number, first=max(first, 1), last=last)]
         except EntityNotFoundError:
-            continue  # backlog queues come into being when a sender fails over to them
+            return []  # backlog queues come into being when a sender fails over to them
         finally:
-            connection.run(receiver.close())
-    return spans
+            await receiver.close()
+
+    return list(chain.from_iterable(connection.run(side_by_side(spans_of, sources))))

@@ -20,7 +20,7 @@ from sbpair.core.rewrite import TtlMode
 from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.journal import the_only_run
-from sbpair.pipeline.ledgers import FOLDED, LEDGER_KEY, fold, replay_ledger
+from sbpair.pipeline.ledgers import FOLDED, LEDGER_KEY, fold, has_lines, replay_ledger
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 DONE_OUTCOMES = ("forwarded", "ping", "duplicate")
 """Ledger outcomes after which a message is not sent again."""
-LOOSE_NUMBERS = 1_000
-"""Messages without session: so many numbers of a queue stay together."""
+LOOSE_NUMBERS = 100
+"""Messages without session: so many numbers of a queue stay together, few enough for tasks of about the same size."""
 
 
 class Dedupe(StrEnum):
@@ -149,7 +149,7 @@ def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
 
 def not_done(spark: "SparkSession", frame: "DataFrame", ledger: Path) -> "DataFrame":
     """The rows that the ledger does not have as done."""
-    if not ledger.exists():
+    if not has_lines(ledger):
         return frame
     from pyspark.sql import functions as F
 
@@ -193,6 +193,8 @@ def replay(session: "Session", request: ReplayRequest, *, tell: Callable[[Any], 
 def _count(session: "Session", prepared: Prepared, report: ReplayReport, tell: Callable[[Any], None] | None) -> None:
     def count() -> tuple[int, int, list[Any]]:
         groups = prepared.todo.groupBy("destination", "is_ping").count().collect()
+        if prepared.todo is prepared.matched:
+            return sum(row["count"] for row in groups), 0, groups
         copies = prepared.duplicates.count() if prepared.duplicates is not None else 0
         return prepared.matched.count(), copies, groups
 

@@ -4,13 +4,16 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sbpair.amqp import sections, types
+from sbpair.amqp import types
 from sbpair.amqp.sections import Section
+from sbpair.core.encoded import EncodedMessage
+from sbpair.core.errors import MalformedMessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Received
 from sbpair.core.names import DEAD_LETTER_SUFFIX
-from sbpair.core.summary import MessageSummary, describe, plain
+from sbpair.core.summary import MessageSummary, describe, describe_message, plain
 from sbpair.pipeline.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ _EARLIEST_SECONDS, _LATEST_SECONDS = -62_135_596_800.0, 253_402_300_799.0
 _TYPE_NAMES: dict[type, str] = {
     type(None): "null",
     bool: "boolean",
-    str: "string",
     bytes: "binary",
     float: "double",
     uuid.UUID: "uuid",
@@ -36,7 +38,11 @@ _TYPE_NAMES: dict[type, str] = {
 def message_row(pair: str, received: Received) -> tuple[Any, ...]:
     """One message in the order of MESSAGE_COLUMNS; times in epoch microseconds."""
     queue, dead_letter = split_source(received.source)
-    summary = describe(received.payload)
+    try:
+        message = EncodedMessage(received.payload)
+        summary, digest = describe_message(message), _digest_of(message)
+    except MalformedMessageError:
+        summary, digest = describe(received.payload), None
     return (
         pair,
         queue,
@@ -63,12 +69,13 @@ def message_row(pair: str, received: Received) -> tuple[Any, ...]:
         summary.body_kind,
         summary.body_size_bytes,
         summary.size_bytes,
-        None if summary.unreadable is not None else content_digest(received.payload),
+        digest,
         summary.unreadable,
         received.payload,
     )
 
 
+@lru_cache(maxsize=256)
 def split_source(source: str) -> tuple[str, bool]:
     """Queue path and whether the source is its dead-letter sub-queue."""
     queue, slash, last = source.rpartition("/")
@@ -80,13 +87,16 @@ def content_digest(payload: bytes) -> bytes | None:
     application properties, body and footer. Header and annotations are the broker's to change (a browse and a receive
     of one message differ there). None for bytes that are no AMQP message."""
     try:
-        spans = sections.scan(payload)
-    except types.AmqpError:
+        return _digest_of(EncodedMessage(payload))
+    except MalformedMessageError:
         return None
+
+
+def _digest_of(message: EncodedMessage) -> bytes:
     hashed = hashlib.sha256()
-    for span in spans:
+    for span in message.spans:
         if span.section >= Section.PROPERTIES:
-            hashed.update(payload[span.start : span.end])
+            hashed.update(message.payload[span.start : span.end])
     return hashed.digest()[:DIGEST_BYTES]
 
 
@@ -118,6 +128,8 @@ def _properties(summary: MessageSummary) -> list[tuple[str, dict[str, str | None
 
 def typed_text(value: Any) -> dict[str, str | None]:
     """An AMQP value as its type's name and a text: strings as they are, anything else as JSON."""
+    if type(value) is str:
+        return {"type": "string", "value": value}
     kind = _TYPE_NAMES.get(type(value)) or type(value).__name__.lower()
     if value is None:
         return {"type": kind, "value": None}

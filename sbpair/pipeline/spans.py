@@ -5,7 +5,7 @@ no message has any more (completed, expired) are covered like the others: that t
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 PARTITION_SHIFT = 48
@@ -78,9 +78,14 @@ def overlapping(spans: Sequence[Span]) -> bool:
     return any(one.same_place(after) and after.first <= one.last for one, after in itertools.pairwise(ordered))
 
 
-def occupied(
-    queue: str, dead_letter: bool, first_from: Callable[[int], int | None], *, first: int = 1, last: int | None = None
-) -> Iterator[Span]:
+async def occupied(
+    queue: str,
+    dead_letter: bool,
+    first_from: Callable[[int], Awaitable[int | None]],
+    *,
+    first: int = 1,
+    last: int | None = None,
+) -> AsyncIterator[Span]:
     """The stretches that hold messages now, one per partition, between `first` and `last`.
 
     `first_from(n)` is the lowest number of a message from n on, None if there is none. The end of each stretch is
@@ -88,27 +93,27 @@ def occupied(
     """
     limit = LAST_SEQUENCE_NUMBER if last is None else last
     number = first
-    while (found := first_from(number)) is not None and found <= limit:
-        end = min(_last_in_partition(found, first_from), limit)
+    while (found := await first_from(number)) is not None and found <= limit:
+        end = min(await _last_in_partition(found, first_from), limit)
         yield Span(queue, dead_letter, found, end)
         number = ((found >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
         if number > limit:
             return
 
 
-def _last_in_partition(known: int, first_from: Callable[[int], int | None]) -> int:
+async def _last_in_partition(known: int, first_from: Callable[[int], Awaitable[int | None]]) -> int:
     """The highest number of a message in the partition of `known`, which has one."""
     ceiling = ((known >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
     step, empty_from = 1024, ceiling
     while known + step < empty_from:
-        found = first_from(known + step)
+        found = await first_from(known + step)
         if found is not None and found < ceiling:
             known, step = found, step * 2
         else:
             empty_from = known + step
     while known + 1 < empty_from:
         middle = (known + 1 + empty_from) // 2
-        found = first_from(middle)
+        found = await first_from(middle)
         if found is not None and found < ceiling:
             known = found
         else:

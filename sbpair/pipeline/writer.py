@@ -13,11 +13,13 @@ not acknowledged may arrive twice, with the same message id.
     report          file on the driver for the sums
 """
 
+import asyncio
 import json
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +38,7 @@ from sbpair.core.errors import (
 from sbpair.core.rewrite import TtlMode, for_primary
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, PairByName, patiently
-from sbpair.pipeline.journal import FORWARDED, Journal, Sent, digest_text, done_by
+from sbpair.pipeline.journal import FORWARDED, PING, REFUSED, Journal, Key, Sent, digest_text, done_by
 from sbpair.pipeline.source_options import known_options, truth
 
 if TYPE_CHECKING:
@@ -51,7 +53,6 @@ NEEDED_COLUMNS = (
     "enqueued_at",
     "message_id",
     "session_id",
-    "partition_key",
     "is_ping",
     "digest",
     "payload",
@@ -120,6 +121,14 @@ class Tally:
         self.skipped += other.skipped
         self.resent += other.resent
 
+    def count(self, line: Sent) -> None:
+        """One more message of which this is known now."""
+        self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + 1
+        if line.outcome == REFUSED:
+            self.refusals[line.reason] = self.refusals.get(line.reason, 0) + 1
+        elif line.outcome == FORWARDED and line.destination is not None:
+            self.per_destination[line.destination] = self.per_destination.get(line.destination, 0) + 1
+
 
 @dataclass
 class ReplayMessage(WriterCommitMessage):
@@ -150,9 +159,12 @@ class ReplayWriter(DataSourceArrowWriter):
             try:
                 with Connection.to(self.pair, "primary") as connection:
                     sending = _Sending(connection, journal, self.options, done)
-                    for batch in iterator:
-                        sending.take(batch)
-                    sending.flush()
+                    try:
+                        for batch in iterator:
+                            sending.take(batch)
+                        sending.flush()
+                    finally:
+                        sending.join()
             finally:
                 if journal is not None:
                     journal.close()
@@ -178,113 +190,133 @@ def read_tally(path: Path) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A message in its home form."""
+    """A message in its home form; without payload there is only something to be said of it."""
 
     line: Sent
-    payload: bytes
-    group: str | None
+    payload: bytes | None = None
+    group: str | None = None
     """What a partitioned entity wants to be the same all over a batch."""
 
 
 class _Sending:
-    """One task's messages, in their order."""
+    """One task's messages, in their order: while one batch is on its way the next one is made ready."""
 
-    def __init__(self, connection: Connection, journal: Journal | None, options: WriteOptions, done: set[Any]) -> None:
+    def __init__(self, connection: Connection, journal: Journal | None, options: WriteOptions, done: set[Key]) -> None:
         self._connection, self._journal, self._options = connection, journal, options
         self._done = done
+        self._before: Key | None = None
         self._pace = _Pace(None if options.rate is None else options.rate / max(1, options.tasks))
         self._waiting: list[_Ready] = []
         self._waiting_bytes = 0
+        self._on_its_way: Future[None] | None = None
         self._senders: dict[str, tuple[MessageSender, int]] = {}
         self._alike_only: set[str] = set()
         self.tally = Tally()
 
     def take(self, batch: "pa.RecordBatch") -> None:
-        columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in NEEDED_COLUMNS]
+        columns = [_values(batch.column(batch.schema.get_field_index(name))) for name in NEEDED_COLUMNS]
         for row in zip(*columns, strict=True):
-            self._take_row(dict(zip(NEEDED_COLUMNS, row, strict=True)))
+            self._take_row(*row)
 
-    def _take_row(self, row: Mapping[str, Any]) -> None:
-        enqueued_at = None if row["enqueued_at"] is None else row["enqueued_at"].timestamp()
-        key = row["queue"], row["dead_letter"], row["sequence_number"], _milliseconds(enqueued_at)
-        if key in self._done:
+    def _take_row(
+        self,
+        queue: str,
+        dead_letter: bool,
+        number: int,
+        enqueued_at_us: int | None,
+        message_id: str | None,
+        session_id: str | None,
+        is_ping: bool,
+        digest: bytes | None,
+        payload: bytes,
+    ) -> None:
+        key = queue, dead_letter, number, -1 if enqueued_at_us is None else enqueued_at_us // 1000
+        if key in self._done or key == self._before:
             self.tally.skipped += 1
             return
-        self._done.add(key)
-        line = Sent(
-            *key,
-            message_id=row["message_id"],
-            session_id=row["session_id"],
-            destination=None,
-            digest=digest_text(row["digest"]),
-            outcome="ping" if row["is_ping"] else FORWARDED,
-            time="",
-        )
-        if row["is_ping"]:
-            self._record([line])
+        self._before = key
+        line = Sent(*key, message_id, session_id, None, digest_text(digest), FORWARDED, "")
+        if is_ping:
+            line.outcome = PING
+            self._put(_Ready(line))
             return
         try:
             home = for_primary(
-                row["payload"],
+                payload,
                 now=time.time(),
-                enqueued_at=enqueued_at,
+                enqueued_at=None if enqueued_at_us is None else enqueued_at_us / 1_000_000,
                 ttl=self._options.ttl,
-                from_dead_letter=bool(row["dead_letter"]),
+                from_dead_letter=bool(dead_letter),
             )
         except MessageError as error:
-            self._refuse([line], error.reason)
+            line.outcome, line.reason = REFUSED, error.reason
+            self._put(_Ready(line))
             return
-        self._put(
-            _Ready(_with(line, destination=home.destination), home.payload, home.session_id or home.partition_key)
-        )
+        line.destination = home.destination
+        self._put(_Ready(line, home.payload, home.session_id or home.partition_key))
 
     def _put(self, ready: _Ready) -> None:
-        destination = str(ready.line.destination)
-        if self._waiting and not self._fits(ready, destination):
+        size = 0 if ready.payload is None else len(ready.payload) + _PER_MESSAGE_BYTES
+        if self._waiting and not self._fits(ready, size):
             self.flush()
         self._waiting.append(ready)
-        self._waiting_bytes += len(ready.payload) + _PER_MESSAGE_BYTES
+        self._waiting_bytes += size
 
-    def _fits(self, ready: _Ready, destination: str) -> bool:
-        head = self._waiting[0]
-        if head.line.destination != destination or len(self._waiting) >= self._pace.most(BATCH_MESSAGES):
+    def _fits(self, ready: _Ready, size: int) -> bool:
+        if len(self._waiting) >= self._pace.most(BATCH_MESSAGES):
+            return False
+        head = next((one for one in self._waiting if one.payload is not None), None)
+        if head is None or ready.payload is None:
+            return True
+        destination = str(ready.line.destination)
+        if head.line.destination != destination:
             return False
         if destination.lower() in self._alike_only and head.group != ready.group:
             return False
         known = self._senders.get(destination.lower())
         limit = min(known[1] if known is not None else 0, _MOST_BATCH_BYTES) - _ENVELOPE_BYTES
-        return known is not None and self._waiting_bytes + len(ready.payload) + _PER_MESSAGE_BYTES <= limit
+        return self._waiting_bytes + size <= limit
 
     def flush(self) -> None:
-        """Send what waits, and have it in the ledger."""
+        """Send what waits, as soon as what is on its way is in the ledger."""
         ready, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        self.join()
         if ready:
-            self._send(ready)
+            self._on_its_way = self._connection.start(self._dispatch(ready))
 
-    def _send(self, ready: Sequence[_Ready]) -> None:
+    def join(self) -> None:
+        """Wait until what is on its way is in the ledger; raises what became of it otherwise."""
+        sent, self._on_its_way = self._on_its_way, None
+        if sent is not None:
+            sent.result()
+
+    async def _dispatch(self, ready: Sequence[_Ready]) -> None:
+        if sendable := [one for one in ready if one.payload is not None]:
+            await self._send(sendable)
+        self._record([one.line for one in ready if one.payload is None])
+
+    async def _send(self, ready: Sequence[_Ready]) -> None:
         destination = str(ready[0].line.destination)
-        self._pace.wait_for(len(ready))
+        await self._pace.wait_for(len(ready))
         if self._journal is not None:
             self._journal.check_run()
         tries = _Tries()
         try:
-            self._connection.run(patiently(lambda: self._attempt(destination, ready, tries)))
+            await patiently(lambda: self._attempt(destination, ready, tries))
         except SendIncompleteError as error:
-            self._record([_with(ready[place].line, attempts=tries.count) for place in error.accepted])
-            rest = [one for place, one in enumerate(ready) if place not in error.accepted]
-            self._send(rest)
+            self._sent([ready[place] for place in error.accepted], tries)
+            await self._send([one for place, one in enumerate(ready) if place not in error.accepted])
         except ServiceError as error:
             if error.category not in _REFUSALS:
                 raise
-            self._part_or_refuse(destination, ready, error)
+            await self._part_or_refuse(destination, ready, error)
         else:
-            self._record([_with(one.line, attempts=tries.count) for one in ready])
-            self.tally.resent += len(ready) if tries.count > 1 else 0
+            self._sent(ready, tries)
 
     async def _attempt(self, destination: str, ready: Sequence[_Ready], tries: "_Tries") -> None:
         sender = await self._sender(destination)
         try:
-            await sender.send([one.payload for one in ready], timeout_seconds=SEND_SECONDS)
+            await sender.send([one.payload for one in ready if one.payload is not None], timeout_seconds=SEND_SECONDS)
         except ServiceError as error:
             tries.count += 1 if error.uncertain else 0
             raise
@@ -296,45 +328,48 @@ class _Sending:
             self._senders[key] = sender, await sender.max_message_bytes()
         return self._senders[key][0]
 
-    def _part_or_refuse(self, destination: str, ready: Sequence[_Ready], error: ServiceError) -> None:
+    async def _part_or_refuse(self, destination: str, ready: Sequence[_Ready], error: ServiceError) -> None:
         """A partitioned entity takes only messages of one session or key in a batch; else one message may spoil it."""
         if len(ready) == 1 or error.category is Category.NOT_FOUND:
-            self._refuse([one.line for one in ready], f"{destination}: {error.code}")
+            for one in ready:
+                one.line.outcome, one.line.reason = REFUSED, f"{destination}: {error.code}"
+            self._record([one.line for one in ready])
             return
         groups = _runs(ready)
         if len(groups) > 1:
             self._alike_only.add(destination.lower())
         for part in groups if len(groups) > 1 else [[one] for one in ready]:
-            self._send(part)
+            await self._send(part)
 
-    def _refuse(self, lines: Sequence[Sent], reason: str) -> None:
-        self.tally.refusals[reason] = self.tally.refusals.get(reason, 0) + len(lines)
-        self._record([_with(one, outcome="refused", reason=reason) for one in lines])
+    def _sent(self, ready: Sequence[_Ready], tries: "_Tries") -> None:
+        for one in ready:
+            one.line.attempts = tries.count
+        self._record([one.line for one in ready])
+        self.tally.resent += len(ready) if tries.count > 1 else 0
 
     def _record(self, lines: Sequence[Sent]) -> None:
         now = datetime.now(UTC).isoformat()
-        if self._journal is not None:
-            self._journal.record(_with(one, time=now) for one in lines)
         for one in lines:
-            self.tally.outcomes[one.outcome] = self.tally.outcomes.get(one.outcome, 0) + 1
-            if one.outcome == FORWARDED and one.destination is not None:
-                place = one.destination
-                self.tally.per_destination[place] = self.tally.per_destination.get(place, 0) + 1
+            one.time = now
+        if self._journal is not None and lines:
+            self._journal.record(lines)
+        for one in lines:
+            self.tally.count(one)
+
+
+def _values(column: "pa.Array") -> list[Any]:
+    """A column's values; times as epoch microseconds, many times faster than as objects."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 @dataclass(slots=True)
 class _Tries:
     count: int = 1
-
-
-def _with(line: Sent, **changes: Any) -> Sent:
-    import dataclasses
-
-    return dataclasses.replace(line, **changes)
-
-
-def _milliseconds(seconds: float | None) -> int:
-    return -1 if seconds is None else round(seconds * 1000)
 
 
 def _runs(ready: Sequence[_Ready]) -> list[list[_Ready]]:
@@ -359,11 +394,11 @@ class _Pace:
         """How many may go at once: not more than a second's share."""
         return messages if self._per_second is None else max(1, min(messages, int(self._per_second)))
 
-    def wait_for(self, messages: int) -> None:
+    async def wait_for(self, messages: int) -> None:
         if self._per_second is None:
             return
         now = time.monotonic()
         start = max(now, self._free_at)
         self._free_at = start + messages / self._per_second
         if start > now:
-            time.sleep(start - now)
+            await asyncio.sleep(start - now)

@@ -1,5 +1,6 @@
 """Stretches of sequence numbers: arithmetic that decides what is archived."""
 
+import asyncio
 from bisect import bisect_left
 
 from hypothesis import given
@@ -52,31 +53,34 @@ def test_what_is_occupied_is_found_by_asking_few_questions(low: set[int], high: 
     present = sorted(low | {(3 << PARTITION_SHIFT) + number for number in high})
     asked = []
 
-    def first_from(number: int) -> int | None:
+    async def first_from(number: int) -> int | None:
         asked.append(number)
         place = bisect_left(present, number)
         return present[place] if place < len(present) else None
 
-    found = list(occupied("q", False, first_from))
+    async def all_of() -> list[Span]:
+        return [one async for one in occupied("q", False, first_from)]
+
+    found = asyncio.run(all_of())
     expected = [(min(part), max(part)) for part in (low, {(3 << PARTITION_SHIFT) + one for one in high}) if part]
     assert [(one.first, one.last) for one in found] == expected
     assert len(asked) < 150
 
 
-def test_millions_of_messages_cost_dozens_of_questions() -> None:
+async def test_millions_of_messages_cost_dozens_of_questions() -> None:
     asked = []
 
-    def first_from(number: int) -> int | None:
+    async def first_from(number: int) -> int | None:
         asked.append(number)
         return max(number, 1_000_000) if number <= 43_000_000 else None
 
-    assert list(occupied("q", False, first_from)) == [Span("q", False, 1_000_000, 43_000_000)]
+    assert [one async for one in occupied("q", False, first_from)] == [Span("q", False, 1_000_000, 43_000_000)]
     assert len(asked) < 80
 
 
-def test_bounds_limit_what_is_looked_at() -> None:
-    def first_from(number: int) -> int | None:
+async def test_bounds_limit_what_is_looked_at() -> None:
+    async def first_from(number: int) -> int | None:
         return number if number <= 100 else None
 
-    assert list(occupied("q", False, first_from, first=20, last=50)) == [Span("q", False, 20, 50)]
-    assert list(occupied("q", False, first_from, first=101)) == []
+    assert [one async for one in occupied("q", False, first_from, first=20, last=50)] == [Span("q", False, 20, 50)]
+    assert [one async for one in occupied("q", False, first_from, first=101)] == []
