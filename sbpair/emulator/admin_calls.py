@@ -57,7 +57,7 @@ class Call:
             return {}
         try:
             value = json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise bad_request(f"The request content was invalid and could not be deserialized: {error}.") from error
         if not isinstance(value, dict):
             raise bad_request("The request content must be a JSON object.")

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp
 from sbpair.emulator.admin_fields import MAX_INT32
-from sbpair.emulator.admin_values import TICKS_PER_SECOND, duration_ticks, format_duration, format_time
+from sbpair.emulator.admin_values import MAX_TICKS, TICKS_PER_SECOND, duration_ticks, format_duration, format_time
 from sbpair.emulator.atom_xml import (
     SCHEMA_NS,
     SERVICE_BUS_NS,
@@ -198,7 +198,17 @@ def _read_time(text: str) -> WrittenTime:
 
 
 def _read_timespan(text: str) -> Described:
-    return Described(TIMESPAN, Long(duration_ticks(text)))
+    ticks = duration_ticks(text)
+    if abs(ticks) > MAX_TICKS:
+        raise ValueError(text)
+    return Described(TIMESPAN, Long(ticks))
+
+
+def _read_integer(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(text)
+    return number
 
 
 _INTEGERS = ("byte", "unsignedByte", "short", "unsignedShort", "int", "unsignedInt", "long", "unsignedLong", "integer")
@@ -212,5 +222,5 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "decimal": float,
     "dateTime": _read_time,
     "duration": _read_timespan,
-    **dict.fromkeys(_INTEGERS, int),
+    **dict.fromkeys(_INTEGERS, _read_integer),
 }

@@ -100,12 +100,19 @@ def description(tag: str, *children: Node) -> Node:
 
 
 def parse_body(body: bytes) -> ElementTree.Element:
-    """The description inside the entry of a PUT body; MalformedBody if there is none or the text is not safe XML."""
-    if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
+    """The description inside the entry of a PUT body; MalformedBody if there is none or the text is not safe XML.
+
+    Read as UTF-8 whatever the document says of itself: in another encoding a type definition would not be seen here.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise MalformedBody("The request body is not UTF-8.") from problem
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise MalformedBody("A document type definition is not allowed in the request body.")
     try:
-        root = ElementTree.fromstring(body)
-    except ElementTree.ParseError as problem:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError) as problem:
         raise MalformedBody(f"The request body is not well-formed XML: {problem}.") from problem
     content = root.find(f"{{{ATOM_NS}}}content")
     if root.tag != f"{{{ATOM_NS}}}entry" or content is None or len(content) != 1:

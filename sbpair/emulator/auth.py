@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -25,6 +26,7 @@ ALL_RIGHTS: Final[Rights] = frozenset({MANAGE, SEND, LISTEN})
 NO_RIGHTS: Final[Rights] = frozenset()
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
 
+_SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _SAS_PREFIX = "SharedAccessSignature "
 
 
@@ -131,10 +133,9 @@ def _check_signature(rules: Mapping[str, AccessRule], fields_text: str, path: st
     rule = rules.get(fields["skn"])
     if rule is None or not _signed_by(rule, raw["sr"], raw["se"], unquote(raw["sig"])):
         raise AuthError("InvalidSignature: The token has an invalid signature.")
-    try:
-        expires_at = float(raw["se"])
-    except ValueError:
-        raise AuthError("MalformedToken: The token's expiry is not a number of seconds.") from None
+    if not _SECONDS.fullmatch(raw["se"]):
+        raise AuthError("MalformedToken: The token's expiry is not a number of seconds.")
+    expires_at = float(raw["se"])
     if expires_at <= now:
         raise AuthError(f"ExpiredToken: The token is expired. Expiration time: '{raw['se']}'.")
     claims = Claims(_audience(fields["sr"]), _rights_of(rule), expires_at, fields["skn"])
@@ -150,7 +151,7 @@ def _audience(resource: str) -> str:
 
 
 def _signed_by(rule: AccessRule, encoded_resource: str, expiry: str, signature: str) -> bool:
-    given = signature.encode()
+    given = signature.encode("utf-8", "replace")
     # Both comparisons are always made, so the answer's time says nothing about the key.
     matches = [
         hmac.compare_digest(_sign(key, encoded_resource, expiry).encode(), given)
@@ -161,7 +162,8 @@ def _signed_by(rule: AccessRule, encoded_resource: str, expiry: str, signature: 
 
 
 def _sign(key: str, encoded_resource: str, expiry: str) -> str:
-    digest = hmac.new(key.encode(), f"{encoded_resource}\n{expiry}".encode(), hashlib.sha256).digest()
+    signed = f"{encoded_resource}\n{expiry}".encode("utf-8", "replace")
+    digest = hmac.new(key.encode(), signed, hashlib.sha256).digest()
     return base64.b64encode(digest).decode()
 
 
@@ -174,16 +176,24 @@ def _check_bearer(token: str, path: str, now: float, entra_rights: Mapping[str, 
     if not token:
         raise AuthError("MissingToken: The token is empty.")
     body = _bearer_body(token)
-    expires_at = body.get("exp")
-    if not isinstance(expires_at, int | float):
-        expires_at = float("inf")
+    expires_at = _expiry_of(body.get("exp"))
     if expires_at <= now:
         raise AuthError("ExpiredToken: The token is expired.")
     principals = [str(body[name]) for name in ("oid", "appid", "azp", "sub") if name in body]
     rights = next((entra_rights[principal] for principal in principals if principal in entra_rights), None)
     if rights is None:
         rights = NO_RIGHTS if entra_rights else ALL_RIGHTS
-    return Claims(path, rights, float(expires_at), principals[0] if principals else None)
+    return Claims(path, rights, expires_at, principals[0] if principals else None)
+
+
+def _expiry_of(value: object) -> float:
+    """Epoch seconds of a token's `exp`; never for one that has none, or none that is a time."""
+    if isinstance(value, int | float) and -_LAST_EPOCH_SECONDS < value < _LAST_EPOCH_SECONDS:
+        return float(value)
+    return float("inf")
+
+
+_LAST_EPOCH_SECONDS = 2**53
 
 
 def _bearer_body(token: str) -> dict[str, Any]:
@@ -193,6 +203,6 @@ def _bearer_body(token: str) -> dict[str, Any]:
         return {}
     try:
         body = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
+    except (ValueError, binascii.Error, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}

@@ -65,7 +65,8 @@ class Transport(Protocol):
 
 
 class Connection:
-    """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path."""
+    """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path;
+    `held_bytes` is what has come of messages that are not finished."""
 
     def __init__(self, namespace: NamespaceView, service: AttachService, transport: Transport) -> None:
         self.namespace = namespace
@@ -75,6 +76,7 @@ class Connection:
         self.properties: dict[str, Any] = {}
         self.claims: dict[str, Claims] = {}
         self.write_paused = False
+        self.held_bytes = 0
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.outbox = Outbox()
         self._service = service
@@ -150,6 +152,10 @@ class Connection:
 
     def links(self) -> list[Link]:
         return [link for session in self._sessions.values() for link in session.links.values()]
+
+    @property
+    def link_count(self) -> int:
+        return sum(len(session.links) for session in self._sessions.values())
 
     def links_changed(self) -> None:
         self._addresses = None

@@ -25,6 +25,7 @@ from sbpair.emulator.faults import Action, FaultKind, Operation
 from sbpair.emulator.namespace import Namespace
 
 LARGEST_BODY_BYTES = 1024 * 1024
+BODY_SECONDS = 60.0
 RETRY_AFTER_SECONDS = 2
 DIRECTORY = web.AppKey("directory", ArmDirectory)
 
@@ -120,10 +121,19 @@ async def call_of(request: web.Request, now: float) -> Call:
         segments=tuple(unquote(segment) for segment in raw_path.split("/")),
         query=dict(request.rel_url.query),
         headers={name.lower(): value for name, value in request.headers.items()},
-        body=await request.read(),
+        body=await _body(request),
         base_url=f"{request.scheme}://{request.host}",
         now=now,
     )
+
+
+async def _body(request: web.Request) -> bytes:
+    """The whole body; HTTP 413 for one that is too large, 408 for one that does not come to an end."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="The body of the request did not arrive in time.") from None
 
 
 def response_of(reply: Reply) -> web.Response:

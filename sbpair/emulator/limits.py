@@ -27,6 +27,10 @@ MIN_TTL_SECONDS = 1.0
 MIN_AUTO_DELETE_SECONDS = 300.0
 MIN_DUPLICATE_WINDOW_SECONDS, MAX_DUPLICATE_WINDOW_SECONDS = 20.0, 7 * 86400.0
 NEXT_SESSION_TIMEOUT_SECONDS = 60.0
+MAX_HELD_BYTES = 128 * 1024 * 1024
+"""What one connection may make us hold of unfinished messages, or of answers that it does not read: more than the
+largest message the service knows, which has 100 MB."""
+MAX_LINKS_PER_CONNECTION = 5000
 
 
 class Tier(StrEnum):

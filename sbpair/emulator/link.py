@@ -285,14 +285,22 @@ class Link:
         """The client's side is gone; the handler is told unless it had ended already."""
         handler, was = self.handler, self.state
         self.state = LinkState.GONE
+        self.drop_partial()
         self.session.forget_link(self)
         if handler is not None and was in (LinkState.ATTACHING, LinkState.OPEN):
             handler.on_detach(closed, connection_lost)
 
     def _close(self, condition: str | None, description: str | None) -> None:
         self.state = LinkState.DETACHING
+        self.drop_partial()
         self.session.forget_deliveries(self)
         self.session.write_detach(self, condition, description)
+
+    def drop_partial(self) -> None:
+        """Whatever of an unfinished message has come is not needed any more."""
+        partial, self.partial = self.partial, None
+        if partial is not None:
+            self.connection.held_bytes -= len(partial.payload)
 
     def _terminus_address(self) -> str:
         return _address(self.target if self.client_sends else self.source)

@@ -18,7 +18,10 @@ _LINGER_NOT: Final = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 class FrontOwner(WireOwner, Protocol):
     """What the first bytes need of their port."""
 
+    @property
+    def patience_seconds(self) -> float: ...
     def track(self, transport: asyncio.Transport) -> None: ...
+    def expect_request(self, transport: asyncio.Transport) -> None: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
     async def http_protocol(self) -> asyncio.Protocol: ...
 
@@ -47,17 +50,23 @@ def reset(client: socket.socket) -> None:
 
 
 class FirstBytes(asyncio.Protocol):
-    """Stands in until four bytes, in clear, say AMQP or HTTP; then the right protocol takes the connection over."""
+    """Stands in until four bytes, in clear, say AMQP or HTTP; then the right protocol takes the connection over.
+
+    A client that does not say so in time is cut off.
+    """
 
     def __init__(self, owner: FrontOwner) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
         self._switching: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._owner.track(self._transport)
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(self._owner.patience_seconds, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -65,18 +74,27 @@ class FirstBytes(asyncio.Protocol):
         if transport is None or self._switching is not None:
             return
         if self._buffer.startswith(_AMQP):
+            self._stop_waiting()
             _hand_over(transport, WireProtocol(self._owner, transport), self._buffer)
         elif not _AMQP.startswith(self._buffer):
+            self._stop_waiting()
             transport.pause_reading()
             self._switching = self._owner.spawn(self._to_http(transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
         if self._switching is not None:
             self._switching.cancel()
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     async def _to_http(self, transport: asyncio.Transport) -> None:
         protocol = await self._owner.http_protocol()
         protocol.connection_made(transport)
+        self._owner.expect_request(transport)
         _hand_over(transport, protocol, self._buffer)
         transport.resume_reading()
 

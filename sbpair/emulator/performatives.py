@@ -34,6 +34,9 @@ SASL_MECHANISMS: Final = 0x40
 SASL_INIT: Final = 0x41
 SASL_OUTCOME: Final = 0x44
 
+_MAX_UINT: Final = 2**32 - 1
+"""No field that is read as a number is wider."""
+
 _NAMES: Final[dict[str, int]] = {
     "amqp:open:list": OPEN,
     "amqp:begin:list": BEGIN,
@@ -145,7 +148,7 @@ class Fields:
 
     def number(self, index: int) -> int | None:
         value = self.get(index)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_UINT):
             return value
         raise AmqpDecodeError(f"field {index} must be a number, not {value!r}")
 

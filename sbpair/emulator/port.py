@@ -19,7 +19,8 @@ from sbpair.emulator.wire import Wire
 if TYPE_CHECKING:
     from aiohttp import web
 
-FIRST_BYTE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 60.0
+"""For the first byte of a connection, for its protocol, and for its first HTTP request."""
 _BACKLOG: Final = 512
 _ACCEPT_PAUSE_SECONDS: Final = 0.05
 
@@ -41,7 +42,10 @@ class Port:
         make_app: AppFactory,
         host: str = "127.0.0.1",
         number: int = 0,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
+        self.patience_seconds = patience_seconds
         self.namespace = namespace
         self.host = host
         self.number = number
@@ -54,6 +58,7 @@ class Port:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
         self._transports: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
+        self._asked: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
         self._runner: web.AppRunner | None = None
         self._runner_lock = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -145,7 +150,7 @@ class Port:
         loop = asyncio.get_running_loop()
         client.setblocking(False)
         try:
-            async with asyncio.timeout(FIRST_BYTE_SECONDS):
+            async with asyncio.timeout(self.patience_seconds):
                 first = await peek(client)
             context = await asyncio.to_thread(self._tls.server_context) if first == TLS_HANDSHAKE else None
         except (OSError, TimeoutError):
@@ -167,6 +172,17 @@ class Port:
 
     def track(self, transport: asyncio.Transport) -> None:
         self._transports.add(transport)
+
+    def expect_request(self, transport: asyncio.Transport) -> None:
+        """Cut an HTTP client off that has not sent the head of a request in time: one line a minute would do else."""
+        waiting = weakref.ref(transport)
+
+        def look() -> None:
+            late = waiting()
+            if late is not None and late not in self._asked:
+                late.abort()
+
+        asyncio.get_running_loop().call_later(self.patience_seconds, look)
 
     async def http_protocol(self) -> asyncio.Protocol:
         """A protocol of the administration's web server, which is made when the first client asks."""
@@ -196,6 +212,8 @@ class Port:
             request: "web.Request", handler: Callable[["web.Request"], Awaitable["web.StreamResponse"]]
         ) -> "web.StreamResponse":
             """WebSocket at its own path; delay and silence for the rest."""
+            if request.transport is not None:
+                self._asked.add(request.transport)
             if request.path == websocket.PATH:
                 return await websocket.serve(request, self)
             if self.namespace.faults.active:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
 from sbpair.emulator.frames import transfer_continuation, transfer_head
+from sbpair.emulator.limits import MAX_HELD_BYTES, MAX_LINKS_PER_CONNECTION
 from sbpair.emulator.link import IncomingDelivery, Link, LinkState, symbol_keys
 from sbpair.emulator.performatives import (
     ATTACH,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 WINDOW: Final = 0x7FFFFFFF
 HANDLE_MAX: Final = 0xFFFF
 _MASK: Final = 0xFFFFFFFF
-_MAX_UNBOUNDED_BYTES: Final = 128 * 1024 * 1024
-"""What a message may grow to on a link without a limit of its own: the largest the service knows is 100 MB."""
 
 
 class SessionError(Exception):
@@ -67,6 +66,7 @@ class Session:
         self._next_outgoing = 1
         self._next_delivery = 1
         self._waiting: deque[tuple[bytes, bytes]] = deque()
+        self._waiting_bytes = 0
         reply = [
             Ushort(channel),
             Uint(self._next_outgoing),
@@ -119,6 +119,10 @@ class Session:
             old.finish(True, False)
         elif old is not None:
             raise SessionError("amqp:session:handle-in-use", f"handle {link.handle} is in use")
+        if self.connection.link_count >= MAX_LINKS_PER_CONNECTION:
+            raise SessionError(
+                "amqp:resource-limit-exceeded", f"a connection has {MAX_LINKS_PER_CONNECTION} links at most"
+            )
         self.links[link.handle] = link
         self._seen_handles.add(link.handle)
         self.connection.attach(link)
@@ -141,7 +145,7 @@ class Session:
             return
         partial: _Partial | None = link.partial
         if fields.flag(9):
-            link.partial = None
+            link.drop_partial()
             return
         more = fields.flag(5)
         if partial is None and not more:
@@ -153,9 +157,14 @@ class Session:
         partial.size += len(payload)
         if partial.size <= _limit(link):
             partial.payload += payload
+            self.connection.held_bytes += len(payload)
         if not more:
-            link.partial = None
+            link.drop_partial()
             self._message(link, partial, bytes(partial.payload), partial.size)
+        elif self.connection.held_bytes > MAX_HELD_BYTES:
+            self.connection.close(
+                "amqp:resource-limit-exceeded", "The unfinished messages of this connection are too large."
+            )
 
     def _message(self, link: Link, head: "_Partial", payload: bytes, size: int) -> None:
         link.count_transfer()
@@ -310,16 +319,24 @@ class Session:
 
     def _write_transfer(self, head: bytes, payload: bytes) -> None:
         if self._remote_window <= 0:
-            self._waiting.append((head, payload))
+            self._wait(head, payload)
             return
         self._remote_window -= 1
         self._next_outgoing = (self._next_outgoing + 1) & _MASK
         self.connection.outbox.frame(self.channel, head, payload)
         self.connection.schedule_flush()
 
+    def _wait(self, head: bytes, payload: bytes) -> None:
+        self._waiting.append((head, payload))
+        self._waiting_bytes += len(payload)
+        if self._waiting_bytes > MAX_HELD_BYTES:
+            self.connection.abort()
+
     def _write_waiting(self) -> None:
         while self._waiting and self._remote_window > 0:
-            self._write_transfer(*self._waiting.popleft())
+            head, payload = self._waiting.popleft()
+            self._waiting_bytes -= len(payload)
+            self._write_transfer(head, payload)
         if not self._waiting:
             self.wake_links()
 
@@ -355,7 +372,7 @@ class Session:
 
 
 def _limit(link: Link) -> int:
-    return link.max_message_size or _MAX_UNBOUNDED_BYTES
+    return link.max_message_size or MAX_HELD_BYTES
 
 
 def _with_filters(source: Described, filters: Mapping[str, Any]) -> Described:

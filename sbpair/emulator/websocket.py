@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from sbpair.emulator.limits import MAX_HELD_BYTES
 from sbpair.emulator.wire import Wire, WireOwner
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class SocketCarrier:
                 self.wire.connection.resume()
 
     def _put(self, data: bytes) -> None:
+        if self._waiting_bytes > MAX_HELD_BYTES:
+            self.wire.connection.abort()
+            return
         self._waiting_bytes += len(data)
         self._outgoing.put_nowait(data)
         if self._waiting_bytes > _HIGH_WATER_BYTES:

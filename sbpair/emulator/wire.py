@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from sbpair.emulator.connection import Connection
+from sbpair.emulator.limits import MAX_HELD_BYTES
 from sbpair.emulator.link import AttachService, NamespaceView
 
 _TIMER_BIAS_SECONDS: Final = 0.0005
@@ -181,5 +182,9 @@ class WireProtocol(asyncio.Protocol):
         self._wire.connection.resume()
 
     def _send(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        if self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > MAX_HELD_BYTES:
+            self._wire.connection.abort()
+            return
+        self._transport.write(data)

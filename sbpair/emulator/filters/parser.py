@@ -6,7 +6,8 @@ loosest first: OR, AND, NOT, comparisons / IN / LIKE / IS NULL, + -, * / %, sign
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sbpair.emulator.filters import values
@@ -92,14 +93,19 @@ class _Parser:
     # -- conditions
 
     def predicate(self) -> Evaluator:
-        self._depth += 1
-        if self._depth > _MAX_NESTING:
+        with self._one_level_deeper():
+            left = self._conjunction()
+            while self._take("keyword", "OR"):
+                left = _joined(values.either, left, self._conjunction())
+            return left
+
+    @contextmanager
+    def _one_level_deeper(self) -> Iterator[None]:
+        if self._depth >= _MAX_NESTING:
             raise FilterSyntaxError(f"The expression is nested deeper than {_MAX_NESTING} levels.")
-        left = self._conjunction()
-        while self._take("keyword", "OR"):
-            left = _joined(values.either, left, self._conjunction())
+        self._depth += 1
+        yield
         self._depth -= 1
-        return left
 
     def _conjunction(self) -> Evaluator:
         left = self._negation()
@@ -241,7 +247,8 @@ class _Parser:
             self._expect("symbol", ")")
             return lambda _view: uuid.uuid4()
         if name in ("property", "p"):
-            inner = self._sum()
+            with self._one_level_deeper():
+                inner = self._sum()
             self._expect("symbol", ")")
             return lambda view: _by_name(view, inner(view))
         raise FilterSyntaxError(f"There is no function '{name}'.")

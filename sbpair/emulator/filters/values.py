@@ -133,18 +133,24 @@ def like(value: object, pattern: object, escape: object) -> object:
 
 @lru_cache(maxsize=1024)
 def _pattern(pattern: str, escape: str | None) -> re.Pattern[str]:
-    parts: list[str] = []
+    """The stretches between the `%`, each found where it comes first: that is never worse than any later place, so no
+    pattern makes the search go back and try again (`%a%a%a%...` would do so for ever)."""
+    stretches = [""]
     characters = iter(pattern)
     for character in characters:
         if character == escape:
             following = next(characters, None)
             if following is None:
                 raise FilterEvaluationError("The LIKE pattern ends with its escape character.")
-            parts.append(re.escape(following))
+            stretches[-1] += re.escape(following)
         elif character == "%":
-            parts.append(".*")
+            stretches.append("")
         elif character == "_":
-            parts.append(".")
+            stretches[-1] += "."
         else:
-            parts.append(re.escape(character))
-    return re.compile("".join(parts), re.DOTALL)
+            stretches[-1] += re.escape(character)
+    if len(stretches) == 1:
+        return re.compile(stretches[0], re.DOTALL)
+    first, *middle, last = stretches
+    found = "".join(f"(?>.*?{stretch})" for stretch in middle if stretch)
+    return re.compile(f"{first}{found}.*{last}", re.DOTALL)

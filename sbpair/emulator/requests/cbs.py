@@ -14,10 +14,13 @@ from sbpair.amqp.types import AmqpError, Described, Int
 from sbpair.emulator.auth import AuthError, Claims, authenticate, resource_path
 from sbpair.emulator.link import IncomingDelivery, Link
 from sbpair.emulator.performatives import accepted, rejected
+from sbpair.emulator.requests.replies import Replies
 
 if TYPE_CHECKING:
     from sbpair.emulator.connection import Connection
 
+MAX_REQUEST_BYTES = 256 * 1024
+"""Of a request, which everybody may send: a token has a few KB."""
 _STATUS_TEXT = {202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 
 
@@ -29,7 +32,7 @@ class CbsNode:
         self._receivers: list[_Receiver] = []
 
     def attach(self, link: Link) -> "_Sender | _Receiver":
-        link.open()
+        link.open(max_message_size=MAX_REQUEST_BYTES)
         if link.client_sends:
             return _Sender(self)
         receiver = _Receiver(self, link)
@@ -110,12 +113,10 @@ class _Receiver:
     def __init__(self, node: CbsNode, link: Link) -> None:
         self.link = link
         self._node = node
-        self._waiting: list[bytes] = []
-        self._count = 0
+        self._replies = Replies(link)
 
     def deliver(self, payload: bytes) -> None:
-        self._waiting.append(payload)
-        self.on_credit()
+        self._replies.deliver(payload)
 
     def on_transfer(self, delivery: IncomingDelivery) -> None:
         """A client that receives sends nothing."""
@@ -125,11 +126,7 @@ class _Receiver:
             self.link.settle(delivery_id, accepted())
 
     def on_credit(self) -> None:
-        while self._waiting and self.link.credit > 0:
-            self._count += 1
-            self.link.send(self._waiting.pop(0), self._count.to_bytes(4), settled=True)
-        if self.link.drain and self.link.is_open():
-            self.link.drained()
+        self._replies.on_credit()
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
         self._node.forget(self)

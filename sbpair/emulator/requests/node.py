@@ -20,6 +20,7 @@ from sbpair.emulator.faults import FaultKind
 from sbpair.emulator.link import IncomingDelivery, Link
 from sbpair.emulator.performatives import accepted, rejected
 from sbpair.emulator.requests.call import Call, Operation, Reply
+from sbpair.emulator.requests.replies import Replies
 from sbpair.emulator.requests.table import OPERATIONS
 
 if TYPE_CHECKING:
@@ -158,24 +159,17 @@ class ReplyLink(_ManagementLink):
 
     def __init__(self, node: RequestNode, link: Link) -> None:
         super().__init__(node, link)
-        self._waiting: list[bytes] = []
-        self._count = 0
+        self._replies = Replies(link)
         node.replies.append(self)
 
     def deliver(self, payload: bytes) -> None:
-        """Send an answer now or as soon as there is credit."""
-        self._waiting.append(payload)
-        self.on_credit()
+        self._replies.deliver(payload)
 
     def on_transfer(self, delivery: IncomingDelivery) -> None:
         """A client that receives sends nothing."""
 
     def on_credit(self) -> None:
-        while self._waiting and self.link.is_open() and self.link.credit > 0:
-            self._count += 1
-            self.link.send(self._waiting.pop(0), self._count.to_bytes(4), settled=True)
-        if self.link.drain and self.link.is_open():
-            self.link.drained()
+        self._replies.on_credit()
 
     def _leave(self) -> None:
         if self in self._node.replies:
