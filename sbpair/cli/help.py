@@ -73,7 +73,10 @@ means the namespaces of a running `sbpair emulator`. See also: sbpair config sho
 
 
 @command
-def help_on(options: Options, topic: Annotated[Topic, typer.Argument(help="What to explain.")]) -> CommandResult:
+def help_on(
+    options: Options,
+    topic: Annotated[Topic, typer.Argument(metavar="TOPIC", help="exit-codes, config, permissions or environment.")],
+) -> CommandResult:
     """Explain exit codes, the configuration, the rights each command needs, or the environment variables.
 
     \b

@@ -36,12 +36,11 @@ from sbpair.cli.replicate_options import (
 from sbpair.cli.send_records import InputFormat, to_payload
 from sbpair.cli.snapshots import gravest, with_hint
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.outcome import Exit
+from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.ownership import Granularity
 from sbpair.core.pairing import Pair
 from sbpair.core.rewrite import compose
-from sbpair.render.console import say
-from sbpair.render.formats import dump_json
+from sbpair.render.console import say, write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.dual_sender import DualSender, DualSent, Side
@@ -91,7 +90,8 @@ def send(
     """Send lines from stdin or a file to both namespaces, in order within each session. [writes]
 
     A JSON line is a message and needs a session_id; a raw line is a body and goes to --session. With a journal the
-    order also holds across runs. Exit 0: both sides have all; 5: some have one copy only; 3 or 1: some or all failed.
+    order also holds across runs. Exit 0: both sides have all; 5: some have one copy only; 3: some failed; 4, 6 or
+    1: all did, for want of a right, of an answer, or for other reasons.
 
     \b
     Examples:
@@ -177,6 +177,7 @@ class _Sent:
     failed: int = 0
     unrecorded: int = 0
     failures: list[dict[str, Any]] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
 
     def add(self, sent: DualSent) -> None:
         line = self.line_numbers.popleft()
@@ -199,6 +200,7 @@ class _Sent:
             )
         elif sent.error is not None:
             self.failed += 1
+            self.kinds.add(sent.error.exit_name)
             failure = {"line": line, "accepted": [], "error": sent.error.code, "message": sent.error.message}
             if len(self.failures) < MOST_FAILURES_SHOWN:
                 self.failures.append(failure)
@@ -206,8 +208,7 @@ class _Sent:
 
     def _stream(self, record: dict[str, Any]) -> None:
         if self.streaming:
-            sys.stdout.write(dump_json(record) + "\n")
-            sys.stdout.flush()
+            write_record(record)
 
     def result(self, queue: str) -> CommandResult:
         single = sum(self.one_side.values())
@@ -244,7 +245,9 @@ class _Sent:
 
     def _exit(self, accepted: int, single: int) -> Exit:
         if self.failed or self.bad_line is not None:
-            return Exit.PARTIAL if accepted else Exit.USAGE if self.bad_line is not None else Exit.FAILED
+            if accepted:
+                return Exit.PARTIAL
+            return Exit.USAGE if self.bad_line is not None else exit_of_failures(self.kinds)
         return Exit.FINDINGS if single else Exit.OK
 
 

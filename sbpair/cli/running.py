@@ -91,7 +91,8 @@ def _finish(finished: Finished) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        return _fail(SbpairError(f"Cannot write the output: {error.strerror or error}"), finished.command, options)
+        failure = SbpairError(f"Cannot write the output: {error.strerror or error}")
+        return _fail(failure, finished.command, Options() if options.outfile is None else options)
     _explain_in_a_pipe(finished.result, options)
     return exit_code(finished.result, options)
 

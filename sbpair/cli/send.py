@@ -18,9 +18,9 @@ from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.send_records import InputFormat, to_payload
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
-from sbpair.core.outcome import Exit
+from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.pairing import Pair
-from sbpair.render.formats import dump_json
+from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def send(
     """Send lines from stdin or a file to a queue or topic; to the backlog while the primary is down. [writes]
 
     A raw line is a body; a JSON line is a message: body, message_id, session_id, application_properties, ttl, ... or a
-    line of `sbpair peek -o jsonl`. Exit 0: all on the primary; 5: some diverted; 3 or 1: some or all failed.
+    line of `sbpair peek -o jsonl`. Exit 0: all on the primary; 5: some diverted; 3: some failed; 4, 6 or 1: all
+    did, for want of a right, of an answer, or for other reasons.
 
     \b
     Examples:
@@ -165,6 +166,7 @@ class _Tally:
         self._where: Counter[tuple[str, str]] = Counter()
         self._failed = 0
         self._failures: list[Mapping[str, Any]] = []
+        self._kinds: set[str] = set()
         self._uncertain = 0
 
     def add(self, sent: "Sent") -> None:
@@ -178,6 +180,7 @@ class _Tally:
             )
         elif sent.error is not None:
             self._failed += 1
+            self._kinds.add(sent.error.exit_name)
             failure = {"line": line, "where": "failed", "error": sent.error.code, "message": sent.error.message}
             if len(self._failures) < MOST_FAILURES_SHOWN:
                 self._failures.append(failure)
@@ -185,8 +188,7 @@ class _Tally:
 
     def _stream(self, record: Mapping[str, Any]) -> None:
         if self._streaming:
-            sys.stdout.write(dump_json(record) + "\n")
-            sys.stdout.flush()
+            write_record(record)
 
     def result(self, entity: str) -> CommandResult:
         accepted = sum(self._where.values())
@@ -227,5 +229,7 @@ class _Tally:
 
     def _exit(self, accepted: int, diverted: int) -> Exit:
         if self._failed or self.bad_line is not None:
-            return Exit.PARTIAL if accepted else Exit.USAGE if self.bad_line is not None else Exit.FAILED
+            if accepted:
+                return Exit.PARTIAL
+            return Exit.USAGE if self.bad_line is not None else exit_of_failures(self._kinds)
         return Exit.FINDINGS if diverted else Exit.OK

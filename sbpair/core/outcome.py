@@ -1,7 +1,7 @@
 """Per-item outcomes, the report they add up to, and the exit code table (the command line's contract)."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -71,3 +71,12 @@ def exit_for(outcomes: Iterable[Outcome]) -> Exit:
     if all(result is Result.FAILED for result in results):
         return Exit.FAILED
     return Exit.PARTIAL
+
+
+def exit_of_failures(exit_names: Collection[str]) -> Exit:
+    """Exit code of a run in which everything failed, by the `exit_name`s of the errors: unreachable or denied if all
+    failed for that, otherwise only that it failed."""
+    for code in (Exit.UNREACHABLE, Exit.DENIED):
+        if set(exit_names) == {code.label}:
+            return code
+    return Exit.FAILED

@@ -8,7 +8,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.render import formats
@@ -212,6 +212,15 @@ def say(text: str) -> None:
         silence(sys.stderr)
     except (OSError, ValueError):
         return  # a full disk, a closed file: the next line may fare better
+
+
+def write_record(record: Any) -> None:
+    """Write a JSON line to stdout at once. When nobody reads any more the work it tells about goes on."""
+    try:
+        sys.stdout.write(formats.dump_json(record) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
 
 
 def silence(stream: TextIO) -> None:

@@ -9,7 +9,12 @@ from typer.main import get_command
 from sbpair.cli.app import COMMANDS, app
 from tests.cli.process import Sbpair
 
-STARTED = "import sys; from sbpair.cli.running import run; run(sys.argv[1:]); print(sorted(sys.modules), file=sys.stderr)"
+STARTED = """\
+import sys
+from sbpair.cli.running import run
+run(sys.argv[1:])
+print(sorted(sys.modules), file=sys.stderr)
+"""
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,13 @@ def test_mistakes_are_told(replicated: Sbpair, arguments: tuple[str, ...], said:
     assert ran.code in (2, 6), ran
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_lines_that_both_sides_deny_end_with_4(replicated: Sbpair, fault: Callable[[str, str], None]) -> None:
+    for namespace in ("local-primary", "local-secondary"):
+        fault(namespace, f"unauthorized:entity={QUEUE}")
+    ran = replicated("replicate", "send", "local", QUEUE, "--session", "s", "-o", "json", stdin="x\n")
+    assert (ran.code, ran.data["failed"]) == (4, 1), ran
 
 
 def test_a_raw_line_needs_a_session(replicated: Sbpair) -> None:

@@ -49,7 +49,7 @@ def test_a_stream_tells_what_became_of_each_line(local: Sbpair) -> None:
     ("line", "message"),
     [
         ('{"boddy": 1}', "unknown field 'boddy'"),
-        ("{not json", "not JSON"),
+        ("{not json", "not valid JSON"),
         ('{"body": "x", "ttl": 5}', "ttl is a duration"),
         ('{"body": "x", "scheduled_at": "soon"}', "ISO 8601"),
         ('{"payload_base64": "***"}', "not Base64"),
@@ -98,6 +98,32 @@ def test_an_entity_that_is_not_there_fails_every_line(local: Sbpair) -> None:
     sent = local("send", "local", "nowhere", "-o", "json", stdin="x\n")
     assert sent.code == 1
     assert sent.data["failures"][0]["error"] == "entity-not-found"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "kind"),
+    [("unauthorized:entity=orders", 4, "unauthorized"), ("dark", 6, "connection-lost")],
+)
+def test_the_exit_code_says_what_all_failures_have_in_common(
+    local: Sbpair, fault: Fault, trouble: str, code: int, kind: str
+) -> None:
+    fault(PRIMARY, trouble)
+    patience = ("--failover-interval", "10m", "--retry-for", "0", "--timeout", "5s")
+    sent = local("send", "local", "orders", *patience, "-o", "json", stdin="x\ny\n")
+    assert (sent.code, sent.data["failed"]) == (code, 2), sent
+    assert {failure["error"] for failure in sent.data["failures"]} == {kind}
+
+
+def test_failures_of_several_kinds_have_nothing_in_common_and_some_accepted_make_it_partial(
+    local: Sbpair, fault: Fault
+) -> None:
+    local.make_queue("small")
+    fault(PRIMARY, "unauthorized:entity=small,count=1")
+    lines = "x\n" + "y" * 300_000 + "\n"
+    sent = local("send", "local", "small", "--retry-for", "0", "--concurrency", "1", "-o", "json", stdin=lines)
+    assert (sent.code, sent.data["failed"]) == (1, 2), sent
+    sent = local("send", "local", "small", "--retry-for", "0", "-o", "json", stdin=lines)
+    assert (sent.code, sent.data["accepted"], sent.data["failed"]) == (3, 1, 1), sent
 
 
 def test_usage_errors(local: Sbpair, tmp_path: Path) -> None:

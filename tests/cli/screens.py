@@ -1,0 +1,179 @@
+"""Terminals of any size, and what commands show in them.
+
+`show` starts the real process on a pseudo-terminal. `Screens` is for hundreds of combinations: one process imports
+everything once and forks a child for each, which runs the console script on its own pseudo-terminal; run as a module it
+is that process.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from tests.cli.process import Sbpair
+
+WITHIN_SECONDS = 60.0
+_STYLES = re.compile(r"\x1b\[[0-9;?]*[hlm]")
+_MOVES = re.compile(r"(\x1b\[[0-9;]*[A-HJK])+")
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What came onto a terminal, and what went to stderr beside it."""
+
+    code: int
+    shown: str
+    talk: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines as they were written, without colours; where the cursor goes elsewhere a line begins."""
+        text = _MOVES.sub("\n", _STYLES.sub("", self.shown))
+        return [line.rstrip() for line in text.replace("\r", "").split("\n")]
+
+    @property
+    def colours(self) -> list[str]:
+        """Colours asked for; bold and italics are none."""
+        parts = [part for codes in re.findall(r"\x1b\[([0-9;]*)m", self.shown) for part in codes.split(";")]
+        return [part for part in parts if re.fullmatch(r"3[0-8]|4[0-8]|9[0-7]|10[0-7]", part)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command line on one terminal; without a reader, into a pipe that nobody reads from."""
+
+    arguments: Sequence[str]
+    columns: int = 80
+    environ: Mapping[str, str] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    reader: bool = True
+
+
+def show(runner: Sbpair, *arguments: str, columns: int = 80, environ: Mapping[str, str] | None = None) -> Screen:
+    """Run a command as a process of its own with stdout on a terminal of that width."""
+    controller, terminal = _terminal(columns)
+    process = runner.start(*arguments, stdout=terminal, env=runner.variables({"TERM": "xterm"} | dict(environ or {})))
+    os.close(terminal)
+    shown = _read_to_the_end(controller)
+    _, talk = process.communicate(timeout=WITHIN_SECONDS)
+    return Screen(process.returncode, shown.decode(), talk)
+
+
+def show_each(runner: Sbpair, jobs: Sequence[Job]) -> list[Screen]:
+    """Run many command lines, each on a terminal of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cli.screens"],
+        input=json.dumps([asdict(job) for job in jobs]),
+        capture_output=True,
+        encoding="utf-8",
+        env=runner.variables(),
+        cwd=runner.home,
+        timeout=WITHIN_SECONDS + len(jobs),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Screen(**screen) for screen in json.loads(done.stdout)]
+
+
+def _terminal(columns: int) -> tuple[int, int]:
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    return controller, terminal
+
+
+def _unread() -> tuple[int, int]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return -1, writing
+
+
+def _read_to_the_end(controller: int) -> bytes:
+    """Everything until the last process has let go of the terminal."""
+    if controller < 0:
+        return b""
+    shown, deadline = b"", time.monotonic() + WITHIN_SECONDS
+    while time.monotonic() < deadline:
+        if not select.select([controller], [], [], 0.2)[0]:
+            continue
+        try:
+            piece = os.read(controller, 65_536)
+        except OSError:  # how Linux says that nobody holds the other end any more
+            piece = b""
+        if not piece:
+            break
+        shown += piece
+    os.close(controller)
+    return shown
+
+
+def _preload() -> None:
+    """Import what a running command imports, so that the children need not."""
+    import importlib
+
+    from sbpair.cli.app import COMMANDS
+
+    for entry in COMMANDS.values():
+        importlib.import_module(f"sbpair.cli.{entry.module}")
+    for name in (
+        "sbpair.azure.connect",
+        "sbpair.azure.links",
+        "sbpair.runtime.gather",
+        "sbpair.render.tables",
+        "rich.live",
+    ):
+        importlib.import_module(name)
+
+
+def _forked(job: dict[str, Any], talk: Path) -> Screen:
+    controller, terminal = _terminal(job["columns"]) if job["reader"] else _unread()
+    child = os.fork()
+    if child == 0:
+        _become(job, terminal, talk)
+    os.close(terminal)
+    shown = _read_to_the_end(controller)
+    _, status = os.waitpid(child, 0)
+    return Screen(os.waitstatus_to_exitcode(status), shown.decode(job["encoding"]), talk.read_text(encoding="utf-8"))
+
+
+def _become(job: dict[str, Any], terminal: int, talk: Path) -> None:
+    """Turn this child into the command; it does not return."""
+    os.dup2(terminal, 1)
+    os.dup2(os.open(talk, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+    os.close(terminal)
+    os.environ.update({"TERM": "xterm"} | job["environ"])
+    sys.stdout = sys.__stdout__ = TextIOWrapper(os.fdopen(1, "wb"), encoding=job["encoding"], line_buffering=True)
+    sys.stderr = TextIOWrapper(os.fdopen(2, "wb"), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    from sbpair.cli.exit import main
+
+    code = 70
+    try:
+        main(job["arguments"])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    wanted = json.load(sys.stdin)
+    _preload()
+    file = Path(f"talk-{os.getpid()}")
+    screens = [asdict(_forked(job, file)) for job in wanted]
+    file.unlink(missing_ok=True)
+    json.dump(screens, sys.stdout)
