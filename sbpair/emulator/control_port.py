@@ -32,9 +32,11 @@ class ControlPort:
         """Begin to listen; OSError if the port is taken."""
         from aiohttp import web
 
+        from sbpair.emulator.http import http_logger
+
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, logger=http_logger())
         await self._runner.setup()
         site = web.TCPSite(
             self._runner, self._emulator.host, self._number, ssl_context=self._emulator.tls.server_context()

@@ -6,11 +6,13 @@ token is looked at, as a throttled or failing front end would.
 """
 
 import asyncio
+import logging
 from dataclasses import replace
 from urllib.parse import unquote
 from uuid import uuid4
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from sbpair.emulator.admin_calls import Call, Reply
 from sbpair.emulator.admin_errors import arm_error, atom_error
@@ -125,6 +127,21 @@ async def call_of(request: web.Request, now: float) -> Call:
         base_url=f"{request.scheme}://{request.host}",
         now=now,
     )
+
+
+def http_logger() -> logging.Logger:
+    """For the web server's own words: its errors, but not the ones of clients that speak no HTTP or break off."""
+    logger = logging.getLogger("sbpair.emulator.http")
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, _OF_CLIENTS)
+
+
+_OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
 async def _body(request: web.Request) -> bytes:

@@ -166,7 +166,12 @@ class Port:
             return
         # A client that breaks off its handshake is no concern of ours; the socket is closed by then.
         with contextlib.suppress(OSError):
-            await loop.connect_accepted_socket(lambda: FirstBytes(self), client, ssl=context)
+            await loop.connect_accepted_socket(
+                lambda: FirstBytes(self),
+                client,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self.patience_seconds,
+            )
 
     # -- connections
 
@@ -198,9 +203,11 @@ class Port:
         await asyncio.to_thread(importlib.import_module, "aiohttp.web")
         from aiohttp import web
 
+        from sbpair.emulator.http import http_logger
+
         app = self._make_app()
         app.middlewares.insert(0, self._middleware())
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1, logger=http_logger())
         await runner.setup()
         return runner
 

@@ -174,11 +174,11 @@ class Client:
             code, fields, position = read_performative(body)
             return Frame(code, fields, body[position:], channel)
 
-    async def until(self, code: int) -> Frame:
-        """The next frame of that kind; others are passed over."""
+    async def until(self, *codes: int) -> Frame:
+        """The next frame of these kinds; others are passed over."""
         while True:
             frame = await self.next()
-            if frame.code == code:
+            if frame.code in codes:
                 return frame
 
     async def login(self, mechanism: str = "ANONYMOUS", response: bytes | None = None) -> Frame:
