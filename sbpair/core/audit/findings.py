@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,27 +10,8 @@ from sbpair.core.errors import UsageError
 from sbpair.core.names import BacklogName
 from sbpair.core.pairing import Pair
 from sbpair.core.plain import to_plain
+from sbpair.core.severity import Severity as Severity
 from sbpair.core.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
-
-
-class Severity(StrEnum):
-    """How bad a finding is. `rank` orders them."""
-
-    INFO = "info"
-    """Worth knowing; nothing to do."""
-    WARNING = "warning"
-    """Will bite one day, or costs money for nothing."""
-    ERROR = "error"
-    """A failover or the way home would not work as configured."""
-    CRITICAL = "critical"
-    """Messages are being lost or refused now."""
-
-    @property
-    def rank(self) -> int:
-        return list(Severity).index(self)
-
-    def at_least(self, other: "Severity") -> bool:
-        return self.rank >= other.rank
 
 
 @dataclass(frozen=True, slots=True)
