@@ -12,10 +12,14 @@ from sbpair.core.errors import UsageError
 from sbpair.render.result import Column, CommandResult, Table
 
 
-def _complete(incomplete: str) -> list[str]:
+def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The next word of a command's name."""
     from sbpair.cli.schemas import COMMANDS
 
-    return [name for name in COMMANDS if name.startswith(incomplete)]
+    given = list(ctx.params.get("command_name") or ())
+    known = (name.split() for name in COMMANDS)
+    following = {words[len(given)] for words in known if words[: len(given)] == given and len(words) > len(given)}
+    return sorted(word for word in following if word.startswith(incomplete))
 
 
 @command

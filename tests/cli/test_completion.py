@@ -1,62 +1,201 @@
-"""Completion scripts are generated, and what they ask for is answered quickly and without an SDK."""
+"""Completion: generated scripts, real shells, and candidates out of the configuration and the code."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.cli.process import Sbpair
+
 COMPLETIONS = Path(__file__).parents[2] / "completions"
-SBPAIR = [sys.executable, "-m", "sbpair"]
+CONFIGURATION = """\
+version: 1
+pairs:
+  orders:
+    primary: {namespace: contoso-weu}
+    secondary: {namespace: contoso-neu, connection_string: {env: NOT_SET}}
+    entities: [orders, invoices/incoming]
+    backlog_queues: 4
+  spare: {primary: {namespace: contoso-a}, secondary: {namespace: contoso-b}}
+"""
+
+
+@pytest.fixture
+def configured(sbpair: Sbpair) -> Sbpair:
+    """A home with two pairs, one of whose secrets is not there: completion does not ask for it."""
+    (sbpair.home / "sbpair.yaml").write_text(CONFIGURATION, encoding="utf-8")
+    return sbpair
 
 
 @pytest.mark.parametrize(
     ("shell", "ending"), [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish"), ("powershell", "ps1")]
 )
-def test_the_shipped_scripts_are_what_the_command_prints(shell: str, ending: str) -> None:
-    done = subprocess.run([*SBPAIR, "completion", shell], capture_output=True, text=True, check=True, timeout=30)
-    assert (COMPLETIONS / f"sbpair.{ending}").read_text(encoding="utf-8") == done.stdout
+def test_the_shipped_scripts_are_what_the_command_prints(sbpair: Sbpair, shell: str, ending: str) -> None:
+    assert (COMPLETIONS / f"sbpair.{ending}").read_text(encoding="utf-8") == sbpair("completion", shell).stdout
 
 
-def complete(words: str, index: int, folder: Path) -> list[str]:
-    asked = {"_SBPAIR_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(index)}
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_"))}
+def complete(runner: Sbpair, *words: str) -> list[str]:
+    """Candidates for the last word, asked for as bash asks."""
+    asked = {"_SBPAIR_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    ran = runner(env=asked)
+    assert (ran.code, ran.stderr) == (0, "")
+    return ran.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "candidates"),
+    [
+        ("sbpair au", ["audit"]),
+        ("sbpair audit o", ["orders"]),
+        ("sbpair audit orders ", ["spare"]),
+        ("sbpair config use s", ["spare"]),
+        ("sbpair drain orders --queue ", ["0", "1", "2", "3"]),
+        ("sbpair syphon spare --dlq --queue 1", ["1"]),
+        ("sbpair peek orders --queue 2", ["2"]),
+        ("sbpair drain --queue ", []),
+        ("sbpair audit --check SBP00", [f"SBP00{number}" for number in range(1, 10)]),
+        ("sbpair audit --ignore SBP001", ["SBP001"]),
+        ("sbpair audit --explain SBP001", ["SBP001"]),
+        ("sbpair send or", ["orders"]),
+        ("sbpair send orders i", ["invoices/incoming"]),
+        ("sbpair replicate send orders i", ["invoices/incoming"]),
+        ("sbpair ping orders orders ", ["invoices/incoming"]),
+        ("sbpair peek orders --entity o", ["orders"]),
+        ("sbpair peek orders --session ", []),
+        ("sbpair peek --group-by path,re", ["path,reason"]),
+        ("sbpair -o j", ["json", "jsonl", "junit"]),
+        ("sbpair audit --output = pro", ["prometheus"]),
+        ("sbpair audit --fail-on c", ["critical"]),
+        ("sbpair help ex", ["exit-codes"]),
+        ("sbpair completion z", ["zsh"]),
+        ("sbpair schema config", ["config"]),
+        ("sbpair schema config s", ["schema", "show"]),
+        ("sbpair emulator fault l", ["list"]),
+    ],
+)
+def test_candidates(configured: Sbpair, line: str, candidates: list[str]) -> None:
+    assert sorted(set(complete(configured, *line.split(" ")))) == sorted(candidates)
+
+
+def test_options_of_a_command_are_candidates(configured: Sbpair) -> None:
+    found = complete(configured, "sbpair", "drain", "--")
+    assert {"--queue", "--dry-run", "--ledger", "--output", "--timeout"} <= set(found)
+
+
+def test_a_configuration_named_on_the_line_is_the_one_that_counts(configured: Sbpair, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(CONFIGURATION.replace("orders:", "elsewhere:"), encoding="utf-8")
+    assert complete(configured, "sbpair", "--config", str(other), "audit", "e") == ["elsewhere"]
+    assert complete(configured, "sbpair", "audit", "--config", str(other), "e") == ["elsewhere"]
+
+
+def test_the_default_pair_is_meant_where_none_is_named(configured: Sbpair) -> None:
+    chosen = Sbpair(configured.home, {"SBPAIR_PAIR": "orders"})
+    assert complete(chosen, "sbpair", "drain", "--queue", "") == ["0", "1", "2", "3"]
+    assert complete(chosen, "sbpair", "send", "inv") == ["invoices/incoming"]
+
+
+def test_running_namespaces_are_candidates(local: Sbpair) -> None:
+    assert complete(local, "sbpair", "emulator", "fault", "add", "local-s") == ["local-secondary"]
+    assert complete(local, "sbpair", "drain", "local", "--queue", "9") == ["9"]
+
+
+@pytest.mark.parametrize("text", ["version: [", "\x00", "version: 1\npairs: {orders: 3}\n", ""])
+def test_a_broken_configuration_completes_nothing_quietly(sbpair: Sbpair, text: str) -> None:
+    (sbpair.home / "sbpair.yaml").write_text(text, encoding="utf-8")
+    (sbpair.home / "state" / "sbpair").mkdir(parents=True)
+    (sbpair.home / "state" / "sbpair" / "emulator.json").write_text(json.dumps({"namespaces": 3}), encoding="utf-8")
+    assert complete(sbpair, "sbpair", "audit", "o") == []
+    assert complete(sbpair, "sbpair", "drain", "--queue", "") == []
+    assert complete(sbpair, "sbpair", "emulator", "fault", "list", "l") == []
+
+
+def path_with_sbpair(runner: Sbpair) -> str:
+    """A PATH on which `sbpair` is this very source."""
+    binaries = runner.home / "bin"
+    binaries.mkdir()
+    (binaries / "sbpair").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sbpair "$@"\n', encoding="utf-8")
+    (binaries / "sbpair").chmod(0o755)
+    return f"{binaries}{os.pathsep}{os.environ['PATH']}"
+
+
+def shell_says(runner: Sbpair, command: Sequence[str]) -> list[str]:
+    variables = runner.variables({"PATH": path_with_sbpair(runner), "TERM": "xterm"})
     done = subprocess.run(
-        SBPAIR, env=environ | asked | {"HOME": str(folder)}, cwd=folder, capture_output=True, text=True, timeout=30
+        command, capture_output=True, encoding="utf-8", env=variables, cwd=runner.home, timeout=60, check=False
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return done.stdout.splitlines()
 
 
-def test_commands_options_and_live_pair_names(tmp_path: Path) -> None:
-    (tmp_path / "sbpair.yaml").write_text(
-        "version: 1\npairs:\n  orders: {primary: {namespace: contoso-weu}, secondary: {namespace: contoso-neu}}\n"
-    )
-    assert complete("sbpair au", 1, tmp_path) == ["audit"]
-    assert complete("sbpair audit o", 2, tmp_path) == ["orders"]
-    assert "--output" in complete("sbpair audit --o", 2, tmp_path)
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash(configured: Sbpair) -> None:
+    def asked(*words: str) -> str:
+        typed = " ".join(f"'{word}'" for word in words)
+        return (
+            f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _sbpair_completion sbpair; "
+            'printf "%s " "${COMPREPLY[@]}"; echo'
+        )
+
+    lines = [
+        f"source {COMPLETIONS / 'sbpair.bash'}",
+        asked("sbpair", "au"),
+        asked("sbpair", "drain", "orders", "--queue", ""),
+        asked("sbpair", "audit", "--fail-on", "=", "c"),
+        asked("sbpair", "send", "orders", "inv"),
+        "complete -p sbpair",
+    ]
+    assert shell_says(configured, ["bash", "--norc", "-c", "\n".join(lines)]) == [
+        "audit ",
+        "0 1 2 3 ",
+        "critical ",
+        "invoices/incoming ",
+        "complete -o default -F _sbpair_completion sbpair",
+    ]
 
 
-def test_a_broken_configuration_completes_nothing_quietly(tmp_path: Path) -> None:
-    (tmp_path / "sbpair.yaml").write_text("version: [")
-    assert complete("sbpair audit o", 2, tmp_path) == []
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish(configured: Sbpair) -> None:
+    asked = [
+        f"source {COMPLETIONS / 'sbpair.fish'}",
+        "complete -C 'sbpair aud'",
+        "complete -C 'sbpair drain orders --queue '",
+        "complete -C 'sbpair audit --check SBP001'",
+    ]
+    first, *indexes, check = shell_says(configured, ["fish", "--no-config", "-c", "; ".join(asked)])
+    assert first.split("\t")[0] == "audit"
+    assert "missing, extra, stranded" in first
+    assert indexes == ["0", "1", "2", "3"]
+    assert check == "SBP001\tBacklog queue missing"
 
 
-@pytest.mark.parametrize("arguments", ["'--help'", "'config', 'show'", "'completion', 'bash'"])
-def test_help_configuration_and_completion_import_no_sdk(arguments: str, tmp_path: Path) -> None:
-    code = (
-        "import sys, sbpair.cli.running as e\n"
-        f"e.run([{arguments}])\n"
-        "heavy = {'azure', 'aiohttp', 'cryptography', 'pyspark', 'rich.table'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
-    )
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environ | {"HOME": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+ZSH = """\
+zmodload zsh/zpty
+zpty shell 'zsh -f -i'
+zpty -w shell 'PS1=; unsetopt zle_bracketed_paste; autoload -Uz compinit; compinit -u -D; source {script}; echo rea""dy'
+zpty -r shell seen '*ready*'
+zpty -w -n shell $'sbpair {typed}\t'
+zpty -r shell seen '*{whole}*' && print -r -- found
+zpty -d shell
+"""
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.parametrize(("typed", "whole"), [("audit --expl", "--explain"), ("config use sp", "spare")])
+def test_zsh(configured: Sbpair, typed: str, whole: str) -> None:
+    """The line editor of an interactive zsh ends the word by itself."""
+    script = ZSH.format(script=COMPLETIONS / "sbpair.zsh", typed=typed, whole=whole)
+    assert shell_says(configured, ["zsh", "-f", "-c", script])[-1] == "found"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_completion_prints_a_script_and_edits_nothing(sbpair: Sbpair, shell: str) -> None:
+    ran = sbpair("completion", shell)
+    assert ran.code == 0
+    assert "_SBPAIR_COMPLETE" in ran.stdout
+    assert sorted(path.name for path in sbpair.home.iterdir()) == []

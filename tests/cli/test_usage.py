@@ -185,65 +185,6 @@ def test_an_outfile_holds_what_stdout_would(sbpair: Sbpair) -> None:
     assert path.read_text(encoding="utf-8") == sbpair("cost", "--explain-prices", "-o", "json").stdout
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
-def test_completion_prints_a_script_and_edits_nothing(sbpair: Sbpair, shell: str) -> None:
-    ran = sbpair("completion", shell)
-    assert ran.code == 0
-    assert "_SBPAIR_COMPLETE" in ran.stdout
-    assert sorted(path.name for path in sbpair.home.iterdir()) == []
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs bash")
-def test_the_bash_script_completes_commands_and_options(sbpair: Sbpair) -> None:
-    script = sbpair.home / "sbpair.bash"
-    script.write_text(sbpair("completion", "bash").stdout, encoding="utf-8")
-    binaries = sbpair.home / "bin"
-    binaries.mkdir()
-    (binaries / "sbpair").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sbpair "$@"\n', encoding="utf-8")
-    (binaries / "sbpair").chmod(0o755)
-
-    def complete(*words: str) -> list[str]:
-        typed = " ".join(f"'{word}'" for word in words)
-        commands = (
-            f"source {script}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; "
-            '_sbpair_completion sbpair; printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-        path = f"{binaries}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-c", commands],
-            capture_output=True,
-            encoding="utf-8",
-            env=sbpair.variables({"PATH": path}),
-            cwd=sbpair.home,
-            timeout=60,
-        )
-        return done.stdout.split()
-
-    assert "audit" in complete("sbpair", "au")
-    assert complete("sbpair", "audit", "--fail") == ["--fail-on"]
-    assert "critical" in complete("sbpair", "audit", "--fail-on", "c")
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["audit", "--help"], ["completion", "bash"], ["config", "show"], ["peek", "--nope"]]
-)
-def test_these_start_without_any_azure_sdk(sbpair: Sbpair, arguments: list[str]) -> None:
-    code = (
-        "import sys; from sbpair.cli.running import run; run(sys.argv[1:]); "
-        "slow = [m for m in sys.modules if m.split('.')[0] in ('azure', 'aiohttp', 'cryptography', 'msal')]; "
-        "sys.stderr.write('SLOW:' + ','.join(slow))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        env=sbpair.variables(),
-        cwd=sbpair.home,
-        timeout=60,
-    )
-    assert done.stderr.endswith("SLOW:"), done.stderr
-
-
 def test_a_file_named_like_the_configuration_is_found_upwards(sbpair: Sbpair, tmp_path: Path) -> None:
     (tmp_path / "sbpair.yaml").write_text("version: 1\nauht: azure-cli\n", encoding="utf-8")
     ran = sbpair("config", "check", "-o", "json")
