@@ -1,12 +1,19 @@
 """The contents page: every command can be loaded from its entry, help and start-up load none of them."""
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from sbpair.cli.app import COMMANDS, app
+from sbpair.cli.help import CONFIG
+from sbpair.core.errors import SbpairError
+from sbpair.settings import HOW_TO_CONFIGURE
 from tests.cli.process import Sbpair
 
 STARTED = """\
@@ -17,16 +24,90 @@ print(sorted(sys.modules), file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_entry_leads_to_a_command_with_examples_after_what_it_is_for(name: str) -> None:
-    command = get_command(app).commands[name]  # type: ignore[attr-defined]
-    assert command.name == name
-    leaves = getattr(command, "commands", {}).values() or [command]
-    for leaf in leaves:
-        if not getattr(leaf, "commands", None):
-            purpose, _, examples = (leaf.help or "").partition("Examples:")
-            assert len(purpose.strip()) > 20, leaf.name
-            assert examples.count("sbpair ") >= 2, leaf.name
+def explained(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below, and every group that does something by itself."""
+    below = dict(getattr(command, "commands", None) or {})
+    if not below or getattr(command, "invoke_without_command", False):
+        yield path, command
+    for name, one in below.items():
+        yield from explained(one, (*path, name))
+
+
+EXPLAINED = {" ".join(path): command for path, command in explained(get_command(app), ())}
+
+
+def examples_of(command: Any) -> list[str]:
+    return [line.strip() for line in (command.help or "").partition("Examples:")[2].splitlines() if line.strip()]
+
+
+def command_lines(example: str) -> Iterator[list[str]]:
+    """The arguments of each `sbpair` in a line of shell."""
+    lexer = shlex.shlex(example, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set("();<>|&"):
+            if words and words[0] == "sbpair":
+                yield words[1:]
+            words = ["a redirection's file"] if set(word) <= set("<>") else []
+        elif words or "=" not in word:
+            words.append(word)
+
+
+def parse(arguments: list[str]) -> Any:
+    """The context of the command that a line ends in; its options are checked, nothing is run."""
+    context: Any = get_command(app).make_context("sbpair", list(arguments))
+    while rest := [*context._protected_args, *context.args]:
+        if not hasattr(context.command, "resolve_command"):
+            break
+        name, command, rest = context.command.resolve_command(context, rest)
+        context = command.make_context(name, rest, parent=context)
+    return context
+
+
+def test_all_commands_are_looked_at() -> None:
+    assert {path.split(" ")[0] for path in EXPLAINED} == set(COMMANDS)
+    assert len(EXPLAINED) > 30
+
+
+@pytest.mark.parametrize("path", EXPLAINED)
+def test_a_help_begins_with_what_the_command_is_for_and_ends_with_examples(path: str) -> None:
+    command = EXPLAINED[path]
+    purpose = " ".join((command.help or "").partition("\n\n")[0].split())
+    assert len(purpose) > 20
+    assert purpose[0].isupper()
+    assert "." in purpose
+    examples = examples_of(command)
+    assert len(examples) >= 2
+    shown = [parse(line).command_path for example in examples for line in command_lines(example)]
+    assert f"sbpair {path}" in shown
+
+
+@pytest.mark.parametrize("path", ["", *EXPLAINED])
+def test_the_examples_of_a_help_can_be_typed(path: str) -> None:
+    examples = examples_of(EXPLAINED[path] if path else get_command(app))
+    lines = [line for example in examples for line in command_lines(example)]
+    assert len(lines) >= len(examples)
+    for line in lines:
+        context = parse(line)
+        assert not hasattr(context.command, "commands") or context.command.invoke_without_command, line
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from subclasses(one)
+
+
+def test_what_hints_and_topics_name_can_be_typed() -> None:
+    texts = [CONFIG, HOW_TO_CONFIGURE, *(getattr(one, "hint", "") for one in subclasses(SbpairError))]
+    named = [words for text in texts for words in re.findall(r"sbpair ([a-z-]+(?: [a-z-]+)?)", text)]
+    assert len(named) > 10
+    for words in named:
+        first, _, second = words.partition(" ")
+        assert first in COMMANDS, words
+        below = getattr(get_command(app).commands[first], "commands", None)
+        assert below is None or second in below or first == "emulator", words
 
 
 def test_the_root_help_lists_every_command_and_imports_none(sbpair: Sbpair) -> None:
