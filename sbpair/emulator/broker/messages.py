@@ -48,6 +48,7 @@ _HEAD_SECTIONS = frozenset(
         Section.APPLICATION_PROPERTIES,
     }
 )
+_EDITED_LATER = (Section.DELIVERY_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
 _EMPTY_MAP = encode({})
 _EMPTY_LIST = encode([])
 
@@ -201,10 +202,17 @@ def milliseconds(instant: float) -> Timestamp:
 
 
 def parse(payload: bytes) -> Message:
-    """A sent message, or BrokerError: bytes that are no message, ids over 128 characters, headers over 64 KB."""
+    """A sent message, or BrokerError: bytes that are no message, a section before the body that cannot be decoded, ids
+    that are none or have over 128 characters, headers over 64 KB.
+
+    All that the broker may have to edit later (delivery annotations, application properties) is decoded here once: a
+    message that could not be given out, dead-lettered or filtered would block its queue for ever.
+    """
     try:
         spans = sections.scan(payload)
         head = read_head(payload, spans)
+        for section in _EDITED_LATER:
+            sections.read(payload, spans, section)
     except AmqpError as error:
         raise BrokerError(errors.DECODE_ERROR, f"The message cannot be decoded: {error}") from error
     header_bytes = sum(span.end - span.start for span in spans if span.section in _HEAD_SECTIONS)
@@ -248,11 +256,11 @@ def read_head(payload: bytes, spans: tuple[Span, ...]) -> Head:
     annotations = as_mapping(sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS))
     ttl = sections.field(header, HeaderField.TTL)
     return Head(
-        message_id=_short(sections.field(properties, PropertyField.MESSAGE_ID), "MessageId"),
+        message_id=_identifier(sections.field(properties, PropertyField.MESSAGE_ID)),
         session_id=_text(sections.field(properties, PropertyField.GROUP_ID), "SessionId"),
         partition_key=_text(annotations.get(PARTITION_KEY), "PartitionKey"),
         content_type=_plain_text(sections.field(properties, PropertyField.CONTENT_TYPE)),
-        ttl_seconds=ttl / 1000 if isinstance(ttl, int) else None,
+        ttl_seconds=ttl / 1000 if isinstance(ttl, int) and not isinstance(ttl, bool) else None,
         scheduled_at=_instant(annotations.get(SCHEDULED_TIME)),
     )
 
@@ -273,8 +281,17 @@ def _list(value: object) -> list[object]:
 def _text(value: object, what: str) -> str | None:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
+    if value is not None and not isinstance(value, str):
+        raise BrokerError(errors.DECODE_ERROR, f"The {what} is of the type {type(value).__name__}, not a string.")
     short = _short(value, what)
     return None if short is None else str(short)
+
+
+def _identifier(value: object) -> object:
+    """A message id in one of its four types (§3.2.4)."""
+    if value is not None and not isinstance(value, str | bytes | uuid.UUID | int):
+        raise BrokerError(errors.DECODE_ERROR, f"The MessageId is of the type {type(value).__name__}.")
+    return _short(value, "MessageId")
 
 
 def _plain_text(value: object) -> str | None:
