@@ -1,115 +1,24 @@
 """Every command, file and program in the README works as printed, in order, against the embedded namespace."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sbpair.core.failover import diagram
-
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-_BLOCK = re.compile(
-    r"(?:^<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
-)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block with the comment on the line above it."""
-
-    note: str
-    language: str
-    body: str
-
-    @property
-    def exit_codes(self) -> set[int]:
-        words = self.note.removeprefix("exit: ") if self.note.startswith("exit: ") else "0"
-        return {int(word) for word in words.split(" or ")}
-
-
-_DIVERT = """
-import asyncio
-from sbpair import compose, for_backlog, open_sides
-from sbpair.settings import load
-
-async def main():
-    pair = load().pair("orders")
-    payloads = [for_backlog(compose(body=f"{n}", message_id=f"m{n}"), "orders") for n in range(20)]
-    async with open_sides(pair) as sides:
-        await sides.secondary.sender(pair.backlog_paths()[0]).send(payloads, timeout_seconds=30)
-
-asyncio.run(main())
-"""
-
-BLOCKS = [Block(match["note"] or "", match["language"], match["body"]) for match in _BLOCK.finditer(README)]
-
-
-def blocks(language: str, note: str | None = None) -> list[Block]:
-    return [one for one in BLOCKS if one.language == language and (note is None or one.note == note)]
-
-
-def file_named(name: str) -> str:
-    return next(one.body for one in BLOCKS if one.note == f"file: {name}")
-
-
-@dataclass(frozen=True)
-class Place:
-    """A folder as the README's reader has it, with running namespaces and the environment to reach them."""
-
-    folder: Path
-    environment: dict[str, str]
-
-    def divert_messages(self) -> None:
-        """Put a few messages for `orders` into a backlog queue, as an outage would have."""
-        done = self.run(f"python - <<'EOF'\n{_DIVERT}\nEOF")
-        assert done.returncode == 0, done.stderr
-
-    def run(self, script: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
-        shell = ["bash", "-euo", "pipefail", "-c", script]
-        return subprocess.run(
-            shell, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout
-        )
+from tests.readme import ROOT, Block, Place, blocks, reader
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("reader")
-    for name in ("sbpair.yaml", "seed.yaml"):
-        (folder / name).write_text(file_named(name), encoding="utf-8")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_", "GITHUB_"))}
-    environment = kept | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
-    command = ["sbpair", "emulator", "--namespace", "contoso-weu", "--namespace", "contoso-neu"]
-    emulator = subprocess.Popen(
-        [*command, "--port", "0", "--seed", "seed.yaml"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert emulator.stdout is not None
-        assert emulator.stderr is not None
-        primary, secondary = (emulator.stdout.readline().split("\t")[1].strip() for _ in range(2))
-        authority = emulator.stderr.readline().split(": ")[1].strip()
-        yield Place(
-            folder,
-            environment
-            | {"CONTOSO_WEU": primary, "CONTOSO_NEU": secondary}
-            | {"SBPAIR_PRIMARY_CA_FILE": authority, "SBPAIR_SECONDARY_CA_FILE": authority},
-        )
-    finally:
-        emulator.send_signal(signal.SIGTERM)
-        emulator.communicate(timeout=30)
+    with reader(tmp_path_factory.mktemp("reader")) as ready:
+        yield ready
 
 
 @pytest.mark.timeout(600)

@@ -11,14 +11,12 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.cli.options import LogFormat, Options
 from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
-from sbpair.render.formats import dump_json
 
 if TYPE_CHECKING:
     import asyncio
@@ -192,12 +190,11 @@ def configure_logging(options: Options) -> None:
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower()}
-        fields["message"] = record.getMessage()
+        from sbpair.cli.talk import json_line
+
         event = getattr(record, "event", None)
-        if event is not None:
-            fields |= {"event": type(event).__name__} | asdict(event)
-        return dump_json(fields)
+        more = {} if event is None else {"event": type(event).__name__} | asdict(event)
+        return json_line(record.levelname.lower(), record.getMessage(), at=record.created, more=more)
 
 
 class Talk:

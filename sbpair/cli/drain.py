@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from sbpair.runtime.draining import DrainReport, DrainRequest
 
 QueueOption = Annotated[
-    list[int] | None,
+    list[str] | None,
     typer.Option(
         "--queue",
-        help="Index of a backlog queue; repeatable. Default: all.",
+        metavar="INDEX|PATH",
+        help="A backlog queue; repeatable. Default: all.",
         show_default=False,
         autocompletion=candidates.backlog_indexes,
     ),

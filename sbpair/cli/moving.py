@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.forecasts import as_data, in_words
+from sbpair.cli.queues import backlog_path
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class MoveOptions:
     """Options of drain and syphon as given on the command line; durations in seconds."""
 
-    queues: list[int] | None
+    queues: list[str] | None
     dead_letter: bool
     to: str
     path: str | None
@@ -73,13 +74,14 @@ def ledger_errors(path: Path | None) -> Iterator[None]:
         ) from error
 
 
-def backlog_paths(pair: Pair, indexes: list[int] | None) -> tuple[str, ...]:
-    """Paths of the pair's backlog queues, or of those with the given indexes."""
-    paths = pair.backlog_paths()
-    for index in indexes or ():
-        if not 0 <= index < len(paths):
-            raise UsageError(f"Pair {pair.name!r} has backlog queues 0 to {len(paths) - 1}; there is no {index}.")
-    return tuple(paths[index] for index in indexes) if indexes else paths
+def backlog_paths(pair: Pair, queues: list[str] | None) -> tuple[str, ...]:
+    """Paths of the pair's backlog queues, or of those with the given indexes or paths."""
+    own = pair.backlog_paths()
+    wanted = {backlog_path(pair, queue): queue for queue in queues or ()}
+    for path, queue in wanted.items():
+        if path not in own:
+            raise UsageError(f"Pair {pair.name!r} has backlog queues 0 to {len(own) - 1}; there is no {queue}.")
+    return tuple(wanted) or own
 
 
 def _target(text: str) -> "ToPrimary | ToArchive | ToQueue":

@@ -10,9 +10,10 @@ import typer
 from sbpair.cli import candidates
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
 from sbpair.cli.options import Options, PairArgument, command
+from sbpair.cli.queues import backlog_path
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
+from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.render.result import CommandResult, Table
@@ -130,18 +131,8 @@ def _paths(pair: Pair, queues: list[str] | None, entity: str | None, primary: bo
     if primary:
         raise UsageError("--primary needs --entity: the backlog queues are on the secondary.")
     if queues:
-        return list(dict.fromkeys(_backlog_path(pair, queue) for queue in queues))
+        return list(dict.fromkeys(backlog_path(pair, queue) for queue in queues))
     return list(pair.backlog_paths())
-
-
-def _backlog_path(pair: Pair, text: str) -> str:
-    """Path of a backlog queue given by its index, or by the path as findings show it."""
-    if text.isascii() and text.isdigit():
-        return backlog_queue_path(pair.primary.label, int(text))
-    name = parse_backlog_queue_path(text)
-    if name is None:
-        raise UsageError(f"--queue {text!r} is neither the index nor the path of a backlog queue.")
-    return name.path
 
 
 def _moment(text: str | None, option: str, now: float) -> float | None:

@@ -1,5 +1,6 @@
 """`sbpair replicate send|consume|status|provision`: active/active with guaranteed order."""
 
+import logging
 import os
 import shlex
 import sys
@@ -40,7 +41,7 @@ from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.ownership import Granularity
 from sbpair.core.pairing import Pair
 from sbpair.core.rewrite import compose
-from sbpair.render.console import say, write_record
+from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.dual_sender import DualSender, DualSent, Side
@@ -351,8 +352,7 @@ async def _consume(
         stack.push_async_callback(book.close)
         said = await book.check()
         observer = Quiet() if options.quiet else Talk()
-        if not options.quiet:
-            say(f"Consuming {request.queue} of {pair.name}. Journal: {said}")
+        logging.getLogger("sbpair").info(f"Consuming {request.queue} of {pair.name}. Journal: {said}")
         return await consume_queue(
             request,
             primary=sides.primary,

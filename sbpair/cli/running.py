@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 from sbpair.cli.exit import reader_is_gone
-from sbpair.cli.options import COMPLETION_VARIABLE, Finished, Options
+from sbpair.cli.options import COMPLETION_VARIABLE, Finished, LogFormat, Options
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.render.console import choose_format, emit, say
@@ -104,7 +104,19 @@ def _explain_in_a_pipe(result: CommandResult, options: Options) -> None:
     if choose_format(options.output, to_file=options.outfile is not None) in (Format.TSV, Format.JSONL):
         for line in (*result.notes, result.summary):
             if line:
-                say(line)
+                _talk(line, options)
+
+
+def _talk(text: str, options: Options, *, level: str = "info", hint: str = "") -> None:
+    """Say something after the work, in the form of the talk during it."""
+    if options.log_format is LogFormat.JSON:
+        from sbpair.cli.talk import json_line
+
+        say(json_line(level, text, more={"hint": hint} if hint else None))
+        return
+    say(f"Error: {text}" if level == "error" else text)
+    if hint:
+        say(hint)
 
 
 def exit_code(result: CommandResult, options: Options) -> int:
@@ -126,9 +138,8 @@ def _fail(error: SbpairError, command: str, options: Options) -> int:
     if options.output is Format.JSON:
         described = {"code": error.code, "message": error.message, "hint": error.hint}
         sys.stdout.write(dump_json(envelope(command, code, error=described), indent=2) + "\n")
-    say(error.message if isinstance(error, InterruptedWorkError) else f"Error: {error.message}")
-    if error.hint:
-        say(error.hint)
+    level = "warning" if isinstance(error, InterruptedWorkError) else "error"
+    _talk(error.message, options, level=level, hint=error.hint)
     return code
 
 

@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Hashable
+import time
+from collections.abc import Hashable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 from sbpair.core.events import ReceiveFailed
 from sbpair.render.console import say
 from sbpair.render.events import describe_together
+from sbpair.render.formats import dump_json
 
 TOGETHER_SECONDS = 0.3
 """A namespace that goes away is noticed by all its queues within this time."""
@@ -42,3 +46,9 @@ class TalkHandler(logging.Handler):
         gathered, self._gathered = self._gathered, {}
         for events in gathered.values():
             say(describe_together(events))
+
+
+def json_line(level: str, message: str, *, at: float | None = None, more: Mapping[str, Any] | None = None) -> str:
+    """A line of talk for `--log-format json`. `at`: UTC epoch seconds, by default now."""
+    moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
+    return dump_json({"time": moment.isoformat(), "level": level, "message": message} | dict(more or {}))

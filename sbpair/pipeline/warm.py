@@ -49,7 +49,9 @@ def warm(*, again: bool = False, log_directory: Path | None = None) -> Warmed:
         return Warmed(file, file.stat().st_size, said, 0.0, True)
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_name(f"{file.stem}-{os.getpid()}{file.suffix}")
-    request = SparkRequest(rows=SAMPLE_ROWS, name="sbpair warm", log_directory=log_directory, training=Training(fresh))
+    request = SparkRequest(
+        rows=SAMPLE_ROWS, name="sbpair pipeline warm", log_directory=log_directory, training=Training(fresh)
+    )
     with open_spark(request) as session:
         session.run(lambda: _work(session), "Warming up")
     _await_file(fresh, session.log)

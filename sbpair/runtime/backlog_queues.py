@@ -59,7 +59,7 @@ def _none_usable(pair: Pair, error: ServiceError) -> PairingError | ServiceError
     failure = PairingError(
         f"None of the {pair.options.backlog_queue_count} backlog queues on {pair.secondary.host} could be created: "
         f"{error.message}",
-        hint=error.hint or "See what is missing with: sbpair plan",
+        hint=error.hint or "See what is missing with: sbpair provision --dry-run",
     )
     failure.__cause__ = error
     return failure

@@ -184,7 +184,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "drain": row(
         "drain",
-        ok=Run("drain right"),
+        ok=Run("drain right --queue 0 --queue local-primary/x-servicebus-transfer/1"),
         failed=Mistake("drain right --ledger line/below"),
         usage=Mistake("drain right --ledger line --resume"),
         partial=Run("drain extra --timeout 2s"),

@@ -132,7 +132,7 @@ def test_extra_queues_are_worse_with_messages() -> None:
     more = (a_queue(path(3)), a_queue(path(4), counts=Counts(active=1)))
     report = run(healthy(more=more), a_pair())
     assert found(report, "SBP002") == [(path(4), Severity.ERROR), (path(3), Severity.WARNING)]
-    assert report.findings[0].remedy.startswith(f"sbpair drain orders --queue {path(4)}")
+    assert report.findings[0].remedy.startswith("sbpair cleanup orders --apply --drain\n")
 
 
 def test_gaps_are_told_as_ranges() -> None:

@@ -38,8 +38,14 @@ def _extra(view: View) -> Iterator[Found]:
             queue.path,
             f"Index {name.index} is not below the pair's {count} backlog queues. {state}",
             None if queue.empty else Severity.ERROR,
-            None if queue.empty else "sbpair drain {pair} --queue {subject}\nthen sbpair cleanup {pair} --apply",
+            None if queue.empty else _EMPTY_IT,
         )
+
+
+_EMPTY_IT = (
+    "sbpair cleanup {pair} --apply --drain\nIt sends them home first; with --archive-to DIR they are kept in a file "
+    "instead."
+)
 
 
 def _gaps(view: View) -> Iterator[Found]:

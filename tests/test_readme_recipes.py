@@ -1,0 +1,220 @@
+"""The README's recipes for other programs do there what they promise: a GitHub workflow, systemd, Prometheus, Nagios.
+
+Each text is taken from the README and read as its program reads it; only paths of the machine it is meant for are
+exchanged for paths here.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.readme import Place, blocks, reader
+
+SBPAIR = Path(sys.executable).parent / "sbpair"
+SAMPLE = re.compile(r'[a-z_]+(?:\{(?:[a-z_]+="[^"\\]*",?)*\})? -?[0-9.e+]+')
+EXTRA = "sbpair provision orders --count 11 --quiet"
+"""Leaves a queue that the audit warns of."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with reader(tmp_path_factory.mktemp("recipes")) as ready:
+        done = ready.run("sbpair provision orders --quiet")
+        assert done.returncode == 0, done.stderr
+        yield ready
+
+
+@pytest.fixture
+def warned(place: Place) -> Iterator[Place]:
+    """The place while the audit has a warning."""
+    assert place.run(EXTRA).returncode == 0
+    yield place
+    assert place.run("sbpair cleanup orders --apply --no-input --quiet").returncode == 0
+
+
+def line_of_readme(beginning: str) -> str:
+    """The one command line of the README that begins so."""
+    (line,) = {line for block in blocks("sh") for line in block.body.splitlines() if line.startswith(beginning)}
+    return line
+
+
+# GitHub
+
+
+def test_the_workflow_step_provisions_and_annotates(warned: Place, tmp_path: Path) -> None:
+    ((step,),) = [yaml.safe_load(block.body) for block in blocks("yaml") if "run:" in block.body]
+    install, *script = step["run"].splitlines()
+    assert install == "pip install sbpair"
+    summary = tmp_path / "summary.md"
+    runner = {"GITHUB_ACTIONS": "true", "CI": "true", "GITHUB_STEP_SUMMARY": str(summary)} | step["env"]
+    done = subprocess.run(  # GitHub's own way to run a script
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", "\n".join(script)],
+        cwd=warned.folder,
+        env=warned.environment | runner,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    annotations = [line for line in done.stdout.splitlines() if line.startswith("::")]
+    extra = "::warning title=SBP002 contoso-weu/x-servicebus-transfer/10::Index 10 is not below"
+    assert any(line.startswith(extra) for line in annotations), done
+    assert summary.read_text(encoding="utf-8").startswith("## sbpair audit\n")
+
+
+# systemd
+
+
+def unit(marker: str, exchange: dict[str, str], folder: Path) -> ConfigParser:
+    """The unit whose ExecStart has `marker`, its paths exchanged; systemd itself looks it over where it is at hand."""
+    (text,) = [block.body for block in blocks("ini") if f"sbpair {marker} " in block.body]
+    for there, here in exchange.items():
+        assert there in text, there
+        text = text.replace(there, here)
+    file = folder / f"sbpair-{marker}.service"
+    file.write_text(text, encoding="utf-8")
+    if shutil.which("systemd-analyze"):
+        looked = subprocess.run(["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True)
+        assert (looked.returncode, looked.stderr) == (0, "")
+    parsed = ConfigParser(interpolation=None, strict=True)
+    parsed.optionxform = str  # type: ignore[assignment, method-assign]
+    parsed.read_string(text)
+    assert parsed.sections() == ["Service"]
+    return parsed
+
+
+def start(service: ConfigParser, place: Place) -> "subprocess.Popen[str]":
+    """Start it as systemd does: from the root, without a home, with no more of an environment than it is given."""
+    secrets = {key: value for key, value in place.environment.items() if key.startswith(("CONTOSO_", "SBPAIR_"))}
+    given = dict([service["Service"]["Environment"].split("=", 1)])
+    return subprocess.Popen(
+        shlex.split(service["Service"]["ExecStart"]),
+        cwd="/",
+        env={"PATH": os.defpath} | secrets | given,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_service_serves_and_ends_as_systemd_expects(place: Place, tmp_path: Path) -> None:
+    port = _free_port()
+    machine = {
+        "/usr/local/bin/sbpair": str(SBPAIR),
+        "/etc/sbpair/sbpair.yaml": str(place.folder / "sbpair.yaml"),
+        "/var/lib/sbpair": str(tmp_path / "state"),
+        "--metrics-port 9464": f"--metrics-port {port}",
+    }
+    service = unit("syphon", machine, tmp_path)
+    assert service["Service"]["StateDirectory"] == "sbpair", "systemd makes the folder of the ledger"
+    (tmp_path / "state").mkdir()
+    process = start(service, place)
+    try:
+        place.divert_messages()
+        home = re.compile(r'^sbpair_syphon_forwarded_messages_total\{.*entity="orders".*\} 20$', re.MULTILINE)
+        _until(lambda: home.search(_get(port, "/metrics")), process)
+        assert _get(port, "/healthz")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=float(service["Service"]["TimeoutStopSec"]))
+    finally:
+        process.kill()
+        process.communicate()
+    assert str(process.returncode) in service["Service"]["SuccessExitStatus"].split(), said
+    assert process.returncode == 143
+    assert all(line.startswith("{") for line in said.splitlines()), said
+    assert (tmp_path / "state" / "orders.jsonl").read_text(encoding="utf-8").count('"forwarded"') == 20
+
+
+def test_the_timed_audit_writes_what_the_node_exporter_reads(warned: Place, tmp_path: Path) -> None:
+    prom = tmp_path / "node_exporter" / "sbpair.prom"
+    machine = {
+        "/usr/local/bin/sbpair": str(SBPAIR),
+        "/etc/sbpair/sbpair.yaml": str(warned.folder / "sbpair.yaml"),
+        "/var/lib/node_exporter": str(prom.parent),
+    }
+    service = unit("audit", machine, tmp_path)
+    assert service["Service"]["Type"] == "oneshot"
+    process = start(service, warned)
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    assert_metrics(prom)
+    assert [one.name for one in prom.parent.iterdir()] == ["sbpair.prom"], "nothing half-written is left to be read"
+
+
+def assert_metrics(file: Path) -> None:
+    """Every line is of the text format, the warning and the queues are counted, and the exporter's user may read it."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    samples = [line for line in lines if not line.startswith("#")]
+    assert all(SAMPLE.fullmatch(line) for line in samples), samples
+    assert 'sbpair_audit_findings{pair="orders",severity="warning"} 1' in samples
+    assert 'sbpair_backlog_messages{pair="orders",kind="active"} 0' in samples
+    for name in {line.partition("{")[0].partition(" ")[0] for line in samples}:
+        assert sum(line.startswith(f"# TYPE {name} ") for line in lines) == 1, name
+    assert file.stat().st_mode & 0o044 == 0o044
+
+
+# Prometheus and Nagios from cron
+
+
+def test_the_line_for_a_text_file_collector(warned: Place) -> None:
+    assert warned.run(line_of_readme("sbpair audit orders -o prometheus")).returncode == 0
+    assert_metrics(warned.folder / "sbpair.prom")
+
+
+def test_the_line_for_nagios_is_a_plugin(place: Place) -> None:
+    line = line_of_readme("sbpair audit orders -o nagios")
+    well = place.run(line)
+    assert (well.returncode, well.stdout.startswith("SBPAIR OK - ")) == (0, True), well
+    status, _, performance = well.stdout.splitlines()[0].partition(" | ")
+    assert status
+    assert all(re.fullmatch(r"'[^'=]+'=-?[0-9.e+]+", one) for one in performance.split())
+    away = place.run(f"CONTOSO_NEU={shlex.quote(_nobody(place))} {line}")
+    assert (away.returncode, away.stdout.startswith("SBPAIR UNKNOWN - ")) == (3, True), away
+
+
+def test_a_warning_is_one_to_nagios(warned: Place) -> None:
+    ran = warned.run(line_of_readme("sbpair audit orders -o nagios"))
+    assert (ran.returncode, ran.stdout.startswith("SBPAIR WARNING - ")) == (1, True), ran
+
+
+def _nobody(place: Place) -> str:
+    """The connection string of the secondary with a port on which nobody listens."""
+    return re.sub(r":\d+;", f":{_free_port()};", place.environment["CONTOSO_NEU"], count=1)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _get(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            text: str = answer.read().decode()
+            return text
+    except OSError:
+        return ""
+
+
+def _until(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
