@@ -1,16 +1,19 @@
 """NamespaceAdmin over the data plane: the SDK's asynchronous ServiceBusAdministrationClient (ATOM over HTTPS)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from sbpair.azure.answers import a_text
 from sbpair.azure.calls import READ, WRITE, bounded, changing, every_item
 from sbpair.azure.client import LazyClient
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
+from sbpair.azure.scope import check_scope
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import EntityNotFoundError
@@ -36,56 +39,57 @@ class DataPlaneAdmin:
         return "data-plane"
 
     async def namespace(self) -> NamespaceFacts:
-        with translating(f"read the properties of {self._access.label}"):
+        with self._reading(f"read the properties of {self._access.label}"):
             found = await bounded(self._client.sdk.get_namespace_properties(**READ))
-        return NamespaceFacts(
-            name=found.name,
-            host=self._access.host,
-            tier=_tier(found.messaging_sku),
-            messaging_units=found.messaging_units or None,
-            alias=found.alias or None,
-            service_time=self._client.service_time,
-            control_plane=self.control_plane,
-            extra=(("namespace_type", str(getattr(found.namespace_type, "value", found.namespace_type))),),
-        )
+            return NamespaceFacts(
+                name=a_text(found.name, "Name"),
+                host=self._access.host,
+                tier=_tier(found.messaging_sku),
+                messaging_units=found.messaging_units or None,
+                alias=found.alias or None,
+                service_time=self._client.service_time,
+                control_plane=self.control_plane,
+                extra=(("namespace_type", str(getattr(found.namespace_type, "value", found.namespace_type))),),
+            )
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
         """Two listings, joined; a queue that only one of them shows is asked for itself."""
         client = self._client.sdk
-        with translating(f"list the queues of {self._access.label}"):
+        with self._reading(f"list the queues of {self._access.label}"):
             properties, runtimes = await asyncio.gather(
                 every_item(client.list_queues(**READ)),
                 every_item(client.list_queues_runtime_properties(**READ)),
             )
-        wanted = prefix.lower()
-        described = {one.name.lower(): one for one in properties if one.name.lower().startswith(wanted)}
-        counted = {one.name.lower(): one for one in runtimes if one.name.lower().startswith(wanted)}
+            described = _by_name(properties, prefix)
+            counted = _by_name(runtimes, prefix)
+            queues = {name: _queue(one, counted[name]) for name, one in described.items() if name in counted}
         for name in described | counted:
-            if name in described and name in counted:
-                yield _queue(described[name], counted[name])
+            if name in queues:
+                yield queues[name]
             elif (facts := await self.get_queue((described.get(name) or counted[name]).name)) is not None:
                 yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
         client = self._client.sdk
         try:
-            with translating(f"read queue {path} of {self._access.label}", path):
+            with self._reading(f"read queue {path} of {self._access.label}", path):
                 found, runtime = await asyncio.gather(
                     bounded(client.get_queue(path, **READ)),
                     bounded(client.get_queue_runtime_properties(path, **READ)),
                 )
+                return _queue(found, runtime)
         except EntityNotFoundError:
             return None
-        return _queue(found, runtime)
 
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
-        with translating(f"create queue {path} on {self._access.label}", path):
+        with self._reading(f"create queue {path} on {self._access.label}", path):
             made = await bounded(self._client.sdk.create_queue(path, **_create_options(settings), **WRITE))
-        return _queue(made, None)
+            return _queue(made, None)
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
-        client = self._client.sdk
-        with changing(f"update queue {path} on {self._access.label}", path):
+        client, tried = self._client.sdk, f"update queue {path} on {self._access.label}"
+        check_scope(self._access, path, tried)
+        with changing(tried, path):
             present = await bounded(client.get_queue(path, **READ))
             for name, value in _all_options(settings).items():
                 if value is not None or name != "max_message_size_in_kilobytes":
@@ -97,34 +101,50 @@ class DataPlaneAdmin:
         return updated
 
     async def delete_queue(self, path: str) -> None:
-        with changing(f"delete queue {path} on {self._access.label}", path):
+        tried = f"delete queue {path} on {self._access.label}"
+        check_scope(self._access, path, tried)
+        with changing(tried, path):
             await bounded(self._client.sdk.delete_queue(path, **WRITE))
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
         client = self._client.sdk
-        with translating(f"list the topics of {self._access.label}"):
+        with self._reading(f"list the topics of {self._access.label}"):
             properties, runtimes = await asyncio.gather(
                 every_item(client.list_topics(**READ)),
                 every_item(client.list_topics_runtime_properties(**READ)),
             )
-        counted = {runtime.name.lower(): runtime for runtime in runtimes}
-        for found in properties:
-            yield _topic(found, counted.get(found.name.lower()))
+            counted = _by_name(runtimes)
+            topics = [_topic(found, counted.get(name)) for name, found in _by_name(properties).items()]
+        for topic in topics:
+            yield topic
 
     async def get_topic(self, path: str) -> TopicFacts | None:
         client = self._client.sdk
         try:
-            with translating(f"read topic {path} of {self._access.label}", path):
+            with self._reading(f"read topic {path} of {self._access.label}", path):
                 found, runtime = await asyncio.gather(
                     bounded(client.get_topic(path, **READ)),
                     bounded(client.get_topic_runtime_properties(path, **READ)),
                 )
+                return _topic(found, runtime)
         except EntityNotFoundError:
             return None
-        return _topic(found, runtime)
+
+    @contextmanager
+    def _reading(self, tried: str, path: str | None = None) -> Iterator[None]:
+        """Around one call about an entity, or (no path) about the namespace as a whole."""
+        check_scope(self._access, path, tried)
+        with translating(tried, path):
+            yield
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def _by_name(listed: Iterable[Any], prefix: str = "") -> dict[str, Any]:
+    """What a list holds, by names in lower case."""
+    found = {a_text(one.name, "title").lower(): one for one in listed}
+    return {name: one for name, one in found.items() if name.startswith(prefix.lower())}
 
 
 def _make_client(client: LazyClient, transport: Any) -> Any:

@@ -19,6 +19,10 @@ READ: Final = {"retry_total": 2}
 WRITE: Final = {"retry_total": 0}
 """Options of a create or delete: sent twice it can report its own success as a conflict."""
 
+LIST_SECONDS: Final = 600.0
+MOST_PAGES: Final = 1000
+"""Bounds of a whole list: a namespace has up to 10,000 entities, which is 100 pages."""
+
 
 async def bounded(call: Awaitable[T]) -> T:
     """The call's answer; TimeoutError after CALL_SECONDS."""
@@ -27,11 +31,23 @@ async def bounded(call: Awaitable[T]) -> T:
 
 
 async def every_item(pages: Any) -> list[Any]:
-    """Every item of a paged list, each page bounded."""
+    """Every item of a paged list, each page bounded.
+
+    Raises:
+        ValueError: the list leads back to a page that was read already, or has no end.
+    """
     found: list[Any] = []
     iterator = pages.by_page()
-    while (page := await bounded(anext(iterator, None))) is not None:
-        found += [item async for item in page]
+    links: set[Any] = set()
+    async with asyncio.timeout(LIST_SECONDS):
+        while (page := await bounded(anext(iterator, None))) is not None:
+            found += [item async for item in page]
+            link = iterator.continuation_token
+            if link in links:
+                raise ValueError(f"the list does not end: page {len(links) + 1} leads back to an earlier one")
+            if len(links) >= MOST_PAGES:
+                raise ValueError(f"the list does not end: it has more than {MOST_PAGES:,} pages")
+            links.add(link)
     return found
 
 

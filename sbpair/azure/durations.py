@@ -7,10 +7,13 @@ value above it, so "never" is left out of requests or written as this very text.
 import re
 from datetime import timedelta
 
+from sbpair.core.wording import quoted
+
 NEVER = "P10675199DT2H48M5.4775807S"
 """TimeSpan.MaxValue."""
 
 _NEVER_DAYS = 10675199
+_MOST_CHARACTERS = 100
 _ISO = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
@@ -22,9 +25,9 @@ def seconds_of(value: timedelta | str | None) -> float | None:
         return None
     if isinstance(value, timedelta):
         return None if value.days >= _NEVER_DAYS else value.total_seconds()
-    match = _ISO.fullmatch(value)
+    match = _ISO.fullmatch(value) if isinstance(value, str) and len(value) <= _MOST_CHARACTERS else None
     if match is None:
-        raise ValueError(f"{value!r} is not an ISO 8601 duration")
+        raise ValueError(f"{quoted(value)} is not an ISO 8601 duration")
     days = int(match["days"] or 0)
     if days >= _NEVER_DAYS:
         return None

@@ -123,6 +123,8 @@ _SUB_CODE = re.compile(r"\bSubCode[=:\s]+(\d{5})", re.IGNORECASE)
 _ATOM_DETAIL = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
 _BUSY_MARK = "Error code: 500"
 _MAX_DETAIL_CHARACTERS = 600
+_NOT_UNDERSTOOD = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+"""What Python raises where an answer has not the form it should have."""
 
 
 class WireError(Exception):
@@ -242,6 +244,8 @@ def _detail(error: BaseException) -> str:
     if isinstance(error, WireError):
         label = error.condition or (f"status {error.status}" if error.status else "")
         text = f"{error.description} ({label})" if error.description and label else error.description or label
+    elif isinstance(error, _NOT_UNDERSTOOD):
+        text = f"the answer is not what this service answers ({type(error).__name__}: {error})"
     else:
         text = str(error)
         detail = _ATOM_DETAIL.search(text)

@@ -1,25 +1,65 @@
-"""HTTP for the management clients: one transport that trusts the configured authority and notes the server's clock."""
+"""HTTP for the management clients: one transport that trusts the configured authority, notes the server's clock and
+takes no answer without end."""
 
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import aiohttp
 from azure.core.pipeline.transport import AioHttpTransport
 
+MOST_ANSWER_BYTES = 32 * 1024 * 1024
+"""A page of 100 entities has about half a megabyte."""
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 30
+
+
+class _BoundedResponse(aiohttp.ClientResponse):
+    """A response whose body is read up to a bound, decompressed as it comes."""
+
+    _whole: bytes | None = None
+
+    async def read(self) -> bytes:
+        if self._whole is None:
+            parts, size = [], 0
+            async for part in self.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > MOST_ANSWER_BYTES:
+                    self.close()
+                    raise aiohttp.ClientPayloadError(f"the answer has more than {MOST_ANSWER_BYTES:,} bytes")
+            self._whole = b"".join(parts)
+        return self._whole
 
 
 class ClockTransport(AioHttpTransport):  # type: ignore[misc]  # azure-core exports it untyped
     """azure-core's asynchronous transport; `service_time` is the last answer's Date header, UTC epoch seconds."""
 
     service_time: float | None = None
+    session: aiohttp.ClientSession | None
+    _made = False
+
+    async def open(self) -> None:
+        if self.session is None and not self._made:
+            self._made = True
+            self.session = aiohttp.ClientSession(
+                trust_env=True, cookie_jar=aiohttp.DummyCookieJar(), response_class=_BoundedResponse
+            )
+        await super().open()
 
     async def send(self, request: Any, **options: Any) -> Any:
         response = await super().send(request, **options)
         date = response.headers.get("Date")
         if date:
-            self.service_time = parsedate_to_datetime(date).timestamp()
+            self.service_time = _epoch_of(date)
         return response
+
+
+def _epoch_of(date: str) -> float | None:
+    """Epoch seconds of a Date header; None for one that is no date: the answer may be good all the same."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def make_transport(ca_file: str | None) -> ClockTransport:

@@ -4,11 +4,21 @@ Plain JSON because the client's models serialise durations through floats (1 min
 that is not TimeSpan.MaxValue). In resource names `~` stands for the `/` of entity paths.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sbpair.azure.administration import bare_path, configured_size, entity_status
+from sbpair.azure.answers import (
+    Json,
+    a_count,
+    a_count_or_none,
+    a_flag,
+    a_list,
+    a_text,
+    a_text_or_none,
+    an_object,
+)
 from sbpair.azure.calls import READ, WRITE, bounded, changing, every_item
 from sbpair.azure.client import LazyClient
 from sbpair.azure.credentials import NamedCredential
@@ -19,7 +29,7 @@ from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettin
 from sbpair.core.errors import ConfigurationError, EntityExistsError, EntityNotFoundError
 from sbpair.core.names import from_arm_name, to_arm_name
 
-Json = Mapping[str, Any]
+T = TypeVar("T")
 
 _DEFAULTS = QueueSettings()
 _FLAGS = {
@@ -57,26 +67,32 @@ class ArmAdmin:
     async def namespace(self) -> NamespaceFacts:
         group = await self._resource_group()
         with translating(f"read namespace {self._access.label} from the resource manager"):
-            found: Json = await bounded(self._client.sdk.namespaces.get(group, self._access.label, **READ))
-        properties, sku = found.get("properties") or {}, found.get("sku") or {}
-        tier = Tier(sku["name"]) if sku.get("name") in list(Tier) else None
-        recovery = await self._recovery(group) if tier is Tier.PREMIUM else {}
-        replication = properties.get("geoDataReplication") or {}
+            answer = await bounded(self._client.sdk.namespaces.get(group, self._access.label, **READ))
+            found = an_object(answer, "namespace")
+            sku = an_object(found.get("sku"), "sku")
+            tier = Tier(sku["name"]) if sku.get("name") in list(Tier) else None
+            recovery = await self._recovery(group) if tier is Tier.PREMIUM else {}
+            return self._namespace_facts(found, sku, tier, recovery)
+
+    def _namespace_facts(self, found: Json, sku: Json, tier: Tier | None, recovery: Json) -> NamespaceFacts:
+        properties = an_object(found.get("properties"), "properties")
+        replication = an_object(properties.get("geoDataReplication"), "geoDataReplication")
+        places = [an_object(place, "locations") for place in a_list(replication.get("locations"), "locations")]
+        local_auth = properties.get("disableLocalAuth")
+        pairing = an_object(recovery.get("properties"), "properties")
         return NamespaceFacts(
-            name=found["name"],
+            name=a_text(found.get("name"), "name"),
             host=self._access.host,
             tier=tier,
-            messaging_units=sku.get("capacity") if tier is Tier.PREMIUM else None,
-            location=found.get("location"),
-            partitioned=int(properties.get("premiumMessagingPartitions") or 1) > 1,
-            alias=recovery.get("name"),
-            geo_dr_role=(recovery.get("properties") or {}).get("role"),
-            geo_dr_partner=(recovery.get("properties") or {}).get("partnerNamespace"),
-            geo_replication_locations=tuple(
-                f"{place.get('locationName')} ({place.get('roleType')})" for place in replication.get("locations") or ()
-            ),
-            local_auth_disabled=properties.get("disableLocalAuth"),
-            status=properties.get("status"),
+            messaging_units=a_count_or_none(sku.get("capacity"), "capacity") if tier is Tier.PREMIUM else None,
+            location=a_text_or_none(found.get("location"), "location"),
+            partitioned=a_count(properties.get("premiumMessagingPartitions"), "premiumMessagingPartitions") > 1,
+            alias=a_text_or_none(recovery.get("name"), "name"),
+            geo_dr_role=a_text_or_none(pairing.get("role"), "role"),
+            geo_dr_partner=a_text_or_none(pairing.get("partnerNamespace"), "partnerNamespace"),
+            geo_replication_locations=tuple(f"{one.get('locationName')} ({one.get('roleType')})" for one in places),
+            local_auth_disabled=None if local_auth is None else a_flag(local_auth, "disableLocalAuth"),
+            status=a_text_or_none(properties.get("status"), "status"),
             service_time=self._client.service_time,
             control_plane=self.control_plane,
             extra=_extra(properties),
@@ -86,29 +102,28 @@ class ArmAdmin:
         """The Geo-DR configuration, empty if there is none. A namespace has one at most."""
         with translating(f"read the Geo-DR configuration of {self._access.label}"):
             found = await every_item(self._client.sdk.disaster_recovery_configs.list(group, self._access.label, **READ))
-        return found[0] if found else {}
+            return an_object(found[0], "disasterRecoveryConfigs") if found else {}
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
         group = await self._resource_group()
         with translating(f"list the queues of {self._access.label}"):
             found = await every_item(self._client.sdk.queues.list_by_namespace(group, self._access.label, **READ))
-        for one in found:
-            facts = _queue(one)
+            queues = [_queue(one) for one in found]
+        for facts in queues:
             if facts.path.lower().startswith(prefix.lower()):
                 yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        found = await self._get(self._client.sdk.queues, "queue", path)
-        return None if found is None else _queue(found)
+        return await self._get(self._client.sdk.queues, "queue", path, _queue)
 
-    async def _get(self, operations: Any, kind: str, path: str) -> Json | None:
+    async def _get(self, operations: Any, kind: str, path: str, read: Callable[[Json], T]) -> T | None:
         group = await self._resource_group()
         try:
             with translating(f"read {kind} {path} of {self._access.label}", path):
-                found: Json = await bounded(operations.get(group, self._access.label, to_arm_name(path), **READ))
+                found = await bounded(operations.get(group, self._access.label, to_arm_name(path), **READ))
+                return read(an_object(found, kind))
         except EntityNotFoundError:
             return None
-        return found
 
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         if await self.get_queue(path) is not None:
@@ -123,16 +138,17 @@ class ArmAdmin:
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         tried = f"update queue {path} on {self._access.label}"
-        present = await self._get(self._client.sdk.queues, "queue", path)
+        present = await self._get(self._client.sdk.queues, "queue", path, _properties_of)
         if present is None:
             raise EntityNotFoundError(f"Could not {tried}: there is no such queue.", entity=path)
-        before = {name: value for name, value in present["properties"].items() if name not in _READ_ONLY}
-        after = before | _properties(settings)
-        if settings.max_message_size_in_kilobytes is None:
-            after["maxMessageSizeInKilobytes"] = before.get("maxMessageSizeInKilobytes")
-        for name in _NEVER_BY_DEFAULT:
-            if after[name] is None and seconds_of(before.get(name)) is not None:
-                after[name] = NEVER
+        with translating(tried, path):
+            before = {name: value for name, value in present.items() if name not in _READ_ONLY}
+            after = before | _properties(settings)
+            if settings.max_message_size_in_kilobytes is None:
+                after["maxMessageSizeInKilobytes"] = before.get("maxMessageSizeInKilobytes")
+            for name in _NEVER_BY_DEFAULT:
+                if after[name] is None and seconds_of(before.get(name)) is not None:
+                    after[name] = NEVER
         return await self._put(tried, path, {name: value for name, value in after.items() if value is not None})
 
     async def _put(self, tried: str, path: str, properties: dict[str, Any]) -> QueueFacts:
@@ -143,7 +159,7 @@ class ArmAdmin:
                     group, self._access.label, to_arm_name(path), {"properties": properties}, **WRITE
                 )
             )
-        return _queue(made)
+            return _queue(made)
 
     async def delete_queue(self, path: str) -> None:
         tried = f"delete queue {path} on {self._access.label}"
@@ -157,12 +173,12 @@ class ArmAdmin:
         group = await self._resource_group()
         with translating(f"list the topics of {self._access.label}"):
             found = await every_item(self._client.sdk.topics.list_by_namespace(group, self._access.label, **READ))
-        for one in found:
-            yield _topic(one)
+            topics = [_topic(one) for one in found]
+        for topic in topics:
+            yield topic
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        found = await self._get(self._client.sdk.topics, "topic", path)
-        return None if found is None else _topic(found)
+        return await self._get(self._client.sdk.topics, "topic", path, _topic)
 
     async def close(self) -> None:
         await self._client.close()
@@ -172,14 +188,14 @@ class ArmAdmin:
         if self._group is None:
             with translating(f"look for namespace {self._access.label} in the subscription"):
                 found = await every_item(self._client.sdk.namespaces.list(**READ))
-            match = next((one for one in found if one["name"].lower() == self._access.label.lower()), None)
-            if match is None:
-                raise EntityNotFoundError(
-                    f"There is no namespace {self._access.label} in subscription {self._access.subscription}.",
-                    hint="Check `subscription`, or that the credential may read it.",
-                )
-            parts = match["id"].split("/")
-            self._group = parts[[part.lower() for part in parts].index("resourcegroups") + 1]
+                match = next((one for one in found if one["name"].lower() == self._access.label.lower()), None)
+                if match is None:
+                    raise EntityNotFoundError(
+                        f"There is no namespace {self._access.label} in subscription {self._access.subscription}.",
+                        hint="Check `subscription`, or that the credential may read it.",
+                    )
+                parts = a_text(match.get("id"), "id").split("/")
+                self._group = parts[[part.lower() for part in parts].index("resourcegroups") + 1]
         return self._group
 
 
@@ -218,20 +234,28 @@ def _properties(settings: QueueSettings) -> dict[str, Any]:
     }
 
 
+def _properties_of(found: Json) -> Json:
+    return an_object(found.get("properties"), "properties")
+
+
 def _queue(found: Json) -> QueueFacts:
-    properties = found.get("properties") or {}
-    counts = properties.get("countDetails") or {}
+    properties = _properties_of(found)
+    counts = an_object(properties.get("countDetails"), "countDetails")
+
+    def count(name: str) -> int:
+        return a_count(counts.get(name), name)
+
     return QueueFacts(
-        path=from_arm_name(found["name"]),
+        path=from_arm_name(a_text(found.get("name"), "name")),
         settings=_settings(properties),
         counts=Counts(
-            active=counts.get("activeMessageCount") or 0,
-            dead_letter=counts.get("deadLetterMessageCount") or 0,
-            scheduled=counts.get("scheduledMessageCount") or 0,
-            transfer=counts.get("transferMessageCount") or 0,
-            transfer_dead_letter=counts.get("transferDeadLetterMessageCount") or 0,
+            active=count("activeMessageCount"),
+            dead_letter=count("deadLetterMessageCount"),
+            scheduled=count("scheduledMessageCount"),
+            transfer=count("transferMessageCount"),
+            transfer_dead_letter=count("transferDeadLetterMessageCount"),
         ),
-        size_in_bytes=properties.get("sizeInBytes") or 0,
+        size_in_bytes=a_count(properties.get("sizeInBytes"), "sizeInBytes"),
         created_at=_epoch(properties.get("createdAt")),
         updated_at=_epoch(properties.get("updatedAt")),
         accessed_at=_epoch(properties.get("accessedAt")),
@@ -239,44 +263,61 @@ def _queue(found: Json) -> QueueFacts:
 
 
 def _settings(properties: Json) -> QueueSettings:
-    partitioned = bool(properties.get("enablePartitioning"))
+    def flag(name: str, default: bool = False) -> bool:
+        return a_flag(properties.get(name), name, default)
+
+    partitioned = flag("enablePartitioning")
     lock_seconds = seconds_of(properties.get("lockDuration"))
     window = seconds_of(properties.get("duplicateDetectionHistoryTimeWindow"))
     return QueueSettings(
         lock_duration_seconds=_DEFAULTS.lock_duration_seconds if lock_seconds is None else lock_seconds,
-        max_size_in_megabytes=configured_size(properties.get("maxSizeInMegabytes"), partitioned),
-        requires_duplicate_detection=bool(properties.get("requiresDuplicateDetection")),
+        max_size_in_megabytes=_size(properties, partitioned),
+        requires_duplicate_detection=flag("requiresDuplicateDetection"),
         duplicate_detection_history_time_window_seconds=(
             _DEFAULTS.duplicate_detection_history_time_window_seconds if window is None else window
         ),
-        requires_session=bool(properties.get("requiresSession")),
+        requires_session=flag("requiresSession"),
         default_message_time_to_live_seconds=seconds_of(properties.get("defaultMessageTimeToLive")),
         auto_delete_on_idle_seconds=seconds_of(properties.get("autoDeleteOnIdle")),
-        dead_lettering_on_message_expiration=bool(properties.get("deadLetteringOnMessageExpiration")),
-        max_delivery_count=properties.get("maxDeliveryCount") or _DEFAULTS.max_delivery_count,
-        enable_batched_operations=properties.get("enableBatchedOperations") is not False,
+        dead_lettering_on_message_expiration=flag("deadLetteringOnMessageExpiration"),
+        max_delivery_count=a_count(
+            properties.get("maxDeliveryCount"), "maxDeliveryCount", _DEFAULTS.max_delivery_count
+        ),
+        enable_batched_operations=flag("enableBatchedOperations", True),
         enable_partitioning=partitioned,
-        enable_express=bool(properties.get("enableExpress")),
+        enable_express=flag("enableExpress"),
         status=entity_status(properties.get("status")),
-        forward_to=bare_path(properties.get("forwardTo")),
-        forward_dead_lettered_messages_to=bare_path(properties.get("forwardDeadLetteredMessagesTo")),
-        user_metadata=properties.get("userMetadata"),
-        max_message_size_in_kilobytes=properties.get("maxMessageSizeInKilobytes"),
+        forward_to=_forward(properties, "forwardTo"),
+        forward_dead_lettered_messages_to=_forward(properties, "forwardDeadLetteredMessagesTo"),
+        user_metadata=a_text_or_none(properties.get("userMetadata"), "userMetadata"),
+        max_message_size_in_kilobytes=_message_size(properties),
     )
 
 
+def _forward(properties: Json, name: str) -> str | None:
+    return bare_path(a_text_or_none(properties.get(name), name))
+
+
+def _size(properties: Json, partitioned: bool) -> int:
+    return configured_size(a_count_or_none(properties.get("maxSizeInMegabytes"), "maxSizeInMegabytes"), partitioned)
+
+
+def _message_size(properties: Json) -> int | None:
+    return a_count_or_none(properties.get("maxMessageSizeInKilobytes"), "maxMessageSizeInKilobytes")
+
+
 def _topic(found: Json) -> TopicFacts:
-    properties = found.get("properties") or {}
-    partitioned = bool(properties.get("enablePartitioning"))
+    properties = _properties_of(found)
+    partitioned = a_flag(properties.get("enablePartitioning"), "enablePartitioning")
     return TopicFacts(
-        path=from_arm_name(found["name"]),
+        path=from_arm_name(a_text(found.get("name"), "name")),
         status=entity_status(properties.get("status")),
         enable_partitioning=partitioned,
-        requires_duplicate_detection=bool(properties.get("requiresDuplicateDetection")),
-        max_size_in_megabytes=configured_size(properties.get("maxSizeInMegabytes"), partitioned),
-        max_message_size_in_kilobytes=properties.get("maxMessageSizeInKilobytes"),
-        size_in_bytes=properties.get("sizeInBytes") or 0,
-        subscription_count=properties.get("subscriptionCount"),
+        requires_duplicate_detection=a_flag(properties.get("requiresDuplicateDetection"), "requiresDuplicateDetection"),
+        max_size_in_megabytes=_size(properties, partitioned),
+        max_message_size_in_kilobytes=_message_size(properties),
+        size_in_bytes=a_count(properties.get("sizeInBytes"), "sizeInBytes"),
+        subscription_count=a_count_or_none(properties.get("subscriptionCount"), "subscriptionCount"),
     )
 
 
@@ -285,5 +326,5 @@ def _extra(properties: Json) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(properties[name])) for name in wanted if properties.get(name) is not None)
 
 
-def _epoch(text: str | None) -> float | None:
-    return None if not text else datetime.fromisoformat(text).timestamp()
+def _epoch(value: Any) -> float | None:
+    return None if not value else datetime.fromisoformat(a_text(value, "a time")).timestamp()

@@ -8,6 +8,7 @@ from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.links import OPEN_SECONDS
 from sbpair.azure.receiver import AzureReceiver
+from sbpair.azure.scope import check_scope
 from sbpair.azure.sender import AzureSender
 from sbpair.azure.trust import no_tls_context, tls_context
 from sbpair.azure.wire import make_sdk_receiver, make_sdk_sender
@@ -47,9 +48,11 @@ class AzureMessaging:
         return self._access.host
 
     def sender(self, entity: str) -> AzureSender:
-        sender = AzureSender(
-            self._access.label, entity, lambda: make_sdk_sender(self._sdk_client(), entity), self._open.discard
-        )
+        def make_sdk() -> Any:
+            check_scope(self._access, entity, f"send to {entity} on {self._access.label}")
+            return make_sdk_sender(self._sdk_client(), entity)
+
+        sender = AzureSender(self._access.label, entity, make_sdk, self._open.discard)
         self._open.add(sender)
         return sender
 
@@ -60,6 +63,7 @@ class AzureMessaging:
         wanted = None if next_session else session_id
 
         def make_sdk() -> Any:
+            check_scope(self._access, path, f"receive from {path} on {self._access.label}")
             return make_sdk_receiver(
                 self._sdk_client(),
                 path,
@@ -135,7 +139,7 @@ _SPELLING = {
 
 
 def _without_entity(access: NamespaceAccess) -> str:
-    """The connection string without `EntityPath`, which would bind the SDK's client to that one entity."""
+    """The connection string without `EntityPath`: `check_scope` keeps to it, and the SDK knows no sub-queues of it."""
     if access.connection_string is None:
         raise ConfigurationError(f"{access.label} has no connection string.")
     parts = parse_connection_string(access.connection_string.reveal())

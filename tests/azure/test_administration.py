@@ -88,6 +88,22 @@ async def test_a_key_without_manage_is_unauthorized(emulator: Emulator) -> None:
     await admin.close()
 
 
+async def test_a_key_bound_to_an_entity_administers_that_entity_alone(emulator: Emulator) -> None:
+    access = access_to(emulator)
+    text = emulator.connection_string("primary") + ";EntityPath=orders"
+    admin = DataPlaneAdmin(replace(access, connection_string=Secret(text)))
+    assert await admin.get_queue("orders") is not None
+    for refused in (
+        admin.namespace(),
+        admin.get_queue("other"),
+        admin.delete_queue("other"),
+        anext(admin.list_queues()),
+    ):
+        with pytest.raises(errors.UnauthorizedError, match="EntityPath=orders"):
+            await refused
+    await admin.close()
+
+
 async def test_a_wrong_key_is_an_authentication_failure(emulator: Emulator) -> None:
     access = access_to(emulator)
     assert access.connection_string is not None

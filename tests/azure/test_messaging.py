@@ -334,12 +334,20 @@ async def test_closing_is_quick_and_final(messaging: AzureMessaging) -> None:
         await sender.send([message("b")], timeout_seconds=SECONDS)
 
 
-async def test_a_key_bound_to_an_entity_serves_that_entity(emulator: Emulator) -> None:
-    text = emulator.connection_string("primary") + ";EntityPath=other"
+async def test_a_key_bound_to_an_entity_serves_that_entity_and_no_other(emulator: Emulator) -> None:
+    text = emulator.connection_string("primary") + ";EntityPath=Orders"
     adapter = AzureMessaging(
         replace(access_to(emulator), connection_string=Secret(text), ca_file=str(Path(emulator.ca_path)))
     )
     await adapter.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    assert len(await adapter.receiver("orders").receive(1, wait_seconds=SECONDS)) == 1
+    assert await adapter.receiver("orders", dead_letter=True).peek(1) == []
+    emulator.namespace("primary").create_queue("orders2", QueueDescription())
+    with pytest.raises(errors.UnauthorizedError, match="EntityPath=Orders") as refused:
+        await adapter.sender("orders2").send([message("a")], timeout_seconds=SECONDS)
+    assert "of the namespace" in refused.value.hint
+    with pytest.raises(errors.UnauthorizedError, match="receive from orders2"):
+        await adapter.receiver("orders2").peek(1)
     await adapter.close()
 
 
