@@ -55,7 +55,7 @@ over the user's.
       orders:
         primary:   {namespace: contoso-weu.servicebus.windows.net}
         secondary: {namespace: contoso-neu.servicebus.windows.net}
-        backlog_queues: 10            # 1 or more
+        backlog_queues: 10            # 1 to 10,000
         failover_interval: 1m         # 0 to 60m
         ping_interval: 1m             # 1s to 30m
         entities: [orders, invoices/incoming]
@@ -66,6 +66,9 @@ over the user's.
 With a key instead of an identity (a secret is never written into the file):
 
         secondary: {connection_string: {env: CONTOSO_NEU}}
+
+A connection string with EntityPath is for that one entity, as it is for the Azure SDKs: enough to send to a queue of the
+primary, not for the backlog queues.
 
 Without any file: SBPAIR_PRIMARY_CONNECTION_STRING and SBPAIR_SECONDARY_CONNECTION_STRING make a pair. The pair `local`
 means the namespaces of a running `sbpair emulator`. See also: sbpair config show, sbpair config schema.
