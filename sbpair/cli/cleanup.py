@@ -1,6 +1,7 @@
 """`sbpair cleanup`: delete extra backlog queues; shows them unless told to act, and never deletes messages unasked."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -93,7 +94,8 @@ def cleanup(
     else:
         notes = _check_unused(settings, chosen, others)
         plans = _make_plans(options, chosen, confirm, others)
-        notes += _nothing_of(plans, others)
+        for none in _nothing_of(plans, others):
+            logging.getLogger("sbpair").warning(none)
     _check_confirmed(plans, confirm)
     if not apply:
         if out is not None:
