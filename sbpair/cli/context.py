@@ -118,10 +118,10 @@ async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any,
             signal.signal(number, lambda n, _: loop.call_soon_threadsafe(on_signal, signal.Signals(n)))
     try:
         result = await work(stop)
-    except InterruptedWorkError:
+    except InterruptedWorkError as error:
         if not received:
             raise
-        raise Interrupted(received[0], None) from None
+        raise Interrupted(received[0], None, error.message) from None
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
@@ -136,7 +136,7 @@ def unchanged(state: str = "Nothing was changed.") -> Iterator[None]:
     """Adds to the errors of what comes before the first change that nothing was changed."""
     try:
         yield
-    except (ServiceError, UsageError) as error:
+    except (ServiceError, UsageError, InterruptedWorkError) as error:
         raise error.with_state(state) from error.__cause__
 
 
@@ -163,11 +163,14 @@ async def stoppable(stop: "asyncio.Event", work: Coroutine[Any, Any, T]) -> T:
 _CANCEL_SECONDS = 5.0
 
 
+_SETTLED = "Stopped; what was in flight is settled or released."
+
+
 class Interrupted(InterruptedWorkError):
     """A signal ended the work early; `partial` is the result of what was done until then."""
 
-    def __init__(self, number: signal.Signals, partial: object) -> None:
-        super().__init__(f"Stopped by {number.name}; what was in flight is settled or released.")
+    def __init__(self, number: signal.Signals, partial: object, message: str = _SETTLED) -> None:
+        super().__init__(f"{number.name}: {message}")
         self.exit_name = "interrupted" if number is signal.SIGINT else "terminated"
         self.partial = partial
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.context import (
+    Interrupted,
     choose_pairs,
     load_settings,
     open_sides,
@@ -80,7 +81,10 @@ def provision(
             return plans, []
         return plans, await carry_out_all(options, "provision", list(zip(chosen, plans, strict=True)), stop)
 
-    plans, reports = run_async(options, work)
+    try:
+        plans, reports = run_async(options, work)
+    except Interrupted as interrupted:
+        return _as_far_as_it_came(interrupted)
     if out is not None:
         write_plans(out, plans)
     if dry_run or out is not None:
@@ -136,7 +140,20 @@ def _apply_file(options: Options, pairs: list[Pair], path: Path, *, dry_run: boo
             await stoppable(stop, refuse_stale(plans))
         return await carry_out_all(options, "provision", plans, stop)
 
-    return applied("provision", [plan for _, plan in plans], run_async(options, work))
+    try:
+        return applied("provision", [plan for _, plan in plans], run_async(options, work))
+    except Interrupted as interrupted:
+        interrupted.partial = interrupted.partial and ([plan for _, plan in plans], interrupted.partial)
+        return _as_far_as_it_came(interrupted)
+
+
+def _as_far_as_it_came(interrupted: Interrupted) -> CommandResult:
+    """What was done until a signal came."""
+    if not isinstance(interrupted.partial, tuple):
+        raise interrupted
+    plans, reports = interrupted.partial
+    result = applied("provision", plans, reports) if reports else planned("provision", plans)
+    return replace(result, exit=Exit.from_label(interrupted.exit_name))
 
 
 def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple[Pair, Plan]]:

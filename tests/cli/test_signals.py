@@ -1,0 +1,274 @@
+"""Ctrl-C and SIGTERM at any moment of any command that takes a while: the contract's exit code, a sentence, nothing
+left behind, nothing lost."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.process import Sbpair
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see what a process does"
+)
+WITHIN_SECONDS = 60.0
+ENDS_WITHIN_SECONDS = 20.0
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+ESTABLISHED = "01"
+
+PUT = """\
+import asyncio, sys
+from sbpair.connect import open_sides
+from sbpair.core.rewrite import compose, for_backlog
+from sbpair.settings import load
+
+async def main(count):
+    async with open_sides(load().pair("local")) as sides:
+        sender = sides.secondary.sender("local-primary/x-servicebus-transfer/2")
+        payloads = [for_backlog(compose(message_id=f"m{number}", body="x"), "orders") for number in range(count)]
+        await sender.send(payloads, timeout_seconds=30)
+        await sender.close()
+
+asyncio.run(main(int(sys.argv[1])))
+"""
+
+
+@pytest.fixture(scope="module")
+def home(local: Sbpair) -> Sbpair:
+    """The pair `local` with its backlog queues, a queue and a replicated queue; temporary files go into its home."""
+    (local.home / "tmp").mkdir()
+    mine = Sbpair(local.home, {"TMPDIR": str(local.home / "tmp")})
+    assert mine("provision", "local").code == 0
+    mine.make_queue("orders")
+    assert mine("replicate", "provision", "local", "parcels", "--journal", "sqlite:journal.db").code == 0
+    return mine
+
+
+def until(condition: Callable[[], Any], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + WITHIN_SECONDS
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it did not come to it"
+        time.sleep(0.02)
+
+
+def listens_to_sigterm(pid: int) -> bool:
+    """Whether the process has a handler of its own."""
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def is_connected(pid: int) -> bool:
+    """Whether the process has a connection to somewhere."""
+    opened = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            opened.add(str(file.readlink()).removeprefix("socket:[").rstrip("]"))
+        except OSError:
+            continue  # closed in between
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return any(row[3] == ESTABLISHED and row[9] in opened for row in rows)
+
+
+@contextmanager
+def started(home: Sbpair, line: str, **options: Any) -> Iterator["subprocess.Popen[str]"]:
+    process = home.start(*line.split(), **{"stdin": subprocess.PIPE} | options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def end(process: "subprocess.Popen[str]", number: signal.Signals, code: int) -> tuple[str, str]:
+    """What the process wrote, after the signal has ended it in time, with the code, and in few words."""
+    process.send_signal(number)
+    began = time.monotonic()
+    said, deadline = [""], began + ENDS_WITHIN_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.returncode == code, (process.poll(), said)
+    out, err = process.communicate(timeout=WITHIN_SECONDS)
+    for word in ("Traceback", "defect", "Error:", "Task ", "never retrieved", "Unclosed"):
+        assert word not in out + err, (word, out, err)
+    return out, err
+
+
+def files(home: Sbpair) -> set[Path]:
+    return {path for path in home.home.rglob("*") if path.is_file()}
+
+
+def assert_nothing_left(home: Sbpair, before: set[Path], *allowed: str) -> None:
+    new = {path for path in files(home) - before if path.name not in allowed}
+    assert not new
+    assert not list((home.home / "tmp").iterdir())
+
+
+HANGING = (
+    "audit local --save saved.json",
+    "audit local -o prometheus --outfile out.prom",
+    "peek local -o json --outfile out.json",
+    "provision local --count 12",
+    "provision local --count 12 --out plan.json",
+    "cleanup local",
+    "status local",
+    "status local --watch",
+    "doctor local",
+    "ping local --until-ok --interval 100ms",
+    "ping local --control-plane --count 100",
+    "drain local",
+    "drain local --dry-run",
+    "syphon local --poll 1m",
+    "replicate provision local fresh",
+    "replicate consume local parcels --journal sqlite:journal.db --exec true",
+)
+"""Commands that wait for an answer while neither namespace gives one."""
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "code"), [(line, *SIGNALS[index % 2]) for index, line in enumerate(HANGING)]
+)
+def test_a_signal_ends_the_wait_for_an_answer(
+    home: Sbpair, fault: Callable[[str, str], None], line: str, number: signal.Signals, code: int
+) -> None:
+    before = files(home)
+    for namespace in ("local-primary", "local-secondary"):
+        fault(namespace, "silent")
+    with started(home, line) as process:
+        until(lambda: is_connected(process.pid), process)
+        _, err = end(process, number, code)
+    said = [one for one in err.splitlines() if number.name in one]
+    assert 1 <= len(said) <= 2, err
+    assert "a second signal leaves at once" in said[0]
+    assert_nothing_left(home, before, "journal.db-wal", "journal.db-shm")
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_before_anything_is_under_way_is_a_sentence_too(
+    home: Sbpair, number: signal.Signals, code: int
+) -> None:
+    before = files(home)
+    with started(home, "audit local") as process:
+        until(lambda: listens_to_sigterm(process.pid), process)
+        _, err = end(process, number, code)
+    assert len(err.splitlines()) <= 2, err
+    assert_nothing_left(home, before)
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_drain_that_is_stopped_can_be_continued_and_loses_nothing(
+    home: Sbpair, number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    home.python(PUT, "60")
+    there = len(waiting(home))
+    ledger = tmp_path / "ledger.jsonl"
+    with started(home, f"drain local --rate 10 --ledger {ledger} -o json") as process:
+        until(lambda: ledger.exists() and ledger.read_text(), process)
+        out, err = end(process, number, code)
+    report = json.loads(out)
+    assert (report["exit_code"], report["data"]["ended_by"]) == (code, "stop")
+    assert 0 < report["data"]["forwarded"] < 60
+    assert report["data"]["uncompleted"] == 0
+    assert sum(number.name in line for line in err.splitlines()) == 1
+    again = home("drain", "local", "--ledger", str(ledger), "--resume", "-o", "json")
+    assert (again.code, again.data["confirmed_empty"]) == (0, True)
+    assert report["data"]["forwarded"] + again.data["forwarded"] == 60
+    assert len(waiting(home)) == there + 60
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
+def waiting(home: Sbpair) -> list[dict[str, Any]]:
+    """Messages in the queue on the primary."""
+    browsed = home("peek", "local", "--primary", "--entity", "orders", "--max", "5000", "-o", "json")
+    messages: list[dict[str, Any]] = browsed.data["messages"]
+    return messages
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+@pytest.mark.parametrize(
+    "line", ["send local orders -o jsonl", "replicate send local parcels --session s --delay 0 -o jsonl"]
+)
+def test_a_signal_ends_the_wait_for_more_lines(home: Sbpair, line: str, number: signal.Signals, code: int) -> None:
+    with started(home, line) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("before the signal\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["line"] == 1
+        out, err = end(process, number, code)
+    assert out == ""
+    assert "1 accepted" in err
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_consumer_that_is_stopped_while_its_command_works_leaves_the_rest_for_the_next(
+    home: Sbpair, number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    journal, queue = f"sqlite:{tmp_path / 'j.db'}", f"consumed-{code}"
+    assert home("replicate", "provision", "local", queue).code == 0
+    lines = "".join(f"{index}\n" for index in range(5))
+    sent = home(
+        "replicate", "send", "local", queue, "--journal", journal, "--session", "s", "--delay", "0", stdin=lines
+    )
+    assert sent.code == 0, sent
+    log = tmp_path / "log"
+    consume = ("replicate", "consume", "local", queue, "--journal", journal, "--lease", "2s", "--margin", "100ms")
+    process = home.start(*consume, "--exec", f"sh -c 'cat >> {log}; echo >> {log}; sleep 0.4'", "-o", "json")
+    until(lambda: log.exists() and log.read_text().strip(), process)
+    out, _ = end(process, number, code)
+    assert json.loads(out)["exit_code"] == code
+    rest = home(*consume, "--exec", f"sh -c 'cat >> {log}; echo >> {log}'", "--until-idle", "4s", "-o", "json")
+    assert rest.code == 0, rest
+    done = log.read_text().split()
+    assert list(dict.fromkeys(done)) == ["0", "1", "2", "3", "4"]
+    assert len(done) <= 6, "at most the message at work is done again"
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_provisioning_that_is_stopped_says_what_it_has_done(
+    home: Sbpair, fault: Callable[[str, str], None], number: signal.Signals, code: int
+) -> None:
+    """What was begun is finished, and is in the operations log."""
+    known = len(home.operations)
+    fault("local-secondary", "delay:rtt=300ms")
+    with started(home, "provision local --count 40") as process:
+        until(lambda: len(home.operations) > known, process)
+        out, err = end(process, number, code)
+    home("emulator", "fault", "clear", "local-secondary")
+    assert "created" in out, "what was done is shown"
+    created = [row["queue"] for row in home.operations[known:]]
+    assert created
+    there = home("provision", "local", "--count", "40", "--dry-run", "-o", "json").data["plans"][0]["steps"]
+    missing = {step["queue"] for step in there if step["kind"] == "create"}
+    assert not missing & set(created)
+    assert len(missing) + len(created) == 30, (out, err)
+    home("cleanup", "local", "--apply", "--no-input")
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_an_emulator_takes_its_files_away(sbpair: Sbpair, number: signal.Signals, code: int) -> None:
+    (sbpair.home / "tmp").mkdir()
+    mine = Sbpair(sbpair.home, {"TMPDIR": str(sbpair.home / "tmp")})
+    before = files(mine)
+    with started(mine, "emulator --port 0") as process:
+        until(lambda: (sbpair.home / "state" / "sbpair" / "emulator.json").exists(), process)
+        end(process, number, code)
+    assert_nothing_left(mine, before)
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_demo_takes_its_files_away_also_while_it_starts(sbpair: Sbpair, number: signal.Signals, code: int) -> None:
+    (sbpair.home / "tmp").mkdir()
+    mine = Sbpair(sbpair.home, {"TMPDIR": str(sbpair.home / "tmp")})
+    before = files(mine)
+    with started(mine, "demo") as process:
+        until(lambda: list((sbpair.home / "tmp").iterdir()), process)
+        end(process, number, code)
+    assert_nothing_left(mine, before)
