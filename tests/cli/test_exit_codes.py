@@ -41,7 +41,7 @@ async def main():
         await sides.primary_admin.create_queue("orders", QueueSettings())
         for admin in (sides.primary_admin, sides.secondary_admin):
             await admin.create_queue("parcels", replicated_settings(None))
-        for primary, indexes, destination in (("local", 2, ""), ("extra", 2, "nowhere"), ("stranded", 1, "orders")):
+        for primary, indexes, destination in (("local", 2, ""), ("astray", 1, "nowhere"), ("stranded", 1, "orders")):
             for index in range(indexes):
                 path = f"{primary}-primary/x-servicebus-transfer/{index}"
                 await sides.secondary_admin.create_queue(path, DOCUMENTED_SETTINGS)
@@ -55,8 +55,8 @@ asyncio.run(main())
 
 @dataclass
 class World:
-    """A pair that is well, one with an extra queue, one with a stranded message, one whose primary is away, and three
-    of which both sides refuse, are not there, or say nothing."""
+    """A pair that is well, one with a stranded message and one with a message to nowhere, one whose primary is away, and
+    three of which both sides refuse, are not there, or say nothing."""
 
     runner: Sbpair
     faults: FaultControl
@@ -150,12 +150,12 @@ def _pairs(files: dict[str, Path], ca_file: str) -> dict[str, Any]:
         return {"primary": sides[0], "secondary": sides[1], "backlog_queues": 2, "entities": ["orders"]}
 
     here, there = side("local-primary", first), side("local-secondary", second)
-    extra, stranded = side("extra-primary", first), side("stranded-primary", first)
+    astray, stranded = side("astray-primary", first), side("stranded-primary", first)
     return {
         "right": {"primary": here, "secondary": there, "backlog_queues": 2, "entities": ["orders"]},
-        "extra": {"primary": extra, "secondary": there, "backlog_queues": 1},
+        "astray": {"primary": astray, "secondary": there, "backlog_queues": 1},
         "stranded": {"primary": stranded, "secondary": there, "backlog_queues": 1},
-        "half": {"primary": side("extra-primary", {"env": "GONE_1"}), "secondary": there, "backlog_queues": 1},
+        "half": {"primary": side("half-primary", {"env": "GONE_1"}), "secondary": there, "backlog_queues": 1},
         "refused": lost("REFUSED"),
         "gone": lost("GONE"),
         "mute": lost("MUTE"),
@@ -218,12 +218,17 @@ def test_what_is_said_to_be_proven_elsewhere_is() -> None:
 
 
 def _source(test: str) -> str:
-    """Text of a test or fixture with its decorators."""
+    """Text of a test or fixture with its decorators, and of the functions of its module that it calls."""
     file, _, name = test.partition("::")
     text = (TESTS / file).read_text(encoding="utf-8")
-    (found,) = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef) and one.name == name]
-    first = min([found.lineno, *(decorator.lineno for decorator in found.decorator_list)])
-    return "\n".join(text.splitlines()[first - 1 : found.end_lineno])
+    functions = {one.name: one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)}
+    called = {one.id for one in ast.walk(functions[name]) if isinstance(one, ast.Name)} & set(functions)
+    return "\n".join(_lines(text, functions[one]) for one in (name, *sorted(called)))
+
+
+def _lines(text: str, function: ast.FunctionDef) -> str:
+    first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+    return "\n".join(text.splitlines()[first - 1 : function.end_lineno])
 
 
 def test_what_cannot_happen_has_its_reason() -> None:
