@@ -55,7 +55,7 @@ asyncio.run(main())
 
 @dataclass
 class World:
-    """A pair that is well, one with a stranded message and one with a message to nowhere, one whose primary is away, and
+    """A pair that is well, one with a stranded message, one with a message to nowhere, one whose primary is away, and
     three of which both sides refuse, are not there, or say nothing."""
 
     runner: Sbpair
