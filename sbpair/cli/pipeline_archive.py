@@ -59,6 +59,9 @@ def archive(
     """
     if dlq and only_dlq:
         raise UsageError("--dlq means the dead-letter queues too, --only-dlq nothing else. Give one of them.")
+    from sbpair.pipeline.session import check_installed
+
+    check_installed()
     from sbpair.pipeline.archive import ArchiveRequest
 
     chosen = pair_by_name(options, pair)
@@ -84,23 +87,31 @@ def _run(
     options: Options, request: "ArchiveRequest", master: str | None, conf: list[str] | None, explain: bool
 ) -> CommandResult:
     from sbpair.pipeline.archive import archive as archive_backlog
-    from sbpair.pipeline.archive import explain_archive
+    from sbpair.pipeline.archive import explain_archive, plan_in_folder, without_work
 
-    plain = "://" not in request.into and not request.into.startswith("file:")
-    rows = _SMALL_ROWS if plain else None
+    folder = _is_folder(request.into)
+    plan = plan_in_folder(request) if folder and not explain else None
+    if plan is not None and (report := without_work(request, plan)) is not None:
+        return _result(request, report)
+    rows = _SMALL_ROWS if folder else None
     with spark_session(options, master, conf, rows=rows, name="archive") as session, JobTalk(options) as talk:
         if explain:
             text = explain_archive(session, request)
             return CommandResult("pipeline archive", {"plan": text}, text=text)
-        report = archive_backlog(session, request, tell=talk)
+        report = archive_backlog(session, request, plan=plan, tell=talk)
     return _result(request, report)
+
+
+def _is_folder(into: str) -> bool:
+    """A path, not a URI of a file system that only Spark reaches."""
+    return "://" not in into and not into.startswith("file:")
 
 
 def _import(pair: str, into: str, file: Path) -> CommandResult:
     from sbpair.pipeline.importing import import_drained
     from sbpair.pipeline.manifest import LocalStore
 
-    if "://" in into or into.startswith("file:"):
+    if not _is_folder(into):
         raise UsageError("--import writes into a folder, not a URI.")
     added = import_drained(LocalStore(Path(into)), pair, file)
     rows = sum(one.rows for one in added)

@@ -43,6 +43,9 @@ def reconcile(
       sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --ledger /data/replayed
       sbpair pipeline reconcile A B --ledger /data/replayed -o json | jq .data.counts
     """
+    from sbpair.pipeline.session import check_installed
+
+    check_installed()
     from sbpair.pipeline.reconcile import FINDINGS
     from sbpair.pipeline.reconcile import reconcile as hold_together
 

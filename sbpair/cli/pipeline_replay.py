@@ -65,6 +65,9 @@ def replay(
       sbpair pipeline replay orders --from /data/outage-2026-11 --ledger /data/replayed --rate 500
       sbpair pipeline replay --from A --from B --ledger L --where "path = 'orders' AND age < INTERVAL 1 DAY"
     """
+    from sbpair.pipeline.session import check_installed
+
+    check_installed()
     from sbpair.pipeline.replay import Dedupe, ReplayRequest, prepare
     from sbpair.pipeline.replay import replay as replay_archives
     from sbpair.pipeline.session import explained

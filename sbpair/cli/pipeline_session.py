@@ -1,30 +1,24 @@
 """What the commands of `sbpair pipeline` share: Spark's options, the open session, progress on stderr."""
 
 import os
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli.options import Options
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.render.console import can_redraw, make_console, say
+from sbpair.render.console import say
+from sbpair.render.progress import Shown
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from sbpair.pipeline.executors import PairByName
     from sbpair.pipeline.progress import JobProgress
     from sbpair.pipeline.session import Session
-
-LINE_EVERY_SECONDS = 10.0
 
 MasterOption = Annotated[
     str | None,
@@ -93,41 +87,22 @@ def pair_by_name(options: Options, pair: str | None) -> "PairByName":
     return PairByName.load(pair, options.config)
 
 
-class JobTalk:
-    """Progress of Spark jobs: a bar on a terminal, one plain line every ten seconds elsewhere, nothing when quiet."""
+class JobTalk(Shown):
+    """Progress of Spark jobs."""
 
     def __init__(self, options: Options) -> None:
-        self._quiet, self._verbose = options.quiet, options.verbose
-        self._last_line = time.monotonic()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        if not options.quiet and can_redraw(sys.stderr):
-            self._bar, self._task = _make_bar(color=not options.no_color)
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        super().__init__("Spark", forecast=False, quiet=options.quiet, color=not options.no_color)
+        self._verbose = options.verbose and not options.quiet
 
     def say(self, text: str) -> None:
         """A step that has no tasks to count."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=text, total=None)
-        elif self._verbose:
+        if not self.redraw(completed=0, total=None, description=text) and self._verbose:
             say(text)
 
     def __call__(self, progress: "JobProgress") -> None:
-        if self._bar is not None and self._task is not None:
-            total = progress.total or None
-            self._bar.update(self._task, description=progress.label, completed=progress.done, total=total)
-        elif not self._quiet and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
-            self._last_line = time.monotonic()
+        total = progress.total or None
+        shown = self.redraw(completed=progress.done, total=total, description=progress.label)
+        if not shown and self.line_is_due():
             say(line_of(progress))
 
 
@@ -136,11 +111,3 @@ def line_of(progress: "JobProgress") -> str:
     tasks = f"{progress.done:,} of {progress.total:,} tasks" if progress.total else "planning"
     failed = f"; {progress.failed} attempt(s) failed and run again" if progress.failed else ""
     return f"{progress.label}: {tasks}, {format_duration(round(progress.seconds))}{failed}"
-
-
-def _make_bar(*, color: bool) -> "tuple[Progress, TaskID]":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=make_console(color=color, stderr=True), transient=True)
-    return bar, bar.add_task("Spark", total=None)

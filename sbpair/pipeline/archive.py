@@ -103,8 +103,16 @@ def open_store(spark: "SparkSession", uri: str) -> Store:
     return HadoopStore(spark, uri)
 
 
-def plan_archive(request: ArchiveRequest, manifest: Manifest) -> tuple[list[Span], list[Span]]:
-    """What lies in the queues now, and which of it is not archived yet.
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """What lies in the queues, and which of it is not archived yet."""
+
+    present: tuple[Span, ...]
+    missing: tuple[Span, ...]
+
+
+def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
+    """Look into the queues.
 
     Raises:
         ServiceError: the secondary cannot be browsed.
@@ -115,12 +123,12 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> tuple[list[Span
     with Connection.to(request.pair, "secondary") as connection:
         present = find_spans(connection, sources, first=request.first, last=request.last)
         covers = valid_covers(connection, request.pair.name, present, manifest)
-    missing = [
+    missing = (
         part
         for span, covered in zip(present, covers, strict=True)
         for part in uncovered(span, [one.span for one in covered])
-    ]
-    return present, missing
+    )
+    return ArchivePlan(tuple(present), tuple(missing))
 
 
 def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manifest: Manifest) -> list[list[Covered]]:
@@ -149,26 +157,51 @@ def _outdated(covered: Covered, number: int, enqueued_ms: int) -> bool:
     return covered.newest_ms is not None and covered.last >= number and covered.newest_ms < enqueued_ms
 
 
-def archive(session: "Session", request: ArchiveRequest, *, tell: Tell | None = None) -> ArchiveReport:
-    """Carry out a request. Raises SbpairError; what was committed before it stays."""
+def plan_in_folder(request: ArchiveRequest) -> ArchivePlan:
+    """The plan for an archive in a folder, which takes no Spark; raises as `plan_archive`."""
+    return plan_archive(request, LocalStore(Path(request.into)).manifest())
+
+
+def without_work(request: ArchiveRequest, plan: ArchivePlan) -> "ArchiveReport | None":
+    """The report of a run that has nothing to do, or only shows what there is to do; None if Spark is needed."""
+    nothing = not plan.missing and not (request.take and plan.present)
+    if not nothing and not request.dry_run:
+        return None
+    store = LocalStore(Path(request.into))
+    if not request.dry_run:
+        vacuum(store, now=time.time())
+    report = ArchiveReport(store.uri, _new_run(), plan.missing, dry_run=request.dry_run)
+    report.total_rows = store.manifest().rows
+    return report
+
+
+def archive(
+    session: "Session", request: ArchiveRequest, *, plan: ArchivePlan | None = None, tell: Tell | None = None
+) -> ArchiveReport:
+    """Carry out a request, by a plan that was made for it before or a new one. Raises SbpairError; what was committed
+    before it stays."""
     began = time.monotonic()
     store = open_store(session.spark, request.into)
-    report = ArchiveReport(store.uri, uuid.uuid4().hex[:12], dry_run=request.dry_run)
-    present, missing = plan_archive(request, store.manifest())
-    report.spans = tuple(missing)
+    report = ArchiveReport(store.uri, _new_run(), dry_run=request.dry_run)
+    found = plan if plan is not None else plan_archive(request, store.manifest())
+    report.spans = found.missing
     if not request.dry_run:
-        _Run(session, request, store, report, tell).carry_out(present, missing)
+        _Run(session, request, store, report, tell).carry_out(found)
     report.total_rows = store.manifest().rows
     report.seconds = time.monotonic() - began
     return report
 
 
+def _new_run() -> str:
+    return uuid.uuid4().hex[:12]
+
+
 def explain_archive(session: "Session", request: ArchiveRequest) -> str:
     """What a run would cover, and how Spark would carry it out."""
     store = open_store(session.spark, request.into)
-    _, missing = plan_archive(request, store.manifest())
+    plan = plan_archive(request, store.manifest())
     planned = _Run(session, request, store, ArchiveReport(store.uri, "explained"), None)
-    return explained(planned.source(missing).load())
+    return explained(planned.source(plan.missing).load())
 
 
 class _Run:
@@ -180,14 +213,14 @@ class _Run:
         self._session, self._request, self._store = session, request, store
         self._report, self._tell = report, tell
 
-    def carry_out(self, present: Sequence[Span], missing: Sequence[Span]) -> None:
+    def carry_out(self, plan: ArchivePlan) -> None:
         if self._request.take:
-            self._settle(present, "Completing what an earlier run archived")
-            for part in _rounds(missing, self._request.round_messages):
+            self._settle(plan.present, "Completing what an earlier run archived")
+            for part in _rounds(plan.missing, self._request.round_messages):
                 self._add(part)
                 self._settle(part, "Completing")
-        elif missing:
-            self._add(missing)
+        elif plan.missing:
+            self._add(plan.missing)
         if self._request.compact:
             self._report.compacted = compact(self._store, self._session, self._report.run)
         vacuum(self._store, now=time.time())

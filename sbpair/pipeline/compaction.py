@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, Store, append
+from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.schemas import arrow_schema, message_schema
-from sbpair.pipeline.units import ROW_GROUP_ROWS, file_metadata, folder_of, put_in_place
+from sbpair.pipeline.units import ROW_GROUP_ROWS, file_metadata, folder_of
 
 if TYPE_CHECKING:
     from sbpair.pipeline.session import Session

@@ -36,6 +36,9 @@ class ArchiveError(SbpairError):
     code = "archive"
 
 
+RUN_AGAIN = "Everything that was committed before stays. When it can be written, run the same command again."
+
+
 class ReplayError(SbpairError):
     """A replay that cannot be carried out as asked."""
 

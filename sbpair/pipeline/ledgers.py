@@ -1,7 +1,7 @@
 """Every ledger as one DataFrame (`schemas.OUTCOME_COLUMNS`): those of drains and syphons, and those of replays.
 
-A drain's ledger is a file of JSON Lines, one per message. A replay's is a folder: `folded/*/` holds Parquet, and
-`*.jsonl` what has not been folded yet, because the replay runs or was killed.
+A drain's ledger is a file of JSON Lines, one per message. A replay's is a folder: `folded` holds Parquet, files and
+whole folders of them, and `*.jsonl` what has not been folded yet, because its task runs or broke down.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.pipeline.journal import FOLDED, KEY_NAMES
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.schemas import OUTCOME_COLUMNS, struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FOLDED = "folded"
 LINE_COLUMNS = (
     ("queue", "string"),
     ("dead_letter", "boolean"),
@@ -31,7 +31,7 @@ LINE_COLUMNS = (
     ("attempts", "int"),
     ("time", "timestamp"),
 )
-LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
+LEDGER_KEY = KEY_NAMES
 
 
 def read_ledgers(spark: "SparkSession", paths: Sequence[str]) -> "DataFrame":
@@ -80,8 +80,9 @@ def has_lines(folder: Path) -> bool:
 
 
 def _files_of(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Journals, and folders of Parquet that are complete."""
-    folded = (path for path in (folder / FOLDED).glob("*") if (path / "_SUCCESS").exists())
+    """Journals, and Parquet that is complete."""
+    visible = [path for path in (folder / FOLDED).glob("*") if not path.name.startswith(".")]
+    folded = [path for path in visible if path.suffix == ".parquet" or (path / "_SUCCESS").exists()]
     return sorted(folder.glob("*.jsonl")), sorted(folded)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from sbpair.core.errors import UsageError
 from sbpair.core.plain import from_plain
 from sbpair.core.wording import quoted
-from sbpair.pipeline.errors import ArchiveError
+from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.schemas import SCHEMA_VERSION
 from sbpair.pipeline.spans import Span
@@ -210,18 +210,18 @@ class LocalStore:
         temporary = folder / f".{_name(commit.number)}.{os.getpid()}-{os.urandom(4).hex()}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as file:
-                file.write(commit.to_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
             try:
+                with temporary.open("xb") as file:
+                    file.write(commit.to_json().encode())
+                    file.flush()
+                    os.fsync(file.fileno())
                 os.link(temporary, folder / _name(commit.number))
             except FileExistsError:
                 return False
             finally:
-                temporary.unlink()
+                temporary.unlink(missing_ok=True)
         except OSError as error:
-            raise ArchiveError(f"Cannot write into the archive {self.root}: {error}.") from error
+            raise ArchiveError(f"Cannot write into the archive {self.root}: {error}.", hint=RUN_AGAIN) from error
         return True
 
     def location(self, relative: str) -> str:

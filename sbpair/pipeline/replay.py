@@ -19,8 +19,8 @@ from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import TtlMode
 from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.executors import PairByName
-from sbpair.pipeline.journal import the_only_run
-from sbpair.pipeline.ledgers import FOLDED, LEDGER_KEY, fold, has_lines, replay_ledger
+from sbpair.pipeline.journal import FOLDED, the_only_run
+from sbpair.pipeline.ledgers import LEDGER_KEY, fold, has_lines, replay_ledger
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
 

@@ -1,15 +1,16 @@
 """Archives spans where the task runs: browse, write Parquet with PyArrow, tell the driver about the files.
 
 Four times as fast as rows going through the JVM into its Parquet writer. A file is written under a temporary name and
-renamed; its name follows from the run and the span, so that a task that runs again replaces what it wrote before. A
-file counts only when the driver has put it into the manifest.
+renamed. Every attempt of a task writes files of its own: one that was given up and still runs may find less in the
+queue than the one that counts, and must not replace what that wrote. A file counts only when the driver has put it into
+the manifest; the others are removed by a later run.
 
 The archive's folder has to be one that every executor and the driver see.
 """
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +21,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sbpair.core.errors import UsageError
-from sbpair.pipeline.errors import ArchiveError, marking_errors
+from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, marking_errors
 from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.reader import SpanPartition
 from sbpair.pipeline.rows import message_row, to_batch
 from sbpair.pipeline.schemas import MESSAGE_COLUMNS, SCHEMA_VERSION, UNIT_COLUMNS, arrow_schema
@@ -104,10 +106,11 @@ class UnitFiles:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        for day in self._open.values():
+        try:
             if kind is None:
-                self.written.append(day.finish())
-            else:
+                self.written = [day.finish() for day in self._open.values()]
+        finally:
+            for day in self._open.values():
                 day.discard()
 
     def add(self, rows: list[tuple[Any, ...]]) -> None:
@@ -145,10 +148,10 @@ class _DayFile:
 
         kind = "dead-" if span.dead_letter else ""
         self._facts = pair, span.queue, span.dead_letter, date
-        name = f"{kind}{span.first:020d}-{span.last:020d}-{run}.parquet"
+        name = f"{kind}{span.first:020d}-{span.last:020d}-{run}-{os.urandom(4).hex()}.parquet"
         self._relative = f"{folder_of(pair, span.queue, date)}/{name}"
         self._final = root / self._relative
-        self._temporary = self._final.with_name(f".{self._final.name}.{os.getpid()}-{os.urandom(4).hex()}")
+        self._temporary = self._final.with_name(f".{name}")
         self._schema = arrow_schema().with_metadata(file_metadata())
         self._rows: list[tuple[Any, ...]] = []
         self._buffered = 0
@@ -192,21 +195,10 @@ class _DayFile:
         return self._relative, pair, queue, dead_letter, date, self._count, size, *self._numbers, first, last
 
     def discard(self) -> None:
-        self._writer.close()
+        """Leave nothing of it behind, unless it was finished."""
+        with suppress(OSError):  # a full disk does not take the file's end either
+            self._writer.close()
         self._temporary.unlink(missing_ok=True)
-
-
-def put_in_place(temporary: Path, final: Path) -> None:
-    """Rename a file that is safely on disk, folder entry included."""
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    temporary.replace(final)
-    if os.name != "nt":
-        folder = os.open(final.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 @contextmanager
@@ -215,4 +207,4 @@ def _as_archive_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArchiveError(f"Cannot write {path}: {error}.") from error
+        raise ArchiveError(f"Cannot write {path}: {error}.", hint=RUN_AGAIN) from error

@@ -20,6 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,18 @@ from sbpair.core.errors import (
 from sbpair.core.rewrite import TtlMode, for_primary
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, PairByName, patiently
-from sbpair.pipeline.journal import FORWARDED, PING, REFUSED, Journal, Key, Sent, digest_text, done_by
+from sbpair.pipeline.journal import (
+    FORWARDED,
+    PING,
+    REFUSED,
+    Journal,
+    Key,
+    Sent,
+    digest_text,
+    done_by,
+    drop_locks,
+    the_only_attempt,
+)
 from sbpair.pipeline.source_options import known_options, truth
 
 if TYPE_CHECKING:
@@ -153,24 +165,28 @@ class ReplayWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         partition, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
         ledger, run, only_run = self.options.ledger, self.options.run, self.options.only_run
-        with marking_errors():
+        with marking_errors(), nullcontext() if ledger is None else the_only_attempt(ledger, run, partition):
             done = done_by(ledger, run, partition) if ledger is not None else set()
             journal = None if ledger is None else Journal(ledger, run, partition, attempt, only_run=only_run)
-            try:
-                with Connection.to(self.pair, "primary") as connection:
-                    sending = _Sending(connection, journal, self.options, done)
-                    try:
-                        for batch in iterator:
-                            sending.take(batch)
-                        sending.flush()
-                    finally:
-                        sending.join()
-            finally:
+            with closing(journal) if journal is not None else nullcontext():
+                tally = self._send_all(iterator, journal, done)
                 if journal is not None:
-                    journal.close()
-        return ReplayMessage(sending.tally)
+                    journal.finish()
+        return ReplayMessage(tally)
+
+    def _send_all(self, iterator: Iterator["pa.RecordBatch"], journal: Journal | None, done: set[Key]) -> Tally:
+        with Connection.to(self.pair, "primary") as connection:
+            sending = _Sending(connection, journal, self.options, done)
+            try:
+                for batch in iterator:
+                    sending.take(batch)
+                sending.flush()
+            finally:
+                sending.join()
+        return sending.tally
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._drop_locks()
         if self.options.report is None:
             return
         total = Tally()
@@ -181,6 +197,11 @@ class ReplayWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back; the ledger has what was sent."""
+        self._drop_locks()
+
+    def _drop_locks(self) -> None:
+        if self.options.ledger is not None:
+            drop_locks(self.options.ledger, self.options.run)
 
 
 def read_tally(path: Path) -> Tally:

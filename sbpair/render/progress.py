@@ -1,10 +1,10 @@
-"""Progress of a long move on stderr: a bar on a terminal, one plain line every ten seconds elsewhere."""
+"""Progress of long work on stderr: a bar on a terminal, one plain line every ten seconds elsewhere."""
 
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
@@ -17,7 +17,49 @@ LINE_EVERY_SECONDS = 10.0
 STALLED_SECONDS = 60.0
 
 
-class MoveProgress:
+class Shown:
+    """How far something is, on stderr while the context is open; nothing when `quiet`.
+
+    `forecast`: the bar tells the time that is left, else the time that has passed.
+    """
+
+    def __init__(
+        self, title: str, *, forecast: bool, quiet: bool, color: bool, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._quiet, self._now = quiet, now
+        self._last_line = now()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        if not quiet and can_redraw(sys.stderr):
+            self._bar, self._task = _make_bar(title, forecast=forecast, color=color)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def redraw(self, *, completed: int, total: int | None, **more: Any) -> bool:
+        """Whether there is a bar, which then shows this; `more` as rich's `Progress.update` takes it."""
+        if self._bar is None or self._task is None:
+            return False
+        self._bar.update(self._task, completed=completed, total=total, **more)
+        return True
+
+    def line_is_due(self) -> bool:
+        """Whether it is time for a line where there is no bar; asked once for each."""
+        if self._bar is not None or self._quiet or self._now() - self._last_line < LINE_EVERY_SECONDS:
+            return False
+        self._last_line = self._now()
+        return True
+
+
+class MoveProgress(Shown):
     """An observer that shows how far a drain or syphon is: done, total as counted, rate, time left.
 
     `talk` gets every event after it was counted. With `quiet` nothing is shown.
@@ -32,26 +74,12 @@ class MoveProgress:
         talk: Callable[[events.Event], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._title, self._quiet, self._talk, self._now = title, quiet, talk, now
+        super().__init__(title, forecast=True, quiet=quiet, color=color, now=now)
+        self._title, self._talk = title, talk
         self._totals: dict[str, int] = {}
         self.done = 0
         self.size_bytes = 0
-        self._began = self._last_line = self._last_move = now()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        if not quiet and can_redraw(sys.stderr):
-            self._bar, self._task = _make_bar(title, color)
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._began = self._last_move = now()
 
     @property
     def total(self) -> int | None:
@@ -77,11 +105,7 @@ class MoveProgress:
         self._last_move = self._now()
 
     def _show(self) -> None:
-        now = self._now()
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.done, total=self.total)
-        elif not self._quiet and now - self._last_line >= LINE_EVERY_SECONDS:
-            self._last_line = now
+        if not self.redraw(completed=self.done, total=self.total) and self.line_is_due():
             say(self.line())
 
     def line(self) -> str:
@@ -99,9 +123,17 @@ class MoveProgress:
         return text
 
 
-def _make_bar(title: str, color: bool) -> "tuple[Progress, TaskID]":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _make_bar(title: str, *, forecast: bool, color: bool) -> "tuple[Progress, TaskID]":
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    clock = TimeRemainingColumn() if forecast else TimeElapsedColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), clock)
     bar = Progress(*columns, console=make_console(color=color, stderr=True), transient=True)
     return bar, bar.add_task(title, total=None)

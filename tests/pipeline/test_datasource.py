@@ -90,9 +90,10 @@ def test_an_error_in_a_worker_comes_home_as_what_it_was(spark: "SparkSession", s
     assert error.message == "Pair 'shop' has backlog queues 0 to 2; there is no 7."
 
 
-def test_rows_can_be_written_home(spark: "SparkSession", stage: Stage) -> None:
+def test_rows_can_be_written_home_and_a_row_that_comes_again_is_left_out(spark: "SparkSession", stage: Stage) -> None:
     stage.divert(messages(30, sessions=2))
-    load(spark, stage).write.format("sbpair-backlog").mode("append").options(**stage.options).save()
+    twice = load(spark, stage).selectExpr("*", "explode(array(1, 2)) AS again").drop("again")
+    twice.write.format("sbpair-backlog").mode("append").options(**stage.options).save()
     assert sorted(one.message_id or "" for one in stage.at_home()) == sorted(f"m-{number}" for number in range(30))
 
 

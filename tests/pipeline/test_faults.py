@@ -1,11 +1,17 @@
 """Executors killed, tasks run again, connections cut while messages are archived, taken, replayed: nothing is lost."""
 
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sbpair.core.rewrite import compose
 from sbpair.pipeline.archive import read_archives
+from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.journal import read_lines
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reconcile import ReconcileReport, reconcile
@@ -63,11 +69,7 @@ def test_workers_killed_while_completing_what_was_taken(session: Session, stage:
         stage.emulator.faults("shop-neu").add(f"expire-locks:entity={backlog(queue)},lock=3s")
     stage.emulator.faults("shop-neu").add("delay:rtt=40ms")
 
-    def some_completed() -> bool:
-        queues = (stage.emulator.namespace("shop-neu").get_queue(backlog(queue)) for queue in range(QUEUES))
-        return any(queue is not None and queue.counts().active < EACH for queue in queues)
-
-    with meanwhile(some_completed, kill_python_workers) as killed:
+    with meanwhile(lambda: stage.active_in_backlog() < len(sent), kill_python_workers) as killed:
         report = stage.archive(session, take=True)
     assert killed[0] > 0  # type: ignore[operator]
     assert report.left == {}
@@ -142,3 +144,46 @@ def test_a_replay_that_breaks_down_goes_on_where_it_stopped(session: Session, st
     assert (len(arrived), set(arrived)) == (len(sent), sent)
     assert reconciled(session, stage).findings == 0
     assert LocalStore(stage.folder / "archive").manifest().rows == len(sent)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A file system of a size (`512k`), which grows when it is asked for again."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+
+    def sized(size: str) -> Path:
+        again = "remount," if folder.is_mount() else ""
+        asked = ["mount", "-t", "tmpfs", "-o", f"{again}size={size}", "tmpfs", str(folder)]
+        mounted = subprocess.run(asked, capture_output=True, text=True)
+        if mounted.returncode:
+            pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+        return folder
+
+    try:
+        yield sized
+    finally:
+        if folder.is_mount():
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_under_the_archive(session: Session, stage: Stage, small_disk: Callable[[str], Path]) -> None:
+    """Rounds of 100 messages of 2 KB: the first ones find room and are completed, one does not and stays queued."""
+    bodies = Random(1)
+    sent = [compose(body=bodies.randbytes(2_000), message_id=f"m-{number}") for number in range(500)]
+    stage.divert(sent)
+    disk = small_disk("600k")
+    into = str(disk / "archive")
+    with pytest.raises(ArchiveError, match="Cannot write") as raised:
+        stage.archive(session, into=into, take=True, round_messages=100)
+    assert "No space left" in raised.value.message
+    left = {one.message_id for one in stage.browse("secondary", backlog(0))}
+    archived = LocalStore(disk / "archive").manifest()
+    assert len(left) == 500 - archived.rows < 500
+    assert list((disk / "archive").rglob(".*")) == []
+    small_disk("8m")
+    report = stage.archive(session, into=into, take=True, round_messages=100)
+    assert (report.rows, report.settled) == (len(left), len(left))
+    assert stage.in_backlog() == 0
+    found = [row[0] for row in read_archives(session.spark, [into]).select("message_id").collect()]
+    assert sorted(found) == sorted(f"m-{number}" for number in range(500))

@@ -85,6 +85,14 @@ def test_the_digest_is_of_what_the_sender_wrote() -> None:
     assert content_digest(delivered(0, b"one")) != content_digest(delivered(0, b"one", b"other"))
 
 
+def test_a_message_of_which_a_section_cannot_be_read_has_a_digest_all_the_same() -> None:
+    """By it the message is known again when it is to be completed in its queue."""
+    payload = b"\x00\x53\x73\xc0\x03\x01\xa1\x09" + sections.build(data=b"x")
+    row = row_of(payload)
+    assert row["unreadable"]
+    assert row["digest"] == content_digest(payload) is not None
+
+
 def test_every_amqp_type_is_named_and_shown() -> None:
     assert typed_text(True) == {"type": "boolean", "value": "true"}
     assert typed_text(Ubyte(3)) == {"type": "ubyte", "value": "3"}

@@ -1,0 +1,55 @@
+"""Synchronous code at a namespace: pages in order, several queues at a time, errors as they are."""
+
+import asyncio
+
+import pytest
+
+from sbpair.core.errors import EntityNotFoundError
+from sbpair.pipeline.executors import PAGE_MESSAGES, Connection, side_by_side
+from sbpair.pipeline.reader import find_spans
+from sbpair.pipeline.spans import Span
+from tests.pipeline.stage import QUEUES, Stage, backlog, messages
+
+
+def test_pages_come_in_order_and_end_with_the_span(stage: Stage) -> None:
+    count = 2 * PAGE_MESSAGES + 100
+    stage.divert(messages(count))
+    with Connection.to(stage.pair, "secondary") as connection:
+        pages = list(connection.browse(Span(backlog(0), False, 1, count - 10)))
+        beyond = list(connection.browse(Span(backlog(0), False, count - 5, count + 1_000)))
+    assert [len(page) for page in pages] == [PAGE_MESSAGES, PAGE_MESSAGES, 90]
+    assert [one.sequence_number for page in pages for one in page] == list(range(1, count - 9))
+    assert [one.sequence_number for page in beyond for one in page] == list(range(count - 5, count + 1))
+
+
+def test_a_browse_that_is_given_up_leaves_the_connection_usable(stage: Stage) -> None:
+    stage.divert(messages(2 * PAGE_MESSAGES))
+    with Connection.to(stage.pair, "secondary") as connection:
+        for _ in connection.browse(Span(backlog(0), False, 1, 2 * PAGE_MESSAGES)):
+            break
+        spans = find_spans(connection, [(backlog(queue), False) for queue in range(QUEUES)])
+    assert spans == [Span(backlog(0), False, 1, 2 * PAGE_MESSAGES)]
+
+
+def test_an_error_of_the_namespace_is_raised_as_it_is(stage: Stage) -> None:
+    with Connection.to(stage.pair, "secondary") as connection, pytest.raises(EntityNotFoundError):
+        next(connection.browse(Span("no-such-queue", False, 1, 10)))
+
+
+async def test_the_first_error_ends_what_runs_beside_it() -> None:
+    ended = []
+
+    async def work(number: int) -> int:
+        if number == 3:
+            raise EntityNotFoundError("gone")
+        try:
+            await asyncio.sleep(60 if number > 3 else 0)
+        except asyncio.CancelledError:
+            ended.append(number)
+            raise
+        return number
+
+    with pytest.raises(EntityNotFoundError):
+        await side_by_side(work, range(1, 6))
+    assert ended == [4, 5]
+    assert await side_by_side(work, (1, 2)) == [1, 2]
