@@ -10,6 +10,7 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.outcome import Exit
+from sbpair.core.wording import scrub
 from sbpair.render.console import write_atomically
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import HOW_TO_CONFIGURE, environment_names, json_schema, remember_default_pair
@@ -103,4 +104,7 @@ def use(
 
 
 def _shown(value: Any) -> Any:
+    """A value as it may be shown: a key that was put where no secret belongs stays unseen."""
+    if isinstance(value, str):
+        return scrub(value)
     return list(value) if isinstance(value, tuple) else value

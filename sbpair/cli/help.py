@@ -67,8 +67,8 @@ With a key instead of an identity (a secret is never written into the file):
 
         secondary: {connection_string: {env: CONTOSO_NEU}}
 
-A connection string with EntityPath is for that one entity, as it is for the Azure SDKs: enough to send to a queue of the
-primary, not for the backlog queues.
+A connection string with EntityPath is for that one entity, as it is for the Azure SDKs: enough to send to a queue of
+the primary, not for the backlog queues.
 
 Without any file: SBPAIR_PRIMARY_CONNECTION_STRING and SBPAIR_SECONDARY_CONNECTION_STRING make a pair. The pair `local`
 means the namespaces of a running `sbpair emulator`. See also: sbpair config show, sbpair config schema.

@@ -3,7 +3,7 @@
 import re
 
 _SECRETS = (
-    re.compile(r"(SharedAccessKey\s*=\s*)[^;\s'\"]+", re.IGNORECASE),
+    re.compile(r"((?:SharedAccess|Account)Key\s*=\s*)[^;\s'\"]+", re.IGNORECASE),
     re.compile(r"(SharedAccessSignature\s+)\S.*?(?=;|'|\"|$)", re.IGNORECASE),
     re.compile(r"(\bsig=)[^&\s;'\"]+", re.IGNORECASE),
     re.compile(r"(\bBearer\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE),

@@ -1,7 +1,10 @@
 """Canaries: keys and signatures planted in environment, files and configuration never come out anywhere."""
 
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,8 @@ SIGNED = (
     "Endpoint=sb://127.0.0.1:1;SharedAccessSignature=SharedAccessSignature sr=sb%3a%2f%2f127.0.0.1&sig={}"
     "&se=9999999999&skn=Root;UseDevelopmentEmulator=true"
 )
+PASTED = DEAD.replace("127.0.0.1:1", "contoso.servicebus.invalid").format(CANARY)
+ACCOUNT = f"AccountEndpoint=https://127.0.0.1:1/;AccountKey={CANARY};"
 FORMATS = ("table", "json", "jsonl", "yaml", "tsv", "markdown", "prometheus", "nagios", "github", "junit", "html")
 
 
@@ -47,6 +52,7 @@ def planted(local: Sbpair) -> Iterator[Sbpair]:
         "WRONG": re.sub("SharedAccessKey=[^;]*", f"SharedAccessKey={CANARY}", text),
         "DEAD": DEAD.format(CANARY),
         "HALVED": f"{CANARY};Endpoint=sb://x",
+        "SBPAIR_COSMOS_KEY": CANARY,
     }
     yield replace(local, environ=secrets)
 
@@ -83,15 +89,99 @@ COMMANDS = (
     "send {pair} orders --file line --timeout 2s",
     "status {pair} --timeout 2s",
     "cost {pair}",
+    "doctor {pair} --timeout 2s",
+    "replicate provision {pair} parcels --journal sqlite:journal.db",
+    "replicate send {pair} parcels --file line --session s --journal sqlite:journal.db --timeout 2s",
+    "replicate consume {pair} parcels --journal sqlite:journal.db --exec true --until-idle 1s",
 )
+HOW = {
+    "local": ("--verbose",),
+    "wrong": ("--verbose", "--log-format", "json"),
+    "signed": ("--verbose", "-o", "json"),
+    "dead": ("--verbose", "--log-format", "json", "-o", "json"),
+}
+"""Pairs, and how much their commands are asked to say."""
 
 
-@pytest.mark.parametrize("pair", ["local", "wrong", "signed"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_lets_a_key_out(planted: Sbpair, pair: str, command: str) -> None:
-    runs = [planted(*command.format(pair=pair).split(), "--verbose")]
-    assert_silent(planted, *runs)
-    assert not [ran for ran in runs if "Traceback" in ran.stderr]
+SLOW = {("send", "signed"), ("send", "dead")}
+"""The pairing waits a minute for its secondary."""
+
+
+@pytest.mark.parametrize(
+    ("command", "pair"),
+    [(command, pair) for command in COMMANDS for pair in HOW if (command.split()[0], pair) not in SLOW],
+)
+def test_no_command_lets_a_key_out(planted: Sbpair, command: str, pair: str) -> None:
+    ran = planted(*command.format(pair=pair).split(), *HOW[pair])
+    assert_silent(planted, ran)
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "replicate status --journal sqlite:journal.db",
+        "replicate status --journal cosmos:https://127.0.0.1:1/db/container",
+        "replicate send local parcels --file line --session s --journal cosmos:http://127.0.0.1:1/db/container",
+        "replicate consume local parcels --exec true --until-idle 1s --journal cosmos:https://127.0.0.1:1/db/c",
+    ],
+)
+@pytest.mark.parametrize("how", [("-v",), ("-v", "--log-format", "json", "-o", "json")])
+def test_no_journal_lets_its_key_out(planted: Sbpair, line: str, how: tuple[str, ...]) -> None:
+    ran = planted(*line.split(), "--timeout", "2s", *how)
+    assert ran.code in (0, 1, 3, 5, 6), ran
+    assert_silent(planted, ran)
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("audit", PASTED),
+        ("--config", PASTED, "audit"),
+        ("peek", "local", "--queue", PASTED),
+        ("audit", "--check", PASTED),
+        ("ping", "local", PASTED),
+        ("send", "local", PASTED),
+        ("drain", "local", "--to", PASTED),
+        ("emulator", "--namespace", PASTED),
+        ("config", "use", PASTED),
+        ("replicate", "status", "--journal", ACCOUNT),
+        ("replicate", "status", "--journal", f"cosmos:{ACCOUNT}"),
+        (PASTED,),
+    ],
+)
+def test_a_connection_string_in_the_wrong_place_is_not_repeated(planted: Sbpair, arguments: tuple[str, ...]) -> None:
+    ran = planted(*arguments, stdin="")
+    assert ran.code == 2
+    assert_silent(planted, ran, planted(*arguments, "-v", "--log-format", "json", stdin=""))
+
+
+@pytest.mark.parametrize("name", ["NAMESPACE", "CA_FILE", "AUTH", "MANAGEMENT_URL", "TRANSPORT"])
+def test_a_connection_string_in_the_wrong_variable_is_not_repeated(planted: Sbpair, name: str) -> None:
+    alone = replace(planted, environ={f"SBPAIR_PRIMARY_{name}": PASTED, "SBPAIR_PAIR": "local"})
+    assert_silent(planted, *(alone(*line.split(), "-v") for line in ("config show", "config show -o json", "audit")))
+
+
+def test_the_emulator_logs_neither_its_keys_nor_those_it_refuses(planted: Sbpair) -> None:
+    """It prints its connection strings on stdout because it is asked to; nothing else has them."""
+    process = planted.start("emulator", "--port", "0", "-v", "--log-format", "json", "--data-dir", "kept")
+    assert process.stdout is not None
+    strings = dict(process.stdout.readline().rstrip("\n").split("\t") for _ in range(2))
+    keys = {name: text.partition("SharedAccessKey=")[2].partition(";")[0] for name, text in strings.items()}
+    endpoint = strings["local-secondary"].partition(";")[0]
+    refused = f"{endpoint};SharedAccessKeyName=Root;SharedAccessKey={CANARY};UseDevelopmentEmulator=true"
+    alone = replace(planted, environ=dict.fromkeys(("SBPAIR_PRIMARY_CONNECTION_STRING", "WRONG"), refused))
+    try:
+        for line in ("peek wrong --timeout 2s", "provision wrong", "ping wrong -c 1 --timeout 2s"):
+            ran = alone(*line.split(), "-v")
+            assert keys["local-secondary"] not in ran.stdout + ran.stderr
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=30)
+    assert log
+    for text in (*keys.values(), *CANARIES):
+        assert text not in log
 
 
 @pytest.mark.parametrize("pair", ["ruined", "halved", "dead"])
@@ -107,8 +197,17 @@ def test_no_output_format_lets_a_key_out(planted: Sbpair) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
-def test_no_key_is_in_the_list_of_processes(planted: Sbpair) -> None:
-    process = planted.start("syphon", "dead")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "syphon dead",
+        "send wrong orders",
+        "replicate consume local parcels --journal sqlite:journal.db --exec true",
+        "emulator --port 0",
+    ],
+)
+def test_no_key_is_in_the_list_of_processes(planted: Sbpair, line: str) -> None:
+    process = planted.start(*line.split(), stdin=subprocess.PIPE)
     try:
         for _ in range(20):
             seen = b"".join(
@@ -130,9 +229,6 @@ def test_a_traceback_for_those_who_ask_has_no_values(planted: Sbpair) -> None:
         "import sbpair.cli.config as c; c.load_settings = broken\n"
         "sys.exit(e.run(['config', 'show', '--verbose']))\n"
     )
-    import subprocess
-    import sys
-
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=planted.variables(), cwd=planted.home
     )
@@ -140,3 +236,16 @@ def test_a_traceback_for_those_who_ask_has_no_values(planted: Sbpair) -> None:
     assert "Traceback" in done.stderr
     assert CANARY not in done.stderr.replace(code, "")
     assert "Secret(***)" in done.stderr
+
+
+def test_what_travels_to_executors_names_secrets_and_holds_none(planted: Sbpair) -> None:
+    code = (
+        "import pickle, sys; from pathlib import Path\n"
+        "from sbpair.pipeline.executors import PairByName\n"
+        "Path(sys.argv[1]).write_bytes(b''.join(pickle.dumps(PairByName.load(name, None)) for name in sys.argv[2:]))\n"
+    )
+    planted.python(code, "travelling", "local", "wrong", "signed", "dead")
+    assert_silent(planted)
+    travelling = (planted.home / "travelling").read_bytes()
+    assert b"WRONG" in travelling
+    assert pickle.loads(travelling).name == "local"
