@@ -30,6 +30,14 @@ def descendants(ancestor: int) -> dict[int, str]:
     return found
 
 
+def has_open(process: int, path: Path) -> bool:
+    """Whether a process has the file open."""
+    try:
+        return any(entry.readlink() == path for entry in (Path("/proc") / str(process) / "fd").iterdir())
+    except OSError:
+        return False  # it has ended meanwhile
+
+
 def kill_python_workers() -> int:
     """Kill the Python workers of this process's Spark (not the daemon that makes them); how many there were."""
     mine = {process for process, command in descendants(os.getpid()).items() if "pyspark.daemon" in command}
