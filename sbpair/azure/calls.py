@@ -20,7 +20,7 @@ WRITE: Final = {"retry_total": 0}
 """Options of a create or delete: sent twice it can report its own success as a conflict."""
 
 LIST_SECONDS: Final = 600.0
-MOST_PAGES: Final = 1000
+MOST_PAGES: Final = 300
 """Bounds of a whole list: a namespace has up to 10,000 entities, which is 100 pages."""
 
 

@@ -5,6 +5,7 @@ import base64
 import ssl
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sbpair.emulator.auth import ALL_RIGHTS, LISTEN, SEND, make_sas_token
 from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.frames import read_header
-from sbpair.emulator.link import IncomingDelivery, Link
+from sbpair.emulator.link import AttachService, IncomingDelivery, Link
 from sbpair.emulator.performatives import (
     ATTACH,
     BEGIN,
@@ -279,8 +280,10 @@ def tls(tmp_path: Path) -> TlsFiles:
     return TlsFiles(tmp_path / "tls")
 
 
-@pytest.fixture
-async def port(namespace: PlainNamespace, service: Service, tls: TlsFiles) -> AsyncIterator[Port]:
+@asynccontextmanager
+async def open_port(namespace: PlainNamespace, service: AttachService, tls: TlsFiles) -> AsyncIterator[Port]:
+    """A port in front of the service, with an HTTP side that says hello."""
+
     def make_app() -> web.Application:
         async def hello(request: web.Request) -> web.Response:
             return web.Response(text=f"{request.scheme} {request.path}")
@@ -291,8 +294,16 @@ async def port(namespace: PlainNamespace, service: Service, tls: TlsFiles) -> As
 
     opened = Port(namespace, service, tls, make_app)
     await opened.start()
-    yield opened
-    await opened.close()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@pytest.fixture
+async def port(namespace: PlainNamespace, service: Service, tls: TlsFiles) -> AsyncIterator[Port]:
+    async with open_port(namespace, service, tls) as opened:
+        yield opened
 
 
 @pytest.fixture
