@@ -20,7 +20,7 @@ import typer
 from sbpair.cli import candidates
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.render.console import check_writable
+from sbpair.render.console import check_writable, colors_wanted
 from sbpair.render.result import CommandResult, Format
 
 COMPLETION_VARIABLE = "_SBPAIR_COMPLETE"
@@ -137,6 +137,7 @@ def command(function: Callable[..., CommandResult]) -> Callable[..., Finished]:
         given = Options(**{name: values.pop(name) for name in _COMMON})
         options = given.over(ctx.obj if isinstance(ctx.obj, Options) else None)
         ctx.obj = options
+        ctx.color = None if colors_wanted(options.no_color) else False
         name = ctx.command_path.partition(" ")[2]
         if "ctx" in parameters:
             values["ctx"] = ctx

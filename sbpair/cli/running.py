@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
         if _is_bare_help(error):
             say(error.format_message())
             return Exit.USAGE
-        return _fail(UsageError(error.format_message(), hint=_help_of(error)), "", _options_in(arguments))
+        return _fail(UsageError(_message_of(error), hint=_help_of(error)), "", _options_in(arguments))
     except typer.Abort:
         raise KeyboardInterrupt from None
     except OSError as error:
@@ -146,6 +146,11 @@ def _fail(error: SbpairError, command: str, options: Options) -> int:
 def _is_bare_help(error: typer.TyperException) -> bool:
     """A group without a command: the error's message is the whole help. Typer does not export its class."""
     return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def _message_of(error: typer.TyperException) -> str:
+    """What is wrong with the command line, without the prefix that the library behind typer puts before it."""
+    return error.format_message().replace("Value error, ", "")
 
 
 def _help_of(error: typer.TyperException) -> str:

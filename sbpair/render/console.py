@@ -2,10 +2,8 @@
 
 import errno
 import os
-import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -62,25 +60,10 @@ def _show(result: CommandResult, *, color: bool) -> None:
 
         make_console(color=color).print(as_renderable(result))
     else:
+        from sbpair.render.prose import wrapped
+
         sys.stdout.write(wrapped(result.text) if result.prose else result.text)
     sys.stdout.flush()
-
-
-def wrapped(text: str) -> str:
-    """Prose with its lines broken between words for this terminal; what follows keeps the line's indent."""
-    width = max(shutil.get_terminal_size().columns, _NARROWEST)
-    lines = (line if len(line) <= width else _broken(line, width) for line in text.splitlines())
-    return "\n".join(lines) + "\n"
-
-
-_NARROWEST = 20
-
-
-def _broken(line: str, width: int) -> str:
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    )
 
 
 def _append_step_summary(result: CommandResult) -> None:

@@ -32,7 +32,7 @@ _MOVES = re.compile(r"(\x1b\[[0-9;]*[A-HJK])+")
 
 @dataclass(frozen=True)
 class Screen:
-    """What came onto a terminal, and what went to stderr beside it."""
+    """What came onto a terminal, and what went to the other stream beside it."""
 
     code: int
     shown: str
@@ -70,6 +70,23 @@ def show(runner: Sbpair, *arguments: str, columns: int = 80, environ: Mapping[st
     shown = _read_to_the_end(controller)
     _, talk = process.communicate(timeout=WITHIN_SECONDS)
     return Screen(process.returncode, shown.decode(), talk)
+
+
+def answer(
+    runner: Sbpair, *arguments: str, question: str, typed: str, environ: Mapping[str, str] | None = None
+) -> Screen:
+    """Run a command whose stdin and stderr are a terminal, and type something when it asks."""
+    controller, terminal = _terminal(80)
+    process = runner.start(*arguments, stdin=terminal, stderr=terminal, env=runner.variables(environ))
+    os.close(terminal)
+    shown, deadline = b"", time.monotonic() + WITHIN_SECONDS
+    while question.encode() not in shown and time.monotonic() < deadline:
+        if select.select([controller], [], [], 0.2)[0]:
+            shown += os.read(controller, 65_536)
+    os.write(controller, f"{typed}\n".encode())
+    shown += _read_to_the_end(controller)
+    out, _ = process.communicate(timeout=WITHIN_SECONDS)
+    return Screen(process.returncode, shown.decode(), out)
 
 
 def show_each(runner: Sbpair, jobs: Sequence[Job]) -> list[Screen]:

@@ -1,12 +1,10 @@
 """`sbpair cost` from real data, its charts on a terminal, and as a page."""
 
 import json
-import os
-import pty
-import select
 from pathlib import Path
 
 from tests.cli.process import Sbpair
+from tests.cli.screens import show
 from tests.core.test_usage import ENTERPRISE, ROWS, answer, metric
 
 
@@ -63,18 +61,7 @@ def test_prices_are_fetched_by_the_command_shown(sbpair: Sbpair) -> None:
 def test_a_terminal_gets_a_chart_and_a_pipe_does_not(sbpair: Sbpair) -> None:
     arguments = ("cost", "--messages-per-day", "1000000", "--queues", "5,50", "--syphon", "sdk", "--compare")
     assert "\u2588" not in sbpair(*arguments).stdout
-    controller, terminal = pty.openpty()
-    process = sbpair.start(*arguments, stdout=terminal, env=sbpair.variables({"COLUMNS": "150", "TERM": "xterm"}))
-    os.close(terminal)
-    shown = b""
-    while process.poll() is None or select.select([controller], [], [], 0.2)[0]:
-        try:
-            shown += os.read(controller, 65536) if select.select([controller], [], [], 0.2)[0] else b""
-        except OSError:
-            break
-    os.close(controller)
-    process.communicate()
-    assert "\u2588" * 24 in shown.decode()
+    assert "\u2588" * 24 in show(sbpair, *arguments, columns=150).shown
 
 
 def test_the_pages_hold_what_the_tables_hold(sbpair: Sbpair) -> None:

@@ -2,9 +2,6 @@
 
 import json
 import os
-import pty
-import select
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -143,8 +140,8 @@ def test_cleanup_shows_then_deletes_only_what_is_empty(local: Sbpair, put: Calla
 def test_a_terminal_is_asked_for_the_name(local: Sbpair, put: Callable[[int, int], None]) -> None:
     assert local("provision", "local", "--count", "11").code == 0
     put(10, 1)
-    assert type_into(local, "yes\n") == 3
-    assert type_into(local, QUEUE.format(10) + "\n") == 0
+    assert type_into(local, "yes") == 3
+    assert type_into(local, QUEUE.format(10)) == 0
     assert local("cleanup", "local").code == 0
 
 
@@ -194,19 +191,9 @@ def test_options_of_cleanup_that_contradict_each_other(local: Sbpair, arguments:
     assert (ran.code, ran.stdout) == (2, "")
 
 
-def type_into(local: Sbpair, answer: str, *more: str) -> int:
-    """Exit code of `cleanup --apply` on a terminal where somebody types `answer`."""
-    controller, terminal = pty.openpty()
-    process = local.start("cleanup", "local", "--apply", *more, stdin=terminal, stderr=terminal)
-    os.close(terminal)
-    said, deadline = b"", time.monotonic() + 60
-    while b"Type its name" not in said and time.monotonic() < deadline:
-        if select.select([controller], [], [], 0.2)[0]:
-            said += os.read(controller, 4096)
-    os.write(controller, answer.encode())
-    process.communicate(timeout=60)
-    os.close(controller)
-    return process.returncode
+def type_into(local: Sbpair, typed: str, *more: str) -> int:
+    """Exit code of `cleanup --apply` on a terminal where somebody types `typed`."""
+    return answer(local, "cleanup", "local", "--apply", *more, question="Type its name", typed=typed).code
 
 
 def test_protected_patterns_win_over_a_confirmation(local: Sbpair) -> None:
@@ -245,8 +232,8 @@ def test_left_overs_of_a_former_primary_go_only_when_asked_for_and_only_empty(
     logged = {line["queue"]: (line["action"], line["result"]) for line in local.operations[before:]}
     assert logged == {OLD.format(0): ("skip", "skipped"), OLD.format(1): ("delete", "done")}
 
-    assert type_into(local, "yes\n", *LEFT_OVERS) == 3
-    assert type_into(local, OLD.format(0) + "\n", *LEFT_OVERS) == 0
+    assert type_into(local, "yes", *LEFT_OVERS) == 3
+    assert type_into(local, OLD.format(0), *LEFT_OVERS) == 0
 
 
 def test_left_overs_are_archived_before_they_go(local: Sbpair, leave: Callable[[int, int], None]) -> None:

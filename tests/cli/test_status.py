@@ -1,17 +1,14 @@
 """`sbpair status` on two embedded namespaces: what it says, rates, watching, signals, trouble."""
 
 import json
-import os
-import pty
-import select
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.cli.process import Sbpair
+from tests.cli.screens import show
 
 QUEUE = "local-primary/x-servicebus-transfer/{}"
 SEND = """
@@ -82,33 +79,12 @@ def test_a_signal_ends_the_watching(provisioned: Sbpair, number: signal.Signals,
 
 
 def test_a_terminal_shows_each_look_in_place(provisioned: Sbpair) -> None:
-    controller, terminal = pty.openpty()
-    process = provisioned.start(
-        "status",
-        "local",
-        "--watch",
-        "--interval",
-        "200ms",
-        "--count",
-        "2",
-        stdout=terminal,
-        env=provisioned.variables({"TERM": "xterm", "COLUMNS": "150"}),
-    )
-    os.close(terminal)
-    shown, deadline = b"", time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if select.select([controller], [], [], 0.2)[0]:
-                shown += os.read(controller, 65536)
-        except OSError:
-            break
-    process.communicate(timeout=20)
-    os.close(controller)
-    assert process.returncode == 0
-    text = shown.decode()
-    assert text.count("7 message(s) wait to go home") >= 2
-    assert "\x1b[1A" in text
-    assert "\u2588" in text
+    watch = ("status", "local", "--watch", "--interval", "200ms", "--count", "2")
+    screen = show(provisioned, *watch, columns=150)
+    assert screen.code == 0
+    assert screen.shown.count("7 message(s) wait to go home") >= 2
+    assert "\x1b[1A" in screen.shown
+    assert "\u2588" in screen.shown
 
 
 def test_options_that_do_not_go_together(provisioned: Sbpair) -> None:

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from sbpair.cli.app import COMMANDS
 from tests.cli.process import Sbpair
-from tests.cli.screens import Job, Screen, show, show_each
+from tests.cli.screens import Job, Screen, answer, show, show_each
 
 LINES: Mapping[str, tuple[str, ...]] = {
     "demo": ("demo --help",),
@@ -165,6 +165,20 @@ def test_colours_are_for_terminals_that_want_them(full: Sbpair, environ: dict[st
     assert not without.colours
     listed = next(s for job, s in zip(jobs, screens, strict=False) if "--list-checks" in job.arguments)
     assert bool(listed.colours) is colours
+
+
+def test_the_question_before_a_deletion_is_coloured_unless_forbidden(full: Sbpair) -> None:
+    assert full("provision", "local", "--count", "11").code == 0
+    full.python(PUT.replace("transfer/3", "transfer/10"))
+    ask = ("cleanup", "local", "--apply")
+    question = "Type its name"
+    assert answer(full, *ask, question=question, typed="").colours
+    for arguments, environ in (((), {"NO_COLOR": "1"}), (("--no-color",), {})):
+        screen = answer(full, *ask, *arguments, question=question, typed="", environ=environ)
+        assert question in screen.shown
+        assert not screen.colours
+    typed = answer(full, *ask, question=question, typed="local-primary/x-servicebus-transfer/10")
+    assert (typed.code, "deleted" in typed.talk) == (0, True), typed
 
 
 def test_a_dumb_terminal_shows_every_look_as_it_comes(full: Sbpair) -> None:
