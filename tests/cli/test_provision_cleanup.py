@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.process import Sbpair
+from tests.cli.screens import answer
 
 QUEUE = "local-primary/x-servicebus-transfer/{}"
 
