@@ -1,6 +1,6 @@
 """How fast an archive is analysed, against DuckDB and Polars doing the same on the same files.
 
-    python -m tests.benchmarks.analyze [--rows 1000000 --rows 10000000] [--engine spark] [--folder DIR]
+    python -m tests.benchmarks.analyze [--huge] [--rows 1000000 --rows 10000000] [--engine spark] [--folder DIR]
 
 Each engine runs in a process of its own; memory is the highest sum of the resident sets of its processes. All get two
 threads. Spark's session start is told apart from its work. DuckDB and Polars come with `pip install duckdb polars`.
@@ -8,116 +8,110 @@ threads. Spark's session start is told apart from its work. DuckDB and Polars co
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.benchmarks.processes import Memory
+from tests.benchmarks.table import Row, print_rows
 
 THREADS = 2
 QUICK_ROWS = (100_000,)
 FULL_ROWS = (1_000_000, 10_000_000)
+HUGE_ROWS = 50_000_000
 ENGINES = ("spark", "duckdb", "polars")
+AIMS = {10_000_000: 3.0, HUGE_ROWS: 1.0}
+"""Spark's time as a multiple of DuckDB's, at most."""
+LINEAR = 1.3
 _AS_OF = 1_793_491_200 + 9 * 3600
 _TOP = 20
 _ROOT = Path(__file__).resolve().parents[2]
 
 
+@dataclass(frozen=True)
+class Figures:
+    """One engine at one size. `seconds` is without the start."""
+
+    rows: int
+    seconds: float
+    start_seconds: float
+    cpu_seconds: float
+    peak_memory_mb: int
+    duplicates: int
+
+
 def run(quick: bool) -> list[dict[str, Any]]:
-    """One row per engine and number of rows: seconds, rows a second, memory."""
+    """All engines there are; `quick` takes half a minute, the whole some minutes."""
     with tempfile.TemporaryDirectory(prefix="sbpair-analyze-") as folder:
-        return measure(QUICK_ROWS if quick else FULL_ROWS, ENGINES, Path(folder))
+        return [row.as_dict() for row in measure(QUICK_ROWS if quick else FULL_ROWS, ENGINES, Path(folder))]
 
 
-def measure(sizes: Sequence[int], engines: Sequence[str], folder: Path) -> list[dict[str, Any]]:
+def measure(sizes: Sequence[int], engines: Sequence[str], folder: Path) -> list[Row]:
     """The same for chosen sizes and engines; archives are made in `folder`, or found there."""
     from tests.benchmarks.backlogs import make_archive
 
-    rows = []
+    there = [engine for engine in engines if engine == "spark" or importlib.util.find_spec(engine) is not None]
+    found: dict[str, list[Figures]] = {engine: [] for engine in there}
     for size in sizes:
         files = make_archive(folder / f"rows-{size}", size)
-        for engine in engines:
-            if engine == "spark" or importlib.util.find_spec(engine) is not None:
-                rows.append(_measured(engine, size, files))
-    return rows
+        for engine in there:
+            found[engine].append(_measured(engine, size, files))
+    return [row for place, size in enumerate(sizes) for row in _compared(size, found, place)] + list(_growth(found))
 
 
-def _measured(engine: str, rows: int, files: Sequence[str]) -> dict[str, Any]:
+def _compared(size: int, found: dict[str, list[Figures]], place: int) -> Iterator[Row]:
+    case = f"{size:,} rows"
+    at = {engine: figures[place] for engine, figures in found.items()}
+    assert len({one.duplicates for one in at.values()}) == 1, at
+    for engine, one in at.items():
+        yield Row("analyze", case, f"time: {engine}", round(one.seconds, 2), "s")
+        yield Row("analyze", case, f"rows a second: {engine}", round(size / one.seconds))
+        yield Row("analyze", case, f"CPU: {engine}", round(one.cpu_seconds, 1), "s")
+        yield Row("analyze", case, f"peak memory: {engine}", one.peak_memory_mb, "MB")
+    if "spark" in at:
+        yield Row("analyze", case, "session start: spark", round(at["spark"].start_seconds, 1), "s")
+        for other in at.keys() - {"spark"}:
+            ratio = round(at["spark"].seconds / at[other].seconds, 2)
+            aim = AIMS.get(size) if other == "duckdb" else None
+            yield Row("analyze", case, f"time: spark / {other}", ratio, "x", at_most=aim)
+
+
+def _growth(found: dict[str, list[Figures]]) -> Iterator[Row]:
+    """From each size to the next: 1 means in proportion to the rows."""
+    for engine, figures in found.items():
+        for before, after in itertools.pairwise(figures):
+            case = f"{before.rows:,} to {after.rows:,} rows"
+            grown = (after.seconds / after.rows) / (before.seconds / before.rows)
+            aim = LINEAR if engine == "spark" else None
+            yield Row("analyze", case, f"time per row grows by: {engine}", round(grown, 2), "x", at_most=aim)
+            memory = after.peak_memory_mb / before.peak_memory_mb
+            yield Row("analyze", case, f"peak memory grows by: {engine}", round(memory, 2), "x")
+
+
+def _measured(engine: str, rows: int, files: Sequence[str]) -> Figures:
     """Run one engine in a fresh process and watch its memory."""
     command = [sys.executable, "-m", "tests.benchmarks.analyze", "--child", engine, "--rows", str(rows)]
     process = subprocess.Popen(
         command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "POLARS_MAX_THREADS": "2"}
     )
-    memory = _Memory(process.pid)
+    memory = Memory(process.pid)
     memory.start()
     output, _ = process.communicate("\n".join(files).encode())
     memory.stop()
     if process.returncode:
         raise RuntimeError(f"{engine} failed at {rows:,} rows")
     told = json.loads(output.decode().splitlines()[-1])
-    return {
-        "benchmark": "analyze",
-        "engine": engine,
-        "rows": rows,
-        "seconds": round(told["seconds"], 2),
-        "rows_per_second": round(rows / told["seconds"]),
-        "peak_memory_mb": round(memory.highest / 2**20),
-        "start_seconds": round(told["start_seconds"], 2),
-        "cpu_seconds": round(memory.cpu_seconds, 1),
-        "duplicates": told["duplicates"],
-    }
-
-
-class _Memory(threading.Thread):
-    """Samples the memory and CPU time of a process with all its descendants."""
-
-    def __init__(self, root: int) -> None:
-        super().__init__(daemon=True)
-        self._root, self._over = root, threading.Event()
-        self.highest = 0
-        self._cpu: dict[int, float] = {}
-
-    @property
-    def cpu_seconds(self) -> float:
-        return sum(self._cpu.values())
-
-    def run(self) -> None:
-        while not self._over.wait(0.2):
-            self.highest = max(self.highest, self._sample())
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join()
-
-    def _sample(self) -> int:
-        resident = 0
-        facts = {int(entry.name): _facts(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-        parents = {pid: found[0] for pid, found in facts.items() if found}
-        for pid, found in facts.items():
-            if found and self._below_root(pid, parents):
-                resident += found[1]
-                self._cpu[pid] = found[2]
-        return resident
-
-    def _below_root(self, pid: int, parents: dict[int, int]) -> bool:
-        while pid and pid != self._root:
-            pid = parents.get(pid, 0)
-        return pid == self._root
-
-
-def _facts(entry: Path) -> tuple[int, int, float] | None:
-    """Parent, resident bytes, CPU seconds of a process; None if it is gone."""
-    try:
-        fields = (entry / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    ticks = os.sysconf("SC_CLK_TCK")
-    return int(fields[1]), int(fields[21]) * os.sysconf("SC_PAGE_SIZE"), (int(fields[11]) + int(fields[12])) / ticks
+    figures = Figures(rows, cpu_seconds=memory.cpu_seconds, peak_memory_mb=round(memory.highest / 2**20), **told)
+    print(f"{figures}, {engine}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    return figures
 
 
 def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
@@ -266,6 +260,7 @@ _RUNNERS: dict[str, Callable[[Sequence[str], int], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, action="append", help="repeatable; default 1 and 10 million")
+    parser.add_argument("--huge", action="store_true", help="50 million besides")
     parser.add_argument("--engine", choices=ENGINES, action="append", help="repeatable; default all")
     parser.add_argument("--folder", type=Path, help="keep the archives here")
     parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
@@ -274,12 +269,10 @@ def main() -> None:
         told = _RUNNERS[given.child](sys.stdin.read().splitlines(), given.rows[0])
         print(json.dumps(told))
         return
+    sizes = [*(given.rows or FULL_ROWS), *([HUGE_ROWS] if given.huge else [])]
     with tempfile.TemporaryDirectory(prefix="sbpair-analyze-") as temporary:
-        folder = given.folder or Path(temporary)
-        for size in given.rows or FULL_ROWS:
-            for engine in given.engine or ENGINES:
-                for row in measure([size], [engine], folder):
-                    print(json.dumps(row), flush=True)
+        rows = measure(sizes, given.engine or ENGINES, given.folder or Path(temporary))
+    print_rows([row.as_dict() for row in rows])
 
 
 if __name__ == "__main__":

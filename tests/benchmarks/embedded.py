@@ -16,6 +16,7 @@ from sbpair.emulator import Emulator
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
+from tests.benchmarks.processes import ask
 
 BACKLOG = tuple(f"primary/x-servicebus-transfer/{index}" for index in range(10))
 DESTINATION = "orders"
@@ -33,11 +34,7 @@ class Embedded:
 
     def order(self, what: str, **values: Any) -> Any:
         """Have something done and wait for the answer."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"what": what} | values) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        return ask(self.process, what, **values)
 
     def fill(self, count: int, size_bytes: int) -> None:
         """Empty everything, then spread so many messages over the ten backlog queues."""

@@ -26,6 +26,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.gather import gather, gather_each
 from sbpair.runtime.peeking import peeking
+from tests.benchmarks.processes import ask
 
 BACKLOG_QUEUES = 10
 _NEVER = 10**9
@@ -43,11 +44,11 @@ class Fleet:
 
     def watch(self, round_trip_ms: float) -> None:
         """Begin to count anew, with this round trip."""
-        self._order({"what": "watch", "round_trip_ms": round_trip_ms})
+        ask(self.process, "watch", round_trip_ms=round_trip_ms)
 
     def calls(self) -> int:
         """HTTP calls since `watch`, all namespaces."""
-        return int(self._order({"what": "calls"}))
+        return int(ask(self.process, "calls"))
 
     def work(self, kind: str, **options: Any) -> dict[str, Any]:
         """Have a fresh process do it; its figures."""
@@ -56,13 +57,6 @@ class Fleet:
         done = subprocess.run(command, input=order, capture_output=True, encoding="utf-8", check=True)
         figures: dict[str, Any] = json.loads(done.stdout)
         return figures
-
-    def _order(self, order: Mapping[str, Any]) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
 
 
 @contextmanager

@@ -165,14 +165,15 @@ async def _bare_queue(away: Any, sender: SenderWire, path: str, goal: Goal) -> N
         await asyncio.sleep(0)
         deliveries = [receiver.arrived.popleft() for _ in range(len(receiver.arrived))]
         receiver.arrival.clear()
-        for some in _parts([one.payload for one in deliveries]):
+        for some in parts([one.payload for one in deliveries]):
             await sender.send(sections.build(data=some), frames.BATCH_FORMAT).confirmed
         await asyncio.gather(*(receiver.settle(one, frames.ACCEPTED, "accepted") for one in deliveries))
         goal.reached(len(deliveries))
     await receiver.close()
 
 
-def _parts(payloads: list[bytes]) -> list[list[bytes]]:
+def parts(payloads: list[bytes]) -> list[list[bytes]]:
+    """Batches of up to BARE_BATCH_BYTES."""
     parts: list[list[bytes]] = [[]]
     size = 0
     for payload in payloads:
