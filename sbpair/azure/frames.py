@@ -7,8 +7,8 @@ Everything else on the connection stays the SDK's. Sources: AMQP 1.0 §2.3 (fram
 
 import struct
 
-from sbpair.amqp.codec import encode
-from sbpair.amqp.types import Described, Symbol, Ulong
+from sbpair.amqp.codec import decode, encode
+from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ulong
 from sbpair.azure.errors import WireError
 
 MESSAGE_FORMAT = 0
@@ -24,6 +24,10 @@ DEAD_LETTER_CONDITION = "com.microsoft:dead-letter"
 _HEADER_BYTES = 8
 _MAX_FRAME_BYTES = 1 << 24
 """Far above the 1 MiB that the SDK lets the peer send."""
+_MAX_PERFORMATIVE_BYTES = 1 << 16
+"""Far above any that a broker sends: the largest carry an error with its text."""
+_DESCRIPTOR = b"\x00\x53"
+_LIST_0, _LIST_8, _LIST_32 = 0x45, 0xC0, 0xD0
 _PROTOCOL = int.from_bytes(b"AMQP", "big")
 _FRAME_HEADER = struct.Struct(">IBBH")
 _FIXED_OVERHEAD_BYTES = 64
@@ -112,3 +116,33 @@ class FrameBuffer:
             position += size
         self._rest = data[position:]
         return frames
+
+
+def performative_end(body: memoryview) -> int:
+    """Where the performative of a frame ends and the payload starts.
+
+    The SDK's decoder believes every count and heeds no size, so that a frame of some kilobytes can make it build
+    gigabytes. It is to see nothing behind this end, and a long performative only if ours, which is bounded, reads it.
+
+    Raises:
+        WireError: it has another form than the SDK's decoder takes for granted, or is larger than any can be.
+    """
+    kind = body[3] if len(body) > 3 and body[:2] == _DESCRIPTOR else None
+    if kind == _LIST_0:
+        return 4
+    if kind == _LIST_8 and 5 < len(body) >= 5 + body[4]:
+        return 5 + body[4]
+    if kind == _LIST_32 and 12 <= len(body) >= 8 + (size := int.from_bytes(body[4:8], "big")):
+        return _checked(body[: 8 + size])
+    start = bytes(body[:8])
+    raise WireError("amqp:connection:framing-error", f"A frame starts with what no performative has: {start!r}...")
+
+
+def _checked(performative: memoryview) -> int:
+    if len(performative) > _MAX_PERFORMATIVE_BYTES:
+        raise WireError("amqp:connection:framing-error", f"A performative of {len(performative):,} bytes came in.")
+    try:
+        decode(performative)
+    except AmqpDecodeError as error:
+        raise WireError("amqp:connection:framing-error", f"A frame cannot be read: {error}.") from error
+    return len(performative)

@@ -45,6 +45,8 @@ _SUPPORTED_RELEASE = "7.15."
 _TRANSFER, _HANDLE, _DELIVERY_ID, _DELIVERY_TAG, _SETTLED, _MORE, _ABORTED, _PAYLOAD = 20, 0, 1, 2, 4, 5, 9, 11
 _MAX_SERIAL = 1 << 32
 _PROTOCOL_HEADER = ord("A")
+_MAX_MESSAGE_BYTES = 1 << 27
+"""Above the largest message of any tier (100 MB in Premium): one without end is not collected."""
 
 
 @dataclass(slots=True, eq=False)
@@ -195,12 +197,10 @@ class Wire:
             chunk = await source.read()
 
     async def _process(self, channel: int, body: memoryview) -> None:
-        from azure.servicebus._pyamqp._decode import decode_frame
-
         self._seen += 1
         if not body:
             return
-        frame = (0, bytes(body)) if body[0] == _PROTOCOL_HEADER else decode_frame(body)
+        frame = (0, bytes(body)) if body[0] == _PROTOCOL_HEADER else _read_frame(body)
         await self._connection._process_incoming_frame(channel, frame)
 
     def _tell(self) -> None:
@@ -465,6 +465,19 @@ class _Assembly:
     delivery_id: int = 0
     tag: bytes = b""
     parts: list[bytes] = field(default_factory=list)
+    held_bytes: int = 0
+
+    def add(self, part: bytes) -> None:
+        self.held_bytes += len(part)
+        if self.held_bytes > _MAX_MESSAGE_BYTES:
+            raise WireError("amqp:link:message-size-exceeded", f"A message above {_MAX_MESSAGE_BYTES:,} bytes came in.")
+        self.parts.append(part)
+
+
+def _begun(delivery_id: Any, tag: Any) -> _Assembly:
+    if not isinstance(delivery_id, int) or not isinstance(tag, bytes | None):
+        raise WireError("amqp:connection:framing-error", "A transfer came in without the id or tag of its delivery.")
+    return _Assembly(delivery_id, tag or b"")
 
 
 class ReceiverWire(Wire):
@@ -539,9 +552,9 @@ class ReceiverWire(Wire):
 
     async def _on_transfer(self, frame: Sequence[Any]) -> None:
         if self._assembly is None:
-            self._assembly = _Assembly(frame[_DELIVERY_ID], bytes(frame[_DELIVERY_TAG] or b""))
+            self._assembly = _begun(frame[_DELIVERY_ID], frame[_DELIVERY_TAG])
         assembly = self._assembly
-        assembly.parts.append(bytes(frame[_PAYLOAD]))
+        assembly.add(bytes(frame[_PAYLOAD]))
         if frame[_MORE] and not frame[_ABORTED]:
             return
         self._assembly = None
@@ -575,6 +588,17 @@ class ReceiverWire(Wire):
             _resolve(confirmed, error)
         self.arrival.set()
         self._drained.set()
+
+
+def _read_frame(body: memoryview) -> tuple[int, list[Any]]:
+    """A performative's code and fields, as the SDK reads them; the payload of a transfer is the last field."""
+    from azure.servicebus._pyamqp._decode import decode_frame
+
+    end = frames.performative_end(body)
+    code, fields = decode_frame(body[:end])
+    if code == _TRANSFER:
+        fields[_PAYLOAD:] = [body[end:]]
+    return code, fields
 
 
 class _Source:

@@ -1,5 +1,7 @@
 """The hand-written frames, read back by the SDK's decoder and by ours."""
 
+import struct
+
 import pytest
 from azure.servicebus._pyamqp._decode import decode_frame
 
@@ -80,3 +82,43 @@ def test_frames_are_cut_out_of_any_chunks() -> None:
 def test_what_is_not_amqp_is_refused(head: bytes) -> None:
     with pytest.raises(WireError, match="not AMQP"):
         frames.FrameBuffer().feed(head)
+
+
+def a_large_list(*items: bytes) -> bytes:
+    content = b"".join(items)
+    return b"\xd0" + struct.pack(">II", len(content) + 4, len(items)) + content
+
+
+@pytest.mark.parametrize(
+    ("performative", "end"),
+    [(b"\x00\x53\x14\x45", 4), (b"\x00\x53\x14\xc0\x02\x01\x40", 7), (b"\x00\x53\x14" + a_large_list(b"\x40"), 13)],
+    ids=["no field", "short", "long"],
+)
+def test_a_performative_ends_where_the_payload_starts(performative: bytes, end: int) -> None:
+    assert frames.performative_end(memoryview(performative + b"payload")) == end == len(performative)
+
+
+NULLS = b"\xf0" + struct.pack(">IIB", 5, 65_536, 0x40)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x00",
+        b"\x00\x53\x14",
+        b"\x00\x53\x14\xc0\x00",
+        b"\x00\x53\x14\xc0\xff\xff",
+        b"\x00\x53\x14\xd0\x00",
+        b"\x00\x53\x14\xd0\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x00\x80\x14\x45",
+        b"\x01\x02\x03\x04\x05\x06\x07\x08",
+        b"\x00\x53\x14" + a_large_list(b"\xff"),
+        b"\x00\x53\x14" + a_large_list(NULLS, NULLS),
+        b"\x00\x53\x14" + a_large_list(*[b"\x40"] * 70_000),
+    ],
+    ids=range(11),
+)
+def test_a_performative_that_would_unpack_to_much_or_to_nothing_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError) as refused:
+        frames.performative_end(memoryview(body))
+    assert refused.value.condition == "amqp:connection:framing-error"

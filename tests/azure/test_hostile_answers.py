@@ -4,6 +4,7 @@ bounded memory; nothing goes round for ever. All over real sockets."""
 import asyncio
 import gzip
 import json
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from sbpair.amqp import sections
 from sbpair.amqp.sections import PropertyField, Section
-from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ulong
+from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ubyte, Uint, Ulong, Ushort
 from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.http import MOST_ANSWER_BYTES
 from sbpair.azure.management import ArmAdmin
@@ -25,6 +26,8 @@ from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.plain import from_plain, to_plain
 from sbpair.emulator.link import IncomingDelivery, Link
+from sbpair.emulator.performatives import BEGIN, CLOSE, OPEN, perform
+from sbpair.emulator.performatives import error as amqp_error
 from sbpair.emulator.tls import TlsFiles
 from tests.azure.support import FixedCredential, message
 from tests.core.test_fuzz import BACKLOG, ODD
@@ -454,6 +457,70 @@ async def test_a_page_that_never_gets_further_ends_a_browse(oracle: tuple[Oracle
     receiver = messaging.receiver("orders")
     assert {one.sequence_number for one in await receiver.peek(5, from_sequence_number=1)} == {5}
     assert await receiver.peek(5, from_sequence_number=6) == []
+
+
+def a_frame(body: bytes, kind: int = 0) -> bytes:
+    return struct.pack(">IBBH", len(body) + 8, 2, kind, 0) + body
+
+
+def a_bomb() -> bytes:
+    """Some kilobytes that stand for gigabytes: a performative with lists of nulls that take no byte each."""
+    nulls = b"\xf0" + struct.pack(">IIB", 5, 65_536, 0x40)
+    many = b"\xd0" + struct.pack(">II", len(nulls) * 5_000 + 4, 5_000) + nulls * 5_000
+    return b"\x00\x53\x11\xd0" + struct.pack(">II", len(many) + 4, 1) + many
+
+
+SASL, AMQP = b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"
+MECHANISMS = a_frame(perform(0x40, [Array(0xA3, (Symbol("ANONYMOUS"), Symbol("MSSBCBS"), Symbol("EXTERNAL")))]), 1)
+LET_IN = [SASL + MECHANISMS + a_frame(perform(0x44, [Ubyte(0)]), 1)]
+OPENED = AMQP + a_frame(perform(OPEN, ["x", None, Uint(65536), Ushort(100)]))
+REFUSED = amqp_error("amqp:unauthorized-access", f"SharedAccessKey={SECRET}")
+
+GREETINGS: dict[str, list[bytes | None]] = {
+    "nothing": [],
+    "zeros": [bytes(100)],
+    "another protocol": [b"HTTP/1.1 400 Bad\r\n\r\n"],
+    "an end": [None],
+    "an end after the header": [SASL, None],
+    "nonsense in place of the mechanisms": [SASL + b"\xff" * 50],
+    "a refusal": [SASL + MECHANISMS + a_frame(perform(0x44, [Ubyte(1)]), 1)],
+    "a frame of 4 GB": [*LET_IN, AMQP + struct.pack(">IBBH", 2**32 - 1, 2, 0, 0)],
+    "an open that is cut short": [*LET_IN, AMQP + a_frame(b"\x00\x53\x10\xc0\xff\xff")],
+    "an open of wrong types": [*LET_IN, AMQP + a_frame(perform(OPEN, [Uint(1), Uint(2), "x", "y", "z"]))],
+    "a begin of wrong types": [*LET_IN, OPENED + a_frame(perform(BEGIN, ["x", "y", "z"]))],
+    "a close with a secret": [*LET_IN, OPENED + a_frame(perform(CLOSE, [REFUSED]))],
+    "a close of wrong type": [*LET_IN, OPENED + a_frame(perform(CLOSE, ["x"]))],
+    "an unknown performative": [*LET_IN, OPENED + a_frame(perform(0x99, []))],
+    "a performative that unpacks to much": [*LET_IN, OPENED + a_frame(a_bomb())],
+    "a performative nested deep": [*LET_IN, OPENED + a_frame(b"\x00\x53\x11" + b"\xc0\x04\x01" * 5000)],
+}
+
+
+@pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS)
+async def test_whatever_greets_us_in_place_of_a_namespace_is_one_error(greeting: list[bytes | None]) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for part in greeting:
+            await reader.read(8)
+            if part is None:
+                break
+            writer.write(part)
+        else:
+            await reader.read()
+        writer.close()
+
+    listening = await asyncio.start_server(greet, "127.0.0.1", 0)
+    host = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    text = Secret(connection_string(host))
+    access = NamespaceAccess(label="primary", host=host, auth=AuthMethod.CONNECTION_STRING, connection_string=text)
+    messaging = AzureMessaging(access)
+    try:
+        with within(seconds=20, megabytes=50), pytest.raises(ServiceError) as refused:
+            await messaging.sender("orders").send([message("a")], timeout_seconds=1)
+        assert_told_well(refused.value)
+    finally:
+        await messaging.close()
+        listening.close()
+        await listening.wait_closed()
 
 
 @bounded(100)

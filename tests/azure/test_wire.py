@@ -8,7 +8,9 @@ from azure.servicebus._pyamqp.aio._receiver_async import ReceiverLink
 from azure.servicebus._pyamqp.aio._session_async import Session
 
 from sbpair.azure import wire
+from sbpair.azure.errors import WireError
 from sbpair.core.errors import IncompatibleSdkError
+from tests.hostile import within
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +72,22 @@ async def test_a_refused_self_test_is_tried_again_next_time(monkeypatch: pytest.
         with pytest.raises(IncompatibleSdkError):
             wire.self_test()
     wire.self_test()
+
+
+def a_transfer(delivery_id: object, tag: object, payload: bytes, *, more: bool = False) -> list[object]:
+    return [0, delivery_id, tag, 0, False, more, None, None, None, False, None, payload]
+
+
+@pytest.mark.parametrize(("delivery_id", "tag"), [(1, 2**32 - 1), (1, "tag"), (None, b"tag"), ([1], b"tag")])
+async def test_a_transfer_without_a_proper_id_and_tag_is_refused(delivery_id: object, tag: object) -> None:
+    with within(seconds=1, megabytes=1), pytest.raises(WireError, match="id or tag"):
+        await wire.ReceiverWire(None)._on_transfer(a_transfer(delivery_id, tag, b"x"))
+
+
+async def test_a_message_without_end_is_not_collected() -> None:
+    receiver = wire.ReceiverWire(None)
+    part = bytes(1 << 24)
+    for _ in range(8):
+        await receiver._on_transfer(a_transfer(1, b"tag", part, more=True))
+    with pytest.raises(WireError, match="came in"):
+        await receiver._on_transfer(a_transfer(1, b"tag", b"x", more=True))
