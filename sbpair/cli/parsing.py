@@ -37,7 +37,8 @@ class CommandContext(typer.Context):
 
 
 def parse_in_our_context(command: Any) -> None:
-    """Let a command and those below it be parsed in a `CommandContext`."""
+    """Let a command and those below it be parsed in a `CommandContext`; not yet loaded ones are when they are."""
     command.context_class = CommandContext
-    for below in dict(getattr(command, "commands", None) or {}).values():
+    known = getattr(command, "commands", None)
+    for below in known.values() if isinstance(known, dict) else ():
         parse_in_our_context(below)

@@ -20,7 +20,20 @@ finally:
 NEVER = {"azure", "aiohttp", "cryptography", "msal", "pyspark", "py4j", "pyarrow", "sqlite3", "rich", "pydantic"}
 """SDKs, Spark, what draws tables, and what typer asks to coerce values."""
 ONLY_WHEN_RUNNING = {"asyncio", "yaml", "sbpair.runtime", "sbpair.connect", "sbpair.settings", "sbpair.core.audit"}
-QUICK = ("audit", "completion", "drain", "peek", "ping", "schema", "send", "status", "syphon")
+QUICK = (
+    "audit",
+    "completion",
+    "doctor",
+    "drain",
+    "peek",
+    "ping",
+    "pipeline",
+    "replicate",
+    "schema",
+    "send",
+    "status",
+    "syphon",
+)
 """Commands whose `--help` loads what it takes to read their options, and nothing of what they do."""
 
 
