@@ -88,6 +88,8 @@ class _Fitted:
         if _least_width(self.table, gap=_WIDE_GAP) <= width:
             yield _grid(self.table, sign)
             return
+        if not self.table.rows:
+            return
         table, everywhere = _shortened(self.table)
         if everywhere:
             yield Text(everywhere)

@@ -101,6 +101,12 @@ def test_no_line_is_wider_than_the_console_and_no_word_is_lost(table: Table, wid
         assert str(row.get("finding", "")).replace(" ", "") in squeezed
 
 
+def test_a_table_without_rows_is_its_headings_or_nothing() -> None:
+    empty = Table("", QUEUES.columns, [])
+    assert shown(empty, 80)[1].split() == ["Pair", "Queue", "Messages", "Detail"]
+    assert shown(empty, 30) == ["A note.", "The end."]
+
+
 def test_a_text_has_every_column_and_no_width() -> None:
     lines = as_text(CommandResult("x", {}, (FINDING,), summary="The end.")).splitlines()
     assert any("in the night." in line and "sbpair provision orders" in line for line in lines)
