@@ -14,9 +14,10 @@ from sbpair.render.progress import LINE_EVERY_SECONDS, MoveProgress
 def test_progress_is_a_bar_where_it_can_be_drawn(monkeypatch: pytest.MonkeyPatch, term: str, shown: bytes) -> None:
     controller, terminal = os.openpty()
     monkeypatch.setenv("TERM", term)
-    times = iter((0.0, *[LINE_EVERY_SECONDS] * 10))
+    elapsed = [0.0]
     with os.fdopen(terminal, "w") as stream:
-        with redirect_stderr(stream), MoveProgress("drain", now=lambda: next(times)) as progress:
+        with redirect_stderr(stream), MoveProgress("drain", now=lambda: elapsed[0]) as progress:
+            elapsed[0] = LINE_EVERY_SECONDS
             progress.notify(Forwarded(at=0.0, queue="q", entity="orders", messages=40, size_bytes=100))
         assert os.read(controller, 1000).startswith(shown)
     os.close(controller)
