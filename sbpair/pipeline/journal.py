@@ -107,6 +107,7 @@ class Journal:
     def finish(self) -> None:
         """Everything is recorded: Parquet takes the place of the lines."""
         if self._folded.finish():
+            self._file.close()
             self.path.unlink()
 
     def close(self) -> None:
@@ -170,11 +171,18 @@ class _Folded:
 @contextmanager
 def the_only_attempt(folder: Path, run: str, partition: int) -> Iterator[None]:
     """Let one attempt of a task send at a time. Another one waits for its end, and finds in the ledger what it sent."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _lock_name(run, f"{partition:05d}")).open("ab") as file:
+    with _opened(folder / _lock_name(run, f"{partition:05d}")) as file:
         while not claim(file):
             time.sleep(0.1)
         yield
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+b")
+    except OSError as error:
+        raise ReplayError(f"Cannot write the ledger {path.parent}: {error}.") from error
 
 
 def drop_locks(folder: Path, run: str) -> None:
@@ -193,9 +201,9 @@ def the_only_run(folder: Path, run: str, *, tasks_seconds: float = TASKS_SECONDS
 
     Raises:
         UsageError: another run has the folder, or a task of one is still alive after `tasks_seconds`.
+        ReplayError: the folder cannot be made or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / RUN_FILE).open("a+b") as file:
+    with _opened(folder / RUN_FILE) as file:
         if not claim(file):
             raise UsageError(
                 f"Another replay is writing the ledger {folder}.", hint="Wait for its end, or stop it; then run again."

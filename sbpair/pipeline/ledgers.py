@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.files import is_claimed
 from sbpair.pipeline.journal import FOLDED, KEY_NAMES
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.schemas import OUTCOME_COLUMNS, struct
@@ -115,8 +116,9 @@ def _outcomes(lines: "DataFrame") -> "DataFrame":
 
 
 def fold(spark: "SparkSession", folder: Path, run: str) -> int:
-    """Turn the journals of one run into Parquet; how many there were. They go only when the Parquet is complete."""
-    journals = sorted(folder.glob(f"{run}-*.jsonl"))
+    """Turn the journals that tasks of one run have left into Parquet; how many there were. They go only when the
+    Parquet is complete, and not while a task still has one."""
+    journals = sorted(path for path in folder.glob(f"{run}-*.jsonl") if not is_claimed(path))
     if journals:
         target = folder / FOLDED / run
         _outcomes(_lines(spark, journals)).coalesce(1).write.mode("overwrite").parquet(spark_path(target))

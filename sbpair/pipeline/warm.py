@@ -75,8 +75,15 @@ def _await_file(file: Path, log: Path) -> None:
 
 
 def _work(session: Session) -> None:
-    """What the commands do, small: a Python source, Parquet and JSON both ways, grouping, joining, sorting."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    """What the commands do, small: a Python source that is read and written, Parquet and JSON both ways, grouping,
+    joining, sorting."""
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceReader,
+        InputPartition,
+        WriterCommitMessage,
+    )
 
     from sbpair.core.message import Received
     from sbpair.core.rewrite import compose, for_backlog
@@ -95,6 +102,12 @@ def _work(session: Session) -> None:
                 [message_row("sample", Received(payload, number, queue, enqueued_at=1.0)) for number in numbers]
             )
 
+    class SampleWriter(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
     class Sample(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -106,6 +119,9 @@ def _work(session: Session) -> None:
         def reader(self, schema: "StructType") -> DataSourceReader:
             return SampleReader()
 
+        def writer(self, schema: "StructType", overwrite: bool) -> DataSourceArrowWriter:
+            return SampleWriter()
+
     spark = session.spark
     spark.dataSource.register(Sample)
     with tempfile.TemporaryDirectory(prefix="sbpair-warm-") as folder:
@@ -115,4 +131,5 @@ def _work(session: Session) -> None:
         counted.write.json(f"{folder}/counted")
         known = spark.read.json(f"{folder}/counted").select("queue").distinct()
         joined = rows.join(known, "queue", "left_anti").dropDuplicates(["queue", "sequence_number"])
-        joined.repartition(2, "session_id").sortWithinPartitions("enqueued_at").collect()
+        placed = joined.repartition(2, "session_id").sortWithinPartitions("enqueued_at")
+        placed.write.format("sbpair-warm").mode("append").save()

@@ -1,0 +1,45 @@
+"""Progress on stderr, where it is no terminal: a plain line every ten seconds, nothing when quiet."""
+
+import pytest
+
+from sbpair.cli.options import Options
+from sbpair.cli.pipeline_session import JobTalk
+from sbpair.core.events import BacklogCounted, Forwarded
+from sbpair.pipeline.progress import JobProgress
+from sbpair.render.progress import LINE_EVERY_SECONDS, MoveProgress
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_move_says_a_line_when_it_is_time(capsys: pytest.CaptureFixture[str], quiet: bool) -> None:
+    clock = Clock()
+    with MoveProgress("drain", quiet=quiet, now=clock) as progress:
+        progress.notify(BacklogCounted(0.0, "q", 100))
+        clock.now += LINE_EVERY_SECONDS - 0.1
+        progress.notify(Forwarded(0.0, "q", "orders", 40, 4_000))
+        assert capsys.readouterr().err == ""
+        clock.now += 0.1
+        progress.notify(Forwarded(0.0, "q", "orders", 10, 1_000))
+        progress.notify(Forwarded(0.0, "q", "orders", 10, 1_000))
+    said = capsys.readouterr().err
+    assert said == ("" if quiet else "drain: 50 of 100 messages, 5/s, about 10s left\n")
+    assert (progress.done, progress.size_bytes) == (60, 6_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(Options(), ""), (Options(verbose=True), "Starting Spark\n"), (Options(verbose=True, quiet=True), "")],
+)
+def test_a_step_without_tasks_is_told_to_who_wants_to_hear(
+    capsys: pytest.CaptureFixture[str], options: Options, said: str
+) -> None:
+    with JobTalk(options) as talk:
+        talk.say("Starting Spark")
+        talk(JobProgress("Archiving", 1, 4, 0, 1.0))
+    assert capsys.readouterr().err == said
