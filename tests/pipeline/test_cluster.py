@@ -17,6 +17,8 @@ from tests.pipeline.stage import QUEUES, Stage, backlog, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420), pytest.mark.skipif(sys.platform != "linux", reason="/proc")]
 START_SECONDS = 90.0
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that do not live long."""
 
 DRIVER = """
 import json, sys
@@ -28,9 +30,14 @@ from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import ReplayRequest, replay
 from sbpair.pipeline.session import SparkRequest, open_spark
 
-master, config, into, ledger = sys.argv[1:]
+master, config, into, ledger, quick = sys.argv[1:]
 pair = PairByName.load("shop", Path(config))
-conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
+conf = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": quick,
+}
 with open_spark(SparkRequest(rows=1000, master=master, conf=conf)) as session:
     register(session.spark)
     archived = archive(session, ArchiveRequest(pair, Path(config), into, unit_messages=100, take=True))
@@ -51,6 +58,7 @@ class Cluster:
         self._environ = os.environ | {
             "JAVA_HOME": str(launcher_home(find_java(), folder / "java")),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
             "SPARK_WORKER_DIR": str(folder / "work"),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -132,6 +140,7 @@ def test_nothing_is_lost_when_executors_die(cluster: Cluster, stage: Stage) -> N
     driver = stage.folder / "driver.py"
     driver.write_text(DRIVER)
     asked = [sys.executable, str(driver), cluster.master, str(stage.config), stage.archive_path, str(stage.ledger)]
+    asked.append(QUICK)
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
     def some_completed() -> bool:
