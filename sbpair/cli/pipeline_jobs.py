@@ -45,10 +45,11 @@ class Jobs:
 
 @contextmanager
 def spark_jobs(
-    options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str
+    options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str, scanned: bool = False
 ) -> Iterator[Jobs]:
     """A Spark session sized for so many rows, ended with the block."""
-    with spark_session(options, master, conf, rows=rows, name=name) as session, JobTalk(options) as talk:
+    session_of = spark_session(options, master, conf, rows=rows, name=name, scanned=scanned)
+    with session_of as session, JobTalk(options) as talk:
         yield Jobs(session, talk)
 
 

@@ -36,14 +36,16 @@ ArchivesArgument = Annotated[
 
 @contextmanager
 def spark_session(
-    options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str
+    options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str, scanned: bool = False
 ) -> Iterator["Session"]:
-    """The open Spark session of a command, its log among sbpair's state, its start told on stderr."""
+    """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`, `scanned`:
+    see `SparkRequest`."""
     from sbpair.pipeline import register
     from sbpair.pipeline.session import LOCAL_MASTER, SparkRequest, open_spark
 
     request = SparkRequest(
         rows=rows,
+        scanned=scanned,
         master=master or LOCAL_MASTER,
         conf=_properties(conf),
         name=f"sbpair pipeline {name}",

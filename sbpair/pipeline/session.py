@@ -48,6 +48,8 @@ class SparkRequest:
 
     rows: int | None = None
     """How many rows are expected; None: not known."""
+    scanned: bool = False
+    """Tasks read them without the JVM and give it a summary."""
     master: str = LOCAL_MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark properties of the user; they win over ours."""
@@ -168,7 +170,7 @@ def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
     wanted = request or SparkRequest()
     check_installed()
     java = find_java()
-    sizing = sizing_for(wanted.rows)
+    sizing = sizing_for(wanted.rows, scanned=wanted.scanned)
     log = _new_log(wanted.log_directory)
     properties = _properties(wanted, sizing)
     direct = wanted.master.startswith(_DIRECT)

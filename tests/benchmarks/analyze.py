@@ -120,7 +120,7 @@ def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
     from sbpair.pipeline.session import SparkRequest, open_spark
 
     began = time.monotonic()
-    with open_spark(SparkRequest(rows=rows, master=f"local[{THREADS}]")) as session:
+    with open_spark(SparkRequest(rows=rows, scanned=True, master=f"local[{THREADS}]")) as session:
         started = time.monotonic()
         messages = session.spark.read.parquet(*files)
         analysis = Analysis.of(session.spark, messages, Question(_AS_OF), files=files, cores=THREADS)
