@@ -126,7 +126,7 @@ def _analysis(
     return jobs.run(
         lambda: Analysis.of(
             spark,
-            read_archives(spark, archives, stores=stores),
+            lambda: read_archives(spark, archives, stores=stores),
             question,
             files=files,
             snapshots=snapshots,

@@ -217,6 +217,8 @@ def _properties(wanted: SparkRequest, sizing: Sizing) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # What a job keeps in memory is a summary; packing it takes longer than it saves.
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.speculation": "false",
         "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",

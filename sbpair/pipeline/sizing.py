@@ -8,7 +8,7 @@ GIB = 1024**3
 SMALL_ROWS = 1_000_000
 """Below this the quick compiler alone is faster; above it doubles the time of heavy jobs."""
 SCANNED_PER_ROW = 10
-"""A summary has about a tenth of the rows: one for each session and queue, and for each repeated message."""
+"""A summary has a tenth of the rows at most: one for each session and queue, and for each repeated message."""
 ROWS_PER_SHUFFLE_PARTITION = 600_000
 MOST_SHUFFLE_PARTITIONS = 64
 _UNKNOWN_MEMORY_BYTES = 4 * GIB
@@ -31,15 +31,17 @@ class Sizing:
 def sizing_for(rows: int | None, *, scanned: bool = False, memory_bytes: int | None = None) -> Sizing:
     """The set-up for so many rows (None: unknown, taken for a few million).
 
-    `scanned`: tasks read them by themselves and give the JVM a summary, for which the quick compiler does for longer.
+    `scanned`: tasks read them by themselves and give the JVM a summary: fewer rows to shuffle, and the quick compiler
+    does for longer.
     """
     memory = memory_bytes if memory_bytes is not None else physical_memory_bytes()
     expected = 5 * SMALL_ROWS if rows is None else rows
     if expected < SMALL_ROWS:
         return Sizing(_bounded(GIB, memory, 0.25), 2, True)
     wanted = (2 if expected < 5 * SMALL_ROWS else 4 if expected <= 20 * SMALL_ROWS else 8) * GIB
-    partitions = min(max(2, math.ceil(expected / ROWS_PER_SHUFFLE_PARTITION)), MOST_SHUFFLE_PARTITIONS)
-    return Sizing(_bounded(wanted, memory, 0.4), partitions, scanned and expected < SCANNED_PER_ROW * SMALL_ROWS)
+    shuffled = expected // SCANNED_PER_ROW if scanned else expected
+    partitions = min(max(2, math.ceil(shuffled / ROWS_PER_SHUFFLE_PARTITION)), MOST_SHUFFLE_PARTITIONS)
+    return Sizing(_bounded(wanted, memory, 0.4), partitions, shuffled < SMALL_ROWS)
 
 
 def _bounded(wanted: int, memory: int, share: float) -> int:

@@ -117,13 +117,16 @@ def _measured(engine: str, rows: int, files: Sequence[str]) -> Figures:
 def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
     from sbpair.pipeline.analysis.analyze import RESULTS, Analysis
     from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.schemas import message_schema
     from sbpair.pipeline.session import SparkRequest, open_spark
 
     began = time.monotonic()
     with open_spark(SparkRequest(rows=rows, scanned=True, master=f"local[{THREADS}]")) as session:
         started = time.monotonic()
-        messages = session.spark.read.parquet(*files)
-        analysis = Analysis.of(session.spark, messages, Question(_AS_OF), files=files, cores=THREADS)
+        messages = session.spark.read.schema(message_schema())
+        analysis = Analysis.of(
+            session.spark, lambda: messages.parquet(*files), Question(_AS_OF), files=files, cores=THREADS
+        )
         for name in RESULTS:
             frame = analysis.frames[name]
             (frame.limit(_TOP) if name in ("sessions", "duplicates") else frame).toArrow()

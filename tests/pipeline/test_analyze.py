@@ -1,6 +1,7 @@
 """The analysis: what it says of small archives that can be counted by hand, and that both ways say the same."""
 
-from collections import Counter
+import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,10 @@ from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.prices import Meter, built_in
 from sbpair.core.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
 from sbpair.pipeline.analysis.analyze import RESULTS, Analysis, existing_paths, forecast
-from sbpair.pipeline.analysis.partials import PARTIAL_COLUMNS, partials_by_sql
+from sbpair.pipeline.analysis.partials import columns_of, partials_by_sql
 from sbpair.pipeline.analysis.question import Question
-from sbpair.pipeline.analysis.scan import Piece, scan, shares_for, units_of
+from sbpair.pipeline.analysis.rolling import roll_up
+from sbpair.pipeline.analysis.scan import Piece, Unit, scan, shares_for, tasks_of, units_of
 from sbpair.pipeline.schemas import arrow_schema
 from tests.benchmarks.backlogs import make_archive
 
@@ -75,7 +77,9 @@ class Found:
 def analysed(
     spark: "SparkSession", files: Sequence[str], *, by: str, names: Sequence[str] = RESULTS, **more: Any
 ) -> Found:
-    analysis = Analysis.of(spark, spark.read.parquet(*files), QUESTION, files=files if by == "scan" else (), **more)
+    analysis = Analysis.of(
+        spark, lambda: spark.read.parquet(*files), QUESTION, files=files if by == "scan" else (), **more
+    )
     assert analysis.way == by
     try:
         return Found({name: [row.asDict() for row in analysis.frames[name].collect()] for name in names})
@@ -263,20 +267,64 @@ def test_both_ways_make_the_same_of_a_large_archive(spark: "SparkSession", tmp_p
     question = Question(as_of=1_793_491_200 + 9 * 3600)
     scanned = scan(spark, files, question, cores=2)
     assert scanned is not None
-    one, other = _added_up(scanned), _added_up(partials_by_sql(spark.read.parquet(*files), question))
-    assert one == other
-    found = Counter(str(key[0]) for key in one)
-    assert found["size"] > 1000 and found["time"] > 10_000 and found["session"] > 900 and found["duplicate"] > 200
+    by_sql = partials_by_sql(spark.read.parquet(*files), question)
+    counts = {}
+    for kind, name in (("size", "sizes"), ("time", "times"), ("session", "sessions"), ("duplicate", "duplicates")):
+        one, other = _added_up(kind, getattr(scanned, name)), _added_up(kind, getattr(by_sql, name))
+        assert one == other
+        counts[kind] = len(one)
+    assert counts["size"] > 1000 and counts["time"] > 10_000 and counts["session"] > 900 and counts["duplicate"] > 150
 
 
-def _added_up(partials: "DataFrame") -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    names = [name for name, type_, _ in PARTIAL_COLUMNS if type_ in ("string", "boolean")]
-    keys = [*names, "bucket", "minute", "place"]
-    sums = ("messages", "bytes", "units", "expired", "near_limit", "pings", "inversions")
-    added = [f"sum({name})" for name in sums] + ["max(largest)", "min(first_at)", "max(last_at)"]
-    numbered = "case when kind = 'duplicate' then first_number end as place"
-    rows = partials.selectExpr("*", numbered).groupBy(*keys).agg(*(expr(one) for one in added)).collect()
-    return {tuple(row)[: len(keys)]: tuple(row)[len(keys) :] for row in rows}
+def _added_up(kind: str, partials: "DataFrame") -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    columns = columns_of(kind)
+    keys = [name for name, type_, _ in columns if type_ != "bigint" or name in ("bucket", "minute")]
+    sums = {"messages", "bytes", "units", "expired", "near_limit", "pings", "inversions"}
+    added = [f"sum({name})" for name, *_ in columns if name in sums]
+    added += [f"max({name})" for name, *_ in columns if name in ("largest", "last_at")]
+    rows = partials.groupBy(*keys).agg(*(expr(one) for one in (*added, "count(*)" if not added else "min(first_at)")))
+    return {tuple(row)[: len(keys)]: tuple(row)[len(keys) :] for row in rows.collect()}
+
+
+KINDS_ROLLED = ("size", "time", "session")
+
+
+@pytest.mark.parametrize("kind", KINDS_ROLLED)
+def test_units_of_one_task_are_joined_as_if_they_had_been_read_at_once(kind: str, tmp_path: Path) -> None:
+    """Whatever is null, whatever queues a unit holds, and also where a session's arrivals go back between two units."""
+    chance = random.Random(7)
+    rows = []
+    for queue in range(2):
+        for number in range(1, 301):
+            made = message(number, chance.uniform(0, 90), queue=in_queue(queue), size_bytes=chance.randint(0, 300_000))
+            made["session_id"] = chance.choice([None, "a", "b", "c"])
+            made["destination"] = chance.choice([None, "orders", "invoices"])
+            made["ttl_ms"] = chance.choice([None, 1000, MINUTE_MS * 100])
+            made["enqueued_at"] = chance.choice([made["enqueued_at"]] * 9 + [None])
+            rows.append(made)
+    file = write(tmp_path / "a.parquet", rows, row_group_size=75)
+    whole = Unit(((file, tuple(range(8))),), 600, False)
+    apart = [Unit(((file, (group,)),), 75, False) for group in range(8)]
+    at_once, joined = (rolled(kind, units) for units in ([whole], apart))
+    assert at_once == joined
+    assert len(joined) == len({tuple(sorted(row.items(), key=str)) for row in joined}) > 10
+    if kind == "session":
+        assert sum(row["inversions"] for row in joined) > sum(
+            row["inversions"] for unit in apart for row in rolled(kind, [unit])
+        )
+
+
+def rolled(kind: str, units: Sequence[Unit]) -> list[dict[str, Any]]:
+    rows = [row for batch in roll_up(kind, units, QUESTION) for row in batch.to_pylist()]
+    return sorted(rows, key=str)
+
+
+def test_units_without_messages_or_sessions_give_nothing(tmp_path: Path) -> None:
+    empty = Unit(((write(tmp_path / "a.parquet", []), ()),), 0, False)
+    alone = Unit(((write(tmp_path / "b.parquet", [message(1, 5)]), (0,)),), 1, False)
+    assert [rolled(kind, [empty, empty]) for kind in KINDS_ROLLED] == [[], [], []]
+    assert rolled("session", [alone, empty, alone]) == []
+    assert len(rolled("size", [empty, alone])) == 1
 
 
 def test_the_forecast_is_bound_by_rate_and_credits() -> None:
@@ -303,6 +351,28 @@ def test_units_follow_the_numbers() -> None:
     ]
 
 
+def pieces_of(queue: int, *rows: int) -> list[Piece]:
+    """Neighbouring pieces of one queue with so many rows each."""
+    place = ("shop", in_queue(queue), False)
+    ends = list(itertools.accumulate(rows))
+    return [
+        Piece(f"{queue}-{end}", (0,), place, end - count + 1, end, count) for count, end in zip(rows, ends, strict=True)
+    ]
+
+
+def test_a_queue_begins_a_new_unit_where_the_one_before_is_half_full() -> None:
+    pieces = [*pieces_of(0, 60), *pieces_of(1, 20), *pieces_of(2, 20, 30, 70)]
+    assert [unit.rows for unit in units_of(pieces, 100)] == [60, 70, 70]
+    assert [unit.rows for unit in units_of(pieces, 1000)] == [200]
+
+
+def test_tasks_take_neighbouring_units_up_to_their_rows() -> None:
+    units = units_of([*pieces_of(0, 50, 50), *pieces_of(1, 50, 50), *pieces_of(2, 90)], 50)
+    assert [[unit.rows for unit in task] for task in tasks_of(units, 100)] == [[50, 50], [50, 50], [90]]
+    assert [[unit.rows for unit in task] for task in tasks_of(units, 10)] == [[50], [50], [50], [50], [90]]
+    assert tasks_of([], 10) == []
+
+
 def test_more_tasks_search_for_duplicates_when_the_hashes_would_not_fit() -> None:
     assert shares_for(1_000, 2) == 2
-    assert shares_for(160_000_000, 2) == 10
+    assert shares_for(250_000_000, 2) == 10

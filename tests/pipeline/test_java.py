@@ -71,7 +71,8 @@ def test_heap_and_partitions_grow_with_the_rows_and_stay_within_the_machine() ->
     assert (middle.heap, middle.shuffle_partitions, middle.quick_compiler) == ("4096m", 17, False)
     assert (large.heap, large.shuffle_partitions) == ("8192m", 64)
     assert sizing_for(5_000_000, scanned=True, memory_bytes=64 * GIB).quick_compiler
-    assert not sizing_for(10_000_000, scanned=True, memory_bytes=64 * GIB).quick_compiler
+    heavy = sizing_for(50_000_000, scanned=True, memory_bytes=64 * GIB)
+    assert (heavy.heap, heavy.shuffle_partitions, heavy.quick_compiler) == ("8192m", 9, False)
     assert sizing_for(50_000_000, memory_bytes=4 * GIB).heap_bytes < 2 * GIB
 
 

@@ -36,7 +36,7 @@ def analysed(session: "Session", tmp_path_factory: pytest.TempPathFactory) -> Co
     dead = [message(200, 5, dead_letter=True, dead_letter_reason=HOSTILE, destination=None, message_id="m1")]
     again = [message(number, 10, message_id=HOSTILE, ttl_ms=1000) for number in (300, 301)]
     files = [write(folder / f"{index}.parquet", part) for index, part in enumerate((rows, dead, again))]
-    analysis = Analysis.of(session.spark, session.spark.read.parquet(*files), QUESTION, files=files)
+    analysis = Analysis.of(session.spark, lambda: session.spark.read.parquet(*files), QUESTION, files=files)
     try:
         found = collect(Jobs(session, JobTalk(Options(quiet=True))), analysis, 20, built_in())
     finally:

@@ -1,10 +1,10 @@
 """One analysis: roll-up, results, and the forecast of the drain.
 
-analysis = Analysis.of(spark, messages, files, question)
+analysis = Analysis.of(spark, lambda: messages, question, files=files)
 analysis.frames["destinations"].show()
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from sbpair.core.forecast import Forecast
 from sbpair.core.prices import PriceTable
 from sbpair.core.snapshot import Snapshot
 from sbpair.pipeline.analysis import results
-from sbpair.pipeline.analysis.partials import partials_by_sql
+from sbpair.pipeline.analysis.partials import Partials, partials_by_sql
 from sbpair.pipeline.analysis.question import Question
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ NAMESPACE_CREDITS_PER_SECOND = 1000
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The roll-up, kept in memory, and the tables out of it by name."""
+    """The tables by name. What several of them need is kept in memory."""
 
-    partials: "DataFrame"
     question: Question
     frames: Mapping[str, "DataFrame"] = field(default_factory=dict)
     way: str = ""
@@ -37,7 +36,7 @@ class Analysis:
     def of(
         cls,
         spark: "SparkSession",
-        messages: "DataFrame",
+        messages: "Callable[[], DataFrame]",
         question: Question,
         *,
         files: Sequence[str] = (),
@@ -45,21 +44,20 @@ class Analysis:
         cores: int = 2,
     ) -> "Analysis":
         """The analysis of messages, each of which is in the DataFrame once. Where they lie in `files` that the
-        executors can open, these are scanned; otherwise Spark SQL does it all.
+        executors can open, these are scanned and `messages` is not asked for; otherwise Spark SQL does it all.
 
         Nothing is computed before a table is asked for; call `close` in the end.
         """
         from sbpair.pipeline.analysis.scan import scan
 
         scanned = scan(spark, files, question, cores=cores) if files else None
-        made = partials_by_sql(messages, question) if scanned is None else scanned
-        partials = made.persist()
+        partials = partials_by_sql(messages(), question) if scanned is None else scanned
         existing = existing_paths(spark, snapshots)
-        return cls(partials, question, _frames(partials, existing, question), "sql" if scanned is None else "scan")
+        return cls(question, _frames(partials, existing, question), "sql" if scanned is None else "scan")
 
     def close(self) -> None:
-        for frame in (self.partials, self.frames["_sizes"], self.frames["_times"], self.frames["sessions"]):
-            frame.unpersist()
+        for name in ("_sizes", "_times", "sessions", "duplicates"):
+            self.frames[name].unpersist()
 
 
 RESULTS = (
@@ -77,9 +75,9 @@ RESULTS = (
 """The tables of an analysis, in the order they are shown."""
 
 
-def _frames(partials: "DataFrame", existing: "DataFrame | None", question: Question) -> dict[str, "DataFrame"]:
-    sizes, times = results.sizes(partials).persist(), results.times(partials).persist()
-    of_sessions = results.sessions(results.session_places(partials)).persist()
+def _frames(partials: Partials, existing: "DataFrame | None", question: Question) -> dict[str, "DataFrame"]:
+    sizes, times = results.sizes(partials.sizes).persist(), results.times(partials.times).persist()
+    of_sessions = results.sessions(results.session_places(partials.sessions)).persist()
     return {
         "destinations": results.destinations(sizes, times, of_sessions, existing, question),
         "hours": results.hours(times),
@@ -88,7 +86,7 @@ def _frames(partials: "DataFrame", existing: "DataFrame | None", question: Quest
         "time_to_live": results.time_to_live(times, question),
         "dead_letters": results.dead_letters(sizes),
         "sessions": of_sessions,
-        "duplicates": results.duplicates(partials),
+        "duplicates": results.duplicates(partials.duplicates).persist(),
         "size_histogram": results.size_histogram(sizes),
         "totals": results.totals(sizes),
         "_sizes": sizes,

@@ -35,7 +35,7 @@ class Coded:
             return pa.array(numbers, mask=codes == self.size - 1)
         return self._values.take(pa.array(codes))
 
-    def picked(self, rows: "NDArray[Any]") -> "Coded":
+    def picked(self, rows: "NDArray[Any] | slice") -> "Coded":
         """Some rows of the column."""
         return Coded(self.codes[rows], self.size, self._values)
 

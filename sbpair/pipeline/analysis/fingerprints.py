@@ -66,6 +66,6 @@ def share_of(hashes: "Hashes", shares: int) -> "NDArray[np.int64]":
 
 
 def repeated(hashes: "Hashes") -> "Hashes":
-    """Those that occur more than once, rising."""
-    ordered = np.sort(hashes)
-    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    """Those that occur more than once, rising. The array is sorted in its place."""
+    hashes.sort()
+    return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])

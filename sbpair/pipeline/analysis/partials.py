@@ -1,17 +1,18 @@
 """The roll-up that every result is computed from, and how Spark SQL makes it of any DataFrame of messages.
 
-Four kinds of rows share one set of columns; what a kind does not use is null:
+Four kinds of rows:
 
     size       per queue, dead-letter reason, destination and size bucket
     time       per destination, minute of arrival and time-to-live bucket
     session    per session and queue: its messages in the order of their numbers, for inversions
     duplicate  one row per message whose id occurs more than once for its destination
 
-A message without an arrival time counts as just arrived. Inversions of a session are neighbours in the order of the
-queue's numbers whose arrival times go backwards.
+There may be several rows of a key; results add them up. A message without an arrival time counts as just arrived.
+Inversions of a session are neighbours in the order of the queue's numbers whose arrival times go backwards.
 """
 
-from functools import reduce
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sbpair.pipeline.analysis.buckets import bucket_sql
@@ -21,32 +22,63 @@ from sbpair.pipeline.schemas import struct
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PARTIAL_COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("kind", "string", "size, time, session or duplicate"),
-    ("pair", "string", ""),
-    ("queue", "string", ""),
-    ("dead_letter", "boolean", ""),
-    ("reason", "string", "dead-letter reason"),
-    ("destination", "string", ""),
-    ("session_id", "string", ""),
-    ("message_id", "string", ""),
-    ("bucket", "bigint", "of the size in bytes, or of the time to live in milliseconds"),
-    ("minute", "bigint", "since 1970"),
-    ("messages", "bigint", ""),
-    ("bytes", "bigint", ""),
-    ("units", "bigint", "steps of 64 KB"),
-    ("expired", "bigint", "messages whose time to live is over"),
-    ("near_limit", "bigint", "messages near the size limit"),
-    ("pings", "bigint", "messages that are pings"),
-    ("largest", "bigint", "bytes"),
-    ("first_at", "bigint", "earliest arrival, microseconds since 1970"),
-    ("last_at", "bigint", "latest arrival"),
-    ("entered_at", "bigint", "arrival of the lowest number"),
-    ("left_at", "bigint", "arrival of the highest number"),
-    ("first_number", "bigint", "lowest sequence number"),
-    ("last_number", "bigint", "highest sequence number"),
-    ("inversions", "bigint", ""),
-)
+_COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
+    "pair": ("string", ""),
+    "queue": ("string", ""),
+    "dead_letter": ("boolean", ""),
+    "reason": ("string", "dead-letter reason"),
+    "destination": ("string", ""),
+    "session_id": ("string", ""),
+    "message_id": ("string", ""),
+    "bucket": ("bigint", "of the size in bytes, or of the time to live in milliseconds"),
+    "minute": ("bigint", "since 1970"),
+    "messages": ("bigint", ""),
+    "bytes": ("bigint", ""),
+    "units": ("bigint", "steps of 64 KB"),
+    "expired": ("bigint", "messages whose time to live is over"),
+    "near_limit": ("bigint", "messages near the size limit"),
+    "pings": ("bigint", "messages that are pings"),
+    "largest": ("bigint", "bytes"),
+    "first_at": ("bigint", "earliest arrival, microseconds since 1970"),
+    "last_at": ("bigint", "latest arrival"),
+    "entered_at": ("bigint", "arrival of the lowest number"),
+    "left_at": ("bigint", "arrival of the highest number"),
+    "first_number": ("bigint", "lowest sequence number"),
+    "inversions": ("bigint", ""),
+}
+
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "size": (
+        *("pair", "queue", "dead_letter", "reason", "destination", "bucket"),
+        *("messages", "bytes", "units", "near_limit", "pings", "largest", "first_at", "last_at"),
+    ),
+    "time": (
+        *("pair", "destination", "dead_letter", "minute", "bucket"),
+        *("messages", "bytes", "units", "expired", "first_at", "last_at"),
+    ),
+    "session": (
+        *("pair", "queue", "dead_letter", "destination", "session_id"),
+        *("messages", "bytes", "inversions", "first_at", "last_at", "entered_at", "left_at", "first_number"),
+    ),
+    "duplicate": ("pair", "destination", "message_id", "queue", "dead_letter", "first_at"),
+}
+"""The columns of each kind."""
+
+
+def columns_of(kind: str) -> tuple[tuple[str, str, str], ...]:
+    """Name, Spark type and meaning of a kind's columns."""
+    return tuple((name, *_COLUMNS[name]) for name in KINDS[kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """The roll-up: a DataFrame of each kind. Nothing is computed before it is asked for."""
+
+    sizes: "DataFrame"
+    times: "DataFrame"
+    sessions: "DataFrame"
+    duplicates: "DataFrame"
+
 
 SCANNED: Final = (
     "pair",
@@ -65,11 +97,16 @@ SCANNED: Final = (
 """The columns of a message that an analysis looks at; never the payload."""
 
 
-def partials_by_sql(messages: "DataFrame", question: Question) -> "DataFrame":
+def partials_by_sql(messages: "DataFrame", question: Question) -> Partials:
     """The roll-up of any DataFrame with the columns `SCANNED`, each message in it once."""
     looked_at = _prepared(messages, question)
-    parts = [_sizes(looked_at), _times(looked_at), _sessions(looked_at), _duplicates(looked_at)]
-    return reduce(lambda one, other: one.unionByName(other), map(_aligned, parts))
+    parts = {
+        "size": _sizes(looked_at),
+        "time": _times(looked_at),
+        "session": _sessions(looked_at),
+        "duplicate": _duplicates(looked_at),
+    }
+    return Partials(*(_aligned(kind, part) for kind, part in parts.items()))
 
 
 def _prepared(messages: "DataFrame", question: Question) -> "DataFrame":
@@ -122,7 +159,6 @@ def _sizes(messages: "DataFrame") -> "DataFrame":
             F.min("at").alias("first_at"),
             F.max("at").alias("last_at"),
         )
-        .withColumn("kind", F.lit("size"))
     )
 
 
@@ -142,7 +178,6 @@ def _times(messages: "DataFrame") -> "DataFrame":
             F.min("at").alias("first_at"),
             F.max("at").alias("last_at"),
         )
-        .withColumn("kind", F.lit("time"))
     )
 
 
@@ -166,9 +201,7 @@ def _sessions(messages: "DataFrame") -> "DataFrame":
             F.min_by("at", "number").alias("entered_at"),
             F.max_by("at", "number").alias("left_at"),
             F.min("number").alias("first_number"),
-            F.max("number").alias("last_number"),
         )
-        .withColumn("kind", F.lit("session"))
     )
 
 
@@ -180,21 +213,12 @@ def _duplicates(messages: "DataFrame") -> "DataFrame":
         "hash", F.xxhash64("pair", "destination", "message_id")
     )
     several = hashed.groupBy("hash").count().where("count > 1").select("hash")
-    return (
-        hashed.join(several, "hash", "left_semi")
-        .withColumnsRenamed({"number": "first_number", "at": "first_at"})
-        .select("pair", "destination", "message_id", "queue", "dead_letter", "first_number", "first_at")
-        .withColumn("kind", F.lit("duplicate"))
-    )
+    return hashed.join(several, "hash", "left_semi").withColumnRenamed("at", "first_at")
 
 
-def _aligned(part: "DataFrame") -> "DataFrame":
+def _aligned(kind: str, part: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F
 
-    there = set(part.columns)
     return part.select(
-        *(
-            (F.col(field.name) if field.name in there else F.lit(None)).cast(field.dataType).alias(field.name)
-            for field in struct(PARTIAL_COLUMNS).fields
-        )
+        *(F.col(field.name).cast(field.dataType).alias(field.name) for field in struct(columns_of(kind)).fields)
     )

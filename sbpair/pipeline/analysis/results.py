@@ -1,4 +1,4 @@
-"""The tables of an analysis, each a function from the roll-up (`partials`) to a DataFrame.
+"""The tables of an analysis, each a function from a kind of the roll-up (`Partials`) to a DataFrame.
 
 Every function ends in a `select`: that is its contract. Times are timestamps, sizes are bytes. Percentiles come from
 buckets and are at most 6 % too large (sizes), or to the minute (ages).
@@ -23,51 +23,43 @@ def _moment(micros: str) -> str:
     return f"timestamp_micros({micros})"
 
 
-def sizes(partials: "DataFrame") -> "DataFrame":
+def sizes(parts: "DataFrame") -> "DataFrame":
     """Rows of kind size, added up."""
     from pyspark.sql import functions as F
 
     keys = ("pair", "queue", "dead_letter", "reason", "destination", "bucket")
-    return (
-        partials.where("kind = 'size'")
-        .groupBy(*keys)
-        .agg(
-            *(F.sum(name).alias(name) for name in ("messages", "bytes", "units", "near_limit", "pings")),
-            F.max("largest").alias("largest"),
-            F.min("first_at").alias("first_at"),
-            F.max("last_at").alias("last_at"),
-        )
+    return parts.groupBy(*keys).agg(
+        *(F.sum(name).alias(name) for name in ("messages", "bytes", "units", "near_limit", "pings")),
+        F.max("largest").alias("largest"),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
     )
 
 
-def times(partials: "DataFrame") -> "DataFrame":
+def times(parts: "DataFrame") -> "DataFrame":
     """Rows of kind time, added up."""
     from pyspark.sql import functions as F
 
-    return (
-        partials.where("kind = 'time'")
-        .groupBy("pair", "destination", "dead_letter", "minute", "bucket")
-        .agg(
-            *(F.sum(name).alias(name) for name in ("messages", "bytes", "units", "expired")),
-            F.min("first_at").alias("first_at"),
-            F.max("last_at").alias("last_at"),
-        )
+    return parts.groupBy("pair", "destination", "dead_letter", "minute", "bucket").agg(
+        *(F.sum(name).alias(name) for name in ("messages", "bytes", "units", "expired")),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
     )
 
 
-def session_places(partials: "DataFrame") -> "DataFrame":
-    """One row per session and queue. Parts of it that were read apart are joined by the order of their numbers: where
-    the next part began before the last one ended, there is one more inversion. Window and groups share one shuffle, by
-    a hash: sorting by the names themselves takes twice as long."""
+def session_places(parts: "DataFrame") -> "DataFrame":
+    """One row per session and queue, those of a session together (`hash`). Parts that were read apart are joined by the
+    order of their numbers: where the next part began before the last one ended, there is one more inversion. The one
+    shuffle, by a hash of the session, also serves `sessions`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     keys = ("pair", "queue", "dead_letter", "destination", "session_id")
-    parts = Window.partitionBy("hash").orderBy("first_number", "first_at")
+    in_queue = Window.partitionBy("hash", "queue", "dead_letter").orderBy("first_number", "first_at")
     return (
-        partials.where("kind = 'session'")
-        .withColumn("hash", F.xxhash64(*keys))
-        .withColumn("before", F.lag("left_at").over(parts))
+        parts.withColumn("hash", F.xxhash64("pair", "destination", "session_id"))
+        .repartition("hash")
+        .withColumn("before", F.lag("left_at").over(in_queue))
         .groupBy("hash", *keys)
         .agg(
             F.sum("messages").alias("messages"),
@@ -76,7 +68,6 @@ def session_places(partials: "DataFrame") -> "DataFrame":
             F.min("first_at").alias("first_at"),
             F.max("last_at").alias("last_at"),
         )
-        .drop("hash")
     )
 
 
@@ -309,8 +300,7 @@ def sessions(places: "DataFrame") -> "DataFrame":
     by_start = Window.partitionBy("hash").orderBy("first_at", "last_at")
     latest = F.max("last_at").over(by_start.rowsBetween(Window.unboundedPreceding, -1))
     return (
-        places.withColumn("hash", F.xxhash64(*keys))
-        .withColumn("others_until", latest)
+        places.withColumn("others_until", latest)
         .groupBy("hash", *keys)
         .agg(
             F.sum("messages").alias("messages"),
@@ -334,13 +324,12 @@ def sessions(places: "DataFrame") -> "DataFrame":
     )
 
 
-def duplicates(partials: "DataFrame") -> "DataFrame":
+def duplicates(parts: "DataFrame") -> "DataFrame":
     """Ids that occur more than once for one destination; here the ids are compared, not their hashes."""
     from pyspark.sql import functions as F
 
     return (
-        partials.where("kind = 'duplicate'")
-        .groupBy(*_PLACE, "message_id")
+        parts.groupBy(*_PLACE, "message_id")
         .agg(
             F.count("*").alias("copies"),
             F.array_sort(F.collect_set("queue")).alias("queues"),

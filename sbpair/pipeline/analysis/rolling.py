@@ -1,7 +1,8 @@
-"""What a task of the scan does with a unit: read the columns, group, add up; or search for equal message ids."""
+"""What a task of the scan does with units: read the columns, group, add up; or search for equal message ids."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from sbpair.core.billing import STEP_BYTES
 from sbpair.pipeline.analysis.buckets import bucket_of
 from sbpair.pipeline.analysis.columns_at_once import Coded, Groups, coded_names, coded_numbers
 from sbpair.pipeline.analysis.fingerprints import hashes_of, mixed, repeated, share_of
-from sbpair.pipeline.analysis.partials import PARTIAL_COLUMNS, SCANNED
+from sbpair.pipeline.analysis.partials import columns_of
 from sbpair.pipeline.analysis.question import MICROS_PER_MINUTE, Question
 from sbpair.pipeline.schemas import arrow_schema
 
@@ -27,15 +28,104 @@ _NAMES = ("pair", "queue", "dead_letter_reason", "destination", "session_id")
 _BATCH_ROWS = 50_000
 
 
-def roll_up(unit: "Unit", question: Question) -> Iterator[pa.RecordBatch]:
-    """The rows of kinds size, time and session of one unit."""
-    table = read_unit(unit, [name for name in SCANNED if name != "message_id"])
-    if not table.num_rows:
-        return
-    messages = _Messages(table, question)
-    yield from _batches("size", _sizes(messages))
-    yield from _batches("time", _times(messages))
-    yield from _batches("session", _sessions(messages))
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of rows: what it is made of, what it is grouped by, how its numbers are added up. `messages` is always
+    a sum."""
+
+    read: tuple[str, ...]
+    """Columns of the messages."""
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...]
+    """Keys that are whole numbers or null."""
+    sums: tuple[str, ...]
+    highest: tuple[str, ...] = ("last_at",)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.texts + self.numbers
+
+
+_SIZE = _Kind(
+    ("pair", "queue", "dead_letter", "dead_letter_reason", "destination", "size_bytes", "is_ping", "enqueued_at"),
+    ("pair", "queue", "dead_letter", "reason", "destination"),
+    ("bucket",),
+    ("bytes", "units", "near_limit", "pings"),
+    ("last_at", "largest"),
+)
+_TIME = _Kind(
+    ("pair", "destination", "dead_letter", "enqueued_at", "ttl_ms", "size_bytes"),
+    ("pair", "destination", "dead_letter"),
+    ("minute", "bucket"),
+    ("bytes", "units", "expired"),
+)
+_SESSION = _Kind(
+    ("pair", "queue", "dead_letter", "destination", "session_id", "sequence_number", "enqueued_at", "size_bytes"),
+    ("pair", "queue", "dead_letter", "destination", "session_id"),
+    (),
+    ("bytes", "inversions"),
+)
+_KINDS: Final = {"size": _SIZE, "time": _TIME, "session": _SESSION}
+
+
+def roll_up(kind: str, units: Iterable["Unit"], question: Question) -> Iterator[pa.RecordBatch]:
+    """The rows of one kind (size, time or session) of neighbouring units, each key once."""
+    tables = (read_unit(unit, _KINDS[kind].read) for unit in units)
+    parts = [part for table in tables if table.num_rows and (part := _ROLLS[kind](table, question)).num_rows]
+    if parts:
+        yield from _batches(kind, _joined(_KINDS[kind], parts))
+
+
+def _joined(kind: _Kind, parts: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several units, added up."""
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.concat_tables(parts)
+    keys = [coded_names(table.column(name)) for name in kind.texts]
+    for name in kind.numbers:
+        column = table.column(name)
+        keys.append(coded_numbers(column.fill_null(0).to_numpy(), column.is_valid().to_numpy()))
+    values = {name: table.column(name).to_numpy() for name in table.column_names if name not in kind.keys}
+    return _in_sequence(kind, keys, values) if kind is _SESSION else _added_up(kind, Groups(keys), values)
+
+
+def _added_up(kind: _Kind, groups: Groups, values: Mapping[str, "NDArray[Any]"]) -> pa.Table:
+    """One row a group. Without `messages` among the values every row counts as one message."""
+    return pa.table(
+        {
+            **dict(zip(kind.keys, groups.keys(), strict=True)),
+            "messages": groups.sums(values["messages"]) if "messages" in values else groups.rows(),
+            **{name: groups.sums(values[name]) for name in kind.sums if name in values},
+            "first_at": groups.lowest(values["first_at"]),
+            **{name: groups.highest(values[name]) for name in kind.highest},
+        }
+    )
+
+
+def _in_sequence(kind: _Kind, keys: Sequence[Coded], values: Mapping[str, "Numbers"]) -> pa.Table:
+    """The same for sessions, whose rows are taken in the order of their numbers: where one was entered before the one
+    ahead of it was left, there is an inversion between them. What lies in other tasks is joined by Spark."""
+    numbers = values["first_number"]
+    order = slice(None) if (np.diff(numbers) >= 0).all() else np.argsort(numbers, kind="stable")
+    sorted_values = {name: column[order] for name, column in values.items()}
+    groups = Groups([key.picked(order) for key in keys])
+    if not groups.count:
+        return pa.table({})
+    rows, starts = groups.together()
+    ends = np.append(starts[1:], len(rows)) - 1
+    entered, left = sorted_values["entered_at"][rows], sorted_values["left_at"][rows]
+    back = np.concatenate(([False], entered[1:] < left[:-1]))
+    back[starts] = False
+    between = np.add.reduceat(back.astype(np.int64), starts)
+    within = groups.sums(sorted_values["inversions"]) if "inversions" in values else 0
+    added = _added_up(kind, groups, {name: column for name, column in sorted_values.items() if name != "inversions"})
+    ordered = {
+        "inversions": between + within,
+        "entered_at": entered[starts],
+        "left_at": left[ends],
+        "first_number": sorted_values["first_number"][rows][starts],
+    }
+    return pa.table({**{name: added.column(name) for name in added.column_names}, **ordered})
 
 
 def read_unit(unit: "Unit", columns: Iterable[str]) -> pa.Table:
@@ -67,116 +157,67 @@ def _numbers(table: pa.Table, name: str, null: int = 0) -> "Numbers":
     return numbers
 
 
-class _Messages:
-    """The columns of a unit as numbers and codes, with what follows from them."""
-
-    def __init__(self, table: pa.Table, question: Question) -> None:
-        self.pair, self.queue, self.reason, self.destination, self.session = (
-            coded_names(table.column(name)) for name in _NAMES
-        )
-        self.dead_letter = coded_names(table.column("dead_letter"))
-        self.number = _numbers(table, "sequence_number")
-        self.at = _numbers(table, "enqueued_at", question.as_of_micros)
-        self.size = _numbers(table, "size_bytes")
-        self.steps = np.maximum(1, -(-self.size // STEP_BYTES))
-        self.near = self.size >= question.near_bytes
-        self.ping = table.column("is_ping").fill_null(False).to_numpy()
-        self.ttl = _numbers(table, "ttl_ms", -1)
-        self.over = (self.ttl >= 0) & (self.at + self.ttl * 1000 <= question.as_of_micros)
-
-    def in_order(self) -> bool:
-        """Whether the numbers of each queue rise from row to row, as archives are written."""
-        same_queue = np.diff(self.queue.codes * self.dead_letter.size + self.dead_letter.codes) == 0
-        return bool((np.diff(self.number)[same_queue] >= 0).all())
+def _sizes(table: pa.Table, question: Question) -> pa.Table:
+    size, at = _numbers(table, "size_bytes"), _numbers(table, "enqueued_at", question.as_of_micros)
+    names = ("pair", "queue", "dead_letter", "dead_letter_reason", "destination")
+    return _added_up(
+        _SIZE,
+        Groups([*(coded_names(table.column(name)) for name in names), coded_numbers(bucket_of(size))]),
+        {
+            "bytes": size,
+            "units": _steps(size),
+            "near_limit": size >= question.near_bytes,
+            "pings": table.column("is_ping").fill_null(False).to_numpy(),
+            "largest": size,
+            "first_at": at,
+            "last_at": at,
+        },
+    )
 
 
-def _sizes(messages: _Messages) -> dict[str, Any]:
-    bucket = coded_numbers(bucket_of(messages.size))
-    keys = (messages.pair, messages.queue, messages.dead_letter, messages.reason, messages.destination, bucket)
-    groups = Groups(keys)
-    return {
-        **_named(groups, ("pair", "queue", "dead_letter", "reason", "destination", "bucket")),
-        "messages": groups.rows(),
-        "bytes": groups.sums(messages.size),
-        "units": groups.sums(messages.steps),
-        "near_limit": groups.sums(messages.near),
-        "pings": groups.sums(messages.ping),
-        "largest": groups.highest(messages.size),
-        "first_at": groups.lowest(messages.at),
-        "last_at": groups.highest(messages.at),
-    }
+def _times(table: pa.Table, question: Question) -> pa.Table:
+    size, at = _numbers(table, "size_bytes"), _numbers(table, "enqueued_at", question.as_of_micros)
+    ttl_ms = _numbers(table, "ttl_ms", -1)
+    mortal = ttl_ms >= 0
+    minute, lived = coded_numbers(at // MICROS_PER_MINUTE), coded_numbers(bucket_of(np.maximum(ttl_ms, 0)), mortal)
+    return _added_up(
+        _TIME,
+        Groups([*(coded_names(table.column(name)) for name in _TIME.texts), minute, lived]),
+        {
+            "bytes": size,
+            "units": _steps(size),
+            "expired": mortal & (at + ttl_ms * 1000 <= question.as_of_micros),
+            "first_at": at,
+            "last_at": at,
+        },
+    )
 
 
-def _times(messages: _Messages) -> dict[str, Any]:
-    minute = coded_numbers(messages.at // MICROS_PER_MINUTE)
-    lived = coded_numbers(bucket_of(np.maximum(messages.ttl, 0)), messages.ttl >= 0)
-    groups = Groups((messages.pair, messages.destination, messages.dead_letter, minute, lived))
-    return {
-        **_named(groups, ("pair", "destination", "dead_letter", "minute", "bucket")),
-        "messages": groups.rows(),
-        "bytes": groups.sums(messages.size),
-        "units": groups.sums(messages.steps),
-        "expired": groups.sums(messages.over),
-        "first_at": groups.lowest(messages.at),
-        "last_at": groups.highest(messages.at),
-    }
+def _steps(size_bytes: "Numbers") -> "Numbers":
+    return np.maximum(1, -(-size_bytes // STEP_BYTES))
 
 
-def _sessions(messages: _Messages) -> dict[str, Any]:
-    """Each session's messages in the order of their numbers; a unit's ends are joined to its neighbours' by Spark."""
-    rows = np.flatnonzero(messages.session.codes != messages.session.size - 1)
-    if not messages.in_order():
-        rows = rows[np.argsort(messages.number[rows], kind="stable")]
-    keys: list[Coded] = [
-        key.picked(rows)
-        for key in (messages.pair, messages.queue, messages.dead_letter, messages.destination, messages.session)
-    ]
-    groups = Groups(keys)
-    if not groups.count:
-        return {}
-    places, starts = groups.together()
-    ends = np.append(starts[1:], len(places)) - 1
-    at, number = messages.at[rows][places], messages.number[rows][places]
-    back = np.concatenate(([False], at[1:] < at[:-1]))
-    back[starts] = False
-    return {
-        **_named(groups, ("pair", "queue", "dead_letter", "destination", "session_id")),
-        "messages": groups.rows(),
-        "bytes": groups.sums(messages.size[rows]),
-        "inversions": np.add.reduceat(back.astype(np.int64), starts),
-        "first_at": np.minimum.reduceat(at, starts),
-        "last_at": np.maximum.reduceat(at, starts),
-        "entered_at": at[starts],
-        "left_at": at[ends],
-        "first_number": number[starts],
-        "last_number": number[ends],
-    }
+def _sessions(table: pa.Table, question: Question) -> pa.Table:
+    table = table.filter(pc.is_valid(table.column("session_id")))
+    at = _numbers(table, "enqueued_at", question.as_of_micros)
+    return _in_sequence(
+        _SESSION,
+        [coded_names(table.column(name)) for name in _SESSION.texts],
+        {
+            "bytes": _numbers(table, "size_bytes"),
+            "first_number": _numbers(table, "sequence_number"),
+            **dict.fromkeys(("first_at", "last_at", "entered_at", "left_at"), at),
+        },
+    )
 
 
-def _named(groups: Groups, names: Sequence[str]) -> dict[str, pa.Array]:
-    return dict(zip(names, groups.keys(), strict=True))
+_ROLLS: Final = {"size": _sizes, "time": _times, "session": _sessions}
 
 
-def _batches(kind: str, columns: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """The columns as Spark wants them, the missing ones null."""
-    if not columns:
-        return
-    rows = len(next(iter(columns.values())))
-    schema = arrow_schema(PARTIAL_COLUMNS)
-    arrays = [
-        pa.array([kind]).take(pa.nulls(rows, pa.int64()).fill_null(0))
-        if field.name == "kind"
-        else _as_arrow(columns[field.name], field.type)
-        if field.name in columns
-        else pa.nulls(rows, field.type)
-        for field in schema
-    ]
-    yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(max_chunksize=_BATCH_ROWS)
-
-
-def _as_arrow(column: Any, kind: pa.DataType) -> pa.Array:
-    array = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column)
-    return array.cast(kind)
+def _batches(kind: str, table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The columns as Spark wants them."""
+    schema = arrow_schema(columns_of(kind))
+    yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 def equal_ids(units: Sequence["Unit"], share: int, shares: int, question: Question) -> Iterator[pa.RecordBatch]:
@@ -186,7 +227,7 @@ def equal_ids(units: Sequence["Unit"], share: int, shares: int, question: Questi
         hashes, rows = _hashed(unit)
         mine = share_of(hashes, shares) == share if shares > 1 else slice(None)
         found.append((hashes[mine], rows[mine]))
-    several = repeated(np.concatenate([hashes for hashes, _ in found]))
+    several = repeated(np.concatenate([np.empty(0, np.uint64), *(hashes for hashes, _ in found)]))
     if not len(several):
         return
     for unit, (hashes, rows) in zip(units, found, strict=True):
@@ -209,11 +250,8 @@ def _hashed(unit: "Unit") -> tuple["NDArray[np.uint64]", "NDArray[np.uint32]"]:
     return hashes, known.astype(np.uint32)
 
 
-def _duplicates(unit: "Unit", rows: "NDArray[np.uint32]", question: Question) -> dict[str, Any]:
-    columns = ("pair", "destination", "message_id", "queue", "dead_letter", "sequence_number", "enqueued_at")
+def _duplicates(unit: "Unit", rows: "NDArray[np.uint32]", question: Question) -> pa.Table:
+    columns = ("pair", "destination", "message_id", "queue", "dead_letter", "enqueued_at")
     table = read_unit(unit, columns).take(pa.array(rows))
-    return {
-        **{name: table.column(name) for name in columns[:5]},
-        "first_number": _numbers(table, "sequence_number"),
-        "first_at": _numbers(table, "enqueued_at", question.as_of_micros),
-    }
+    at = _numbers(table, "enqueued_at", question.as_of_micros)
+    return pa.table({**{name: table.column(name) for name in columns[:5]}, "first_at": at})

@@ -1,14 +1,15 @@
 """The roll-up of `partials`, made inside the executors over the files of an archive, whole columns at a time.
 
-    frame = scan(spark, files, question)          # the columns of PARTIAL_COLUMNS, or None: use SQL
+    partials = scan(spark, files, question, cores=2)      # None: use SQL
 
 The driver reads the footers of the files only. It cuts them into *units* of neighbouring row groups. Row groups whose
 numbers overlap (an archive run that was broken off and repeated leaves the same messages twice) stand in one unit,
-which drops the repetitions. Each Spark task reads a unit with PyArrow and gives back far fewer rows; Spark adds these
-up.
+which drops the repetitions. Each Spark task reads neighbouring units with PyArrow, one after the other, and gives back
+far fewer rows, which Spark adds up: a row costs the JVM thirty times what a message costs the task.
 
-Equal message ids may lie in any two units, so they take tasks of their own: each reads the ids of all units but keeps
-the hashes of its share only, sorts them, and comes back for the rows whose hash occurred twice.
+Each kind of rows is a read of its own with tasks of its own, so that the JVM is given no column that a kind lacks.
+Equal message ids may lie in any two units; each task that searches for them reads the ids of all units but keeps the
+hashes of its share only, sorts them, and comes back for the rows whose hash occurred twice.
 """
 
 import json
@@ -18,21 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from sbpair.pipeline.analysis.partials import PARTIAL_COLUMNS
+from sbpair.pipeline.analysis.partials import KINDS, Partials, columns_of
 from sbpair.pipeline.analysis.question import Question
 from sbpair.pipeline.schemas import struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 FORMAT = "sbpair-analysis"
 LEAST_UNIT_ROWS, MOST_UNIT_ROWS = 250_000, 2_000_000
 """Larger units give fewer rows to add up; a unit of 2 million takes about 300 MB."""
-TASKS_PER_CORE = 4
-ROWS_PER_SHARE = 16_000_000
-"""Most hashes one task holds (with their places 16 bytes each)."""
+TASKS_PER_CORE = 2
+ROWS_PER_SHARE = 25_000_000
+"""Most hashes one task holds (with their places and while they are sorted 20 bytes each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +59,23 @@ class Unit:
     """The same message may be in it more than once; then all of it is of one queue."""
 
 
-def scan(spark: "SparkSession", files: Sequence[str], question: Question, *, cores: int) -> "DataFrame | None":
+def scan(spark: "SparkSession", files: Sequence[str], question: Question, *, cores: int) -> Partials | None:
     """The roll-up of an archive's files; None if they cannot be cut by queue (a row group with several queues)."""
     pieces = _pieces(files)
     if pieces is None:
         return None
     rows = sum(piece.rows for piece in pieces)
-    units = units_of(pieces, min(max(rows // (cores * TASKS_PER_CORE), LEAST_UNIT_ROWS), MOST_UNIT_ROWS))
-    plan = {
-        "units": [asdict(unit) for unit in units],
-        "question": asdict(question),
-        "shares": shares_for(rows, cores),
-    }
+    each = max(rows // (cores * TASKS_PER_CORE), LEAST_UNIT_ROWS)
+    tasks = tasks_of(units_of(pieces, min(each, MOST_UNIT_ROWS)), each)
+    plan = json.dumps(
+        {
+            "tasks": [[asdict(unit) for unit in task] for task in tasks],
+            "question": asdict(question),
+            "shares": shares_for(rows, cores),
+        }
+    )
     spark.dataSource.register(AnalysisSource)
-    return spark.read.format(FORMAT).option("plan", json.dumps(plan)).load()
+    return Partials(*(spark.read.format(FORMAT).option("plan", plan).option("kind", kind).load() for kind in KINDS))
 
 
 def shares_for(rows: int, cores: int) -> int:
@@ -108,12 +112,16 @@ def _piece(path: str, group: int, described: Any, columns: dict[str, int]) -> Pi
 
 
 def units_of(pieces: Sequence[Piece], most_rows: int) -> list[Unit]:
-    """Pieces in units of about `most_rows`; pieces that overlap are never parted, and stand alone."""
+    """Pieces in units of about `most_rows`; pieces that overlap are never parted, and stand alone. A queue begins a new
+    unit where the one before is half full: a session that is cut in two costs twice."""
     units: list[Unit] = []
     waiting: list[Piece] = []
     for cluster in _clusters(pieces):
         alone = len(cluster) > 1
-        if waiting and (alone or sum(piece.rows for piece in (*waiting, *cluster)) > most_rows):
+        rows = sum(piece.rows for piece in waiting)
+        other_queue = bool(waiting) and waiting[-1].place != cluster[0].place
+        full = rows + sum(piece.rows for piece in cluster) > most_rows or (other_queue and 2 * rows >= most_rows)
+        if waiting and (alone or full):
             units.append(_unit(waiting))
             waiting = []
         if alone:
@@ -121,6 +129,17 @@ def units_of(pieces: Sequence[Piece], most_rows: int) -> list[Unit]:
         else:
             waiting += cluster
     return [*units, _unit(waiting)] if waiting else units
+
+
+def tasks_of(units: Sequence[Unit], most_rows: int) -> list[list[Unit]]:
+    """Neighbouring units in tasks of about `most_rows`, one at least."""
+    tasks: list[list[Unit]] = []
+    for unit in units:
+        if tasks and sum(one.rows for one in tasks[-1]) + unit.rows <= most_rows:
+            tasks[-1].append(unit)
+        else:
+            tasks.append([unit])
+    return tasks
 
 
 def _clusters(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -166,25 +185,24 @@ class AnalysisSource(DataSource):
         return FORMAT
 
     def schema(self) -> "StructType":
-        return struct(PARTIAL_COLUMNS)
+        return struct(columns_of(self.options["kind"]))
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        return _Reader(json.loads(self.options["plan"]))
+        return _Reader(self.options["kind"], json.loads(self.options["plan"]))
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, plan: dict[str, Any]) -> None:
+    def __init__(self, kind: str, plan: dict[str, Any]) -> None:
+        self._kind = kind
         self._question = Question(**plan["question"])
         self._shares = int(plan["shares"])
-        self._units = tuple(
-            Unit(tuple((path, tuple(groups)) for path, groups in unit["parts"]), unit["rows"], unit["overlapping"])
-            for unit in plan["units"]
-        )
+        self._tasks = [tuple(_unit_again(unit) for unit in task) for task in plan["tasks"]]
 
     def partitions(self) -> list[InputPartition]:
-        """The searches first: they are the longest tasks."""
-        searches = [_Work(self._units, share, self._shares) for share in range(self._shares)]
-        return [*searches, *(_Work((unit,)) for unit in self._units)] if self._units else [_Work(())]
+        if self._kind != "duplicate":
+            return [_Work(task) for task in self._tasks] or [_Work(())]
+        units = tuple(unit for task in self._tasks for unit in task)
+        return [_Work(units, share, self._shares) for share in range(self._shares if units else 1)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from sbpair.pipeline.analysis.rolling import equal_ids, roll_up
@@ -193,7 +211,12 @@ class _Reader(DataSourceReader):
         if not isinstance(work, _Work):
             raise TypeError(f"{type(work).__name__} is not a part of this plan")
         if work.share is None:
-            for unit in work.units:
-                yield from roll_up(unit, self._question)
+            yield from roll_up(self._kind, work.units, self._question)
         else:
             yield from equal_ids(work.units, work.share, work.shares, self._question)
+
+
+def _unit_again(described: dict[str, Any]) -> Unit:
+    """A unit that went through JSON."""
+    parts = tuple((path, tuple(groups)) for path, groups in described["parts"])
+    return Unit(parts, described["rows"], described["overlapping"])
