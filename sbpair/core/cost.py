@@ -32,7 +32,7 @@ from sbpair.core.prices import Meter, PriceTable
 HOUR_SECONDS = 3600
 GIGABYTE = 1_000_000_000
 """Bandwidth is billed in GB; taken as 10^9 bytes, the dearer reading."""
-_SEED = "seed 000, cost implications"
+_SEED = "paired namespaces, cost implications"
 _PRICING = "Service Bus pricing"
 
 
