@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sbpair.azure.answers import a_text
-from sbpair.azure.calls import READ, WRITE, bounded, changing, every_item
+from sbpair.azure.calls import READ, WRITE, changing
 from sbpair.azure.client import LazyClient
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
@@ -40,7 +40,7 @@ class DataPlaneAdmin:
 
     async def namespace(self) -> NamespaceFacts:
         with self._reading(f"read the properties of {self._access.label}"):
-            found = await bounded(self._client.sdk.get_namespace_properties(**READ))
+            found = await self._client.answer(self._client.sdk.get_namespace_properties(**READ))
             return NamespaceFacts(
                 name=a_text(found.name, "Name"),
                 host=self._access.host,
@@ -57,8 +57,8 @@ class DataPlaneAdmin:
         client = self._client.sdk
         with self._reading(f"list the queues of {self._access.label}"):
             properties, runtimes = await asyncio.gather(
-                every_item(client.list_queues(**READ)),
-                every_item(client.list_queues_runtime_properties(**READ)),
+                self._client.items(client.list_queues(**READ)),
+                self._client.items(client.list_queues_runtime_properties(**READ)),
             )
             described = _by_name(properties, prefix)
             counted = _by_name(runtimes, prefix)
@@ -74,8 +74,8 @@ class DataPlaneAdmin:
         try:
             with self._reading(f"read queue {path} of {self._access.label}", path):
                 found, runtime = await asyncio.gather(
-                    bounded(client.get_queue(path, **READ)),
-                    bounded(client.get_queue_runtime_properties(path, **READ)),
+                    self._client.answer(client.get_queue(path, **READ)),
+                    self._client.answer(client.get_queue_runtime_properties(path, **READ)),
                 )
                 return _queue(found, runtime)
         except EntityNotFoundError:
@@ -83,18 +83,18 @@ class DataPlaneAdmin:
 
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         with self._reading(f"create queue {path} on {self._access.label}", path):
-            made = await bounded(self._client.sdk.create_queue(path, **_create_options(settings), **WRITE))
+            made = await self._client.answer(self._client.sdk.create_queue(path, **_create_options(settings), **WRITE))
             return _queue(made, None)
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         client, tried = self._client.sdk, f"update queue {path} on {self._access.label}"
         check_scope(self._access, path, tried)
         with changing(tried, path):
-            present = await bounded(client.get_queue(path, **READ))
+            present = await self._client.answer(client.get_queue(path, **READ))
             for name, value in _all_options(settings).items():
                 if value is not None or name != "max_message_size_in_kilobytes":
                     setattr(present, name, value)
-            await bounded(client.update_queue(present, **WRITE))
+            await self._client.answer(client.update_queue(present, **WRITE))
         updated = await self.get_queue(path)
         if updated is None:
             raise EntityNotFoundError(f"Queue {path} of {self._access.label} is gone after its update.", entity=path)
@@ -104,14 +104,14 @@ class DataPlaneAdmin:
         tried = f"delete queue {path} on {self._access.label}"
         check_scope(self._access, path, tried)
         with changing(tried, path):
-            await bounded(self._client.sdk.delete_queue(path, **WRITE))
+            await self._client.answer(self._client.sdk.delete_queue(path, **WRITE))
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
         client = self._client.sdk
         with self._reading(f"list the topics of {self._access.label}"):
             properties, runtimes = await asyncio.gather(
-                every_item(client.list_topics(**READ)),
-                every_item(client.list_topics_runtime_properties(**READ)),
+                self._client.items(client.list_topics(**READ)),
+                self._client.items(client.list_topics_runtime_properties(**READ)),
             )
             counted = _by_name(runtimes)
             topics = [_topic(found, counted.get(name)) for name, found in _by_name(properties).items()]
@@ -123,8 +123,8 @@ class DataPlaneAdmin:
         try:
             with self._reading(f"read topic {path} of {self._access.label}", path):
                 found, runtime = await asyncio.gather(
-                    bounded(client.get_topic(path, **READ)),
-                    bounded(client.get_topic_runtime_properties(path, **READ)),
+                    self._client.answer(client.get_topic(path, **READ)),
+                    self._client.answer(client.get_topic_runtime_properties(path, **READ)),
                 )
                 return _topic(found, runtime)
         except EntityNotFoundError:

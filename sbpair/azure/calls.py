@@ -10,9 +10,6 @@ from sbpair.core.errors import ConflictError, EntityExistsError
 
 T = TypeVar("T")
 
-CALL_SECONDS: Final = 60.0
-"""Bound of one management call, or of one page of a list, retries included."""
-
 READ: Final = {"retry_total": 2}
 """Options of a read: it may be tried again within the call's bound."""
 
@@ -24,13 +21,13 @@ MOST_PAGES: Final = 300
 """Bounds of a whole list: a namespace has up to 10,000 entities, which is 100 pages."""
 
 
-async def bounded(call: Awaitable[T]) -> T:
-    """The call's answer; TimeoutError after CALL_SECONDS."""
-    async with asyncio.timeout(CALL_SECONDS):
+async def bounded(call: Awaitable[T], seconds: float) -> T:
+    """The call's answer; TimeoutError when it takes longer."""
+    async with asyncio.timeout(seconds):
         return await call
 
 
-async def every_item(pages: Any) -> list[Any]:
+async def every_item(pages: Any, page_seconds: float) -> list[Any]:
     """Every item of a paged list, each page bounded.
 
     Raises:
@@ -40,7 +37,7 @@ async def every_item(pages: Any) -> list[Any]:
     iterator = pages.by_page()
     links: set[Any] = set()
     async with asyncio.timeout(LIST_SECONDS):
-        while (page := await bounded(anext(iterator, None))) is not None:
+        while (page := await bounded(anext(iterator, None), page_seconds)) is not None:
             found += [item async for item in page]
             link = iterator.continuation_token
             if link in links:

@@ -1,8 +1,9 @@
 """What both management clients stand on: an SDK client made at its first use, with its transport and credential."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from sbpair.azure.calls import bounded, every_item
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.messaging import quiet_sdk
@@ -10,6 +11,8 @@ from sbpair.core.access import NamespaceAccess
 
 if TYPE_CHECKING:
     from sbpair.azure.http import ClockTransport
+
+T = TypeVar("T")
 
 
 class LazyClient:
@@ -52,6 +55,14 @@ class LazyClient:
         if self._credential is None:
             self._credential = token_credential(self.access)
         return self._credential
+
+    async def answer(self, call: Awaitable[T]) -> T:
+        """The answer of one call within `access.call_seconds`."""
+        return await bounded(call, self.access.call_seconds)
+
+    async def items(self, pages: Any) -> list[Any]:
+        """Every item of a paged list, each page within `access.call_seconds`."""
+        return await every_item(pages, self.access.call_seconds)
 
     async def close(self) -> None:
         """Close what was opened; twice is fine."""

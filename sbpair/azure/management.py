@@ -19,7 +19,7 @@ from sbpair.azure.answers import (
     a_text_or_none,
     an_object,
 )
-from sbpair.azure.calls import READ, WRITE, bounded, changing, every_item
+from sbpair.azure.calls import READ, WRITE, changing
 from sbpair.azure.client import LazyClient
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import NEVER, seconds_of, to_iso
@@ -67,7 +67,7 @@ class ArmAdmin:
     async def namespace(self) -> NamespaceFacts:
         group = await self._resource_group()
         with translating(f"read namespace {self._access.label} from the resource manager"):
-            answer = await bounded(self._client.sdk.namespaces.get(group, self._access.label, **READ))
+            answer = await self._client.answer(self._client.sdk.namespaces.get(group, self._access.label, **READ))
             found = an_object(answer, "namespace")
             sku = an_object(found.get("sku"), "sku")
             tier = Tier(sku["name"]) if sku.get("name") in list(Tier) else None
@@ -101,13 +101,15 @@ class ArmAdmin:
     async def _recovery(self, group: str) -> Json:
         """The Geo-DR configuration, empty if there is none. A namespace has one at most."""
         with translating(f"read the Geo-DR configuration of {self._access.label}"):
-            found = await every_item(self._client.sdk.disaster_recovery_configs.list(group, self._access.label, **READ))
+            configurations = self._client.sdk.disaster_recovery_configs
+            found = await self._client.items(configurations.list(group, self._access.label, **READ))
             return an_object(found[0], "disasterRecoveryConfigs") if found else {}
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
         group = await self._resource_group()
         with translating(f"list the queues of {self._access.label}"):
-            found = await every_item(self._client.sdk.queues.list_by_namespace(group, self._access.label, **READ))
+            listing = self._client.sdk.queues.list_by_namespace(group, self._access.label, **READ)
+            found = await self._client.items(listing)
             queues = [_queue(one) for one in found]
         for facts in queues:
             if facts.path.lower().startswith(prefix.lower()):
@@ -120,7 +122,7 @@ class ArmAdmin:
         group = await self._resource_group()
         try:
             with translating(f"read {kind} {path} of {self._access.label}", path):
-                found = await bounded(operations.get(group, self._access.label, to_arm_name(path), **READ))
+                found = await self._client.answer(operations.get(group, self._access.label, to_arm_name(path), **READ))
                 return read(an_object(found, kind))
         except EntityNotFoundError:
             return None
@@ -154,7 +156,7 @@ class ArmAdmin:
     async def _put(self, tried: str, path: str, properties: dict[str, Any]) -> QueueFacts:
         group = await self._resource_group()
         with translating(tried, path):
-            made = await bounded(
+            made = await self._client.answer(
                 self._client.sdk.queues.create_or_update(
                     group, self._access.label, to_arm_name(path), {"properties": properties}, **WRITE
                 )
@@ -167,12 +169,14 @@ class ArmAdmin:
             raise EntityNotFoundError(f"Could not {tried}: there is no such queue.", entity=path)
         group = await self._resource_group()
         with changing(tried, path):
-            await bounded(self._client.sdk.queues.delete(group, self._access.label, to_arm_name(path), **WRITE))
+            operations = self._client.sdk.queues
+            await self._client.answer(operations.delete(group, self._access.label, to_arm_name(path), **WRITE))
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
         group = await self._resource_group()
         with translating(f"list the topics of {self._access.label}"):
-            found = await every_item(self._client.sdk.topics.list_by_namespace(group, self._access.label, **READ))
+            listing = self._client.sdk.topics.list_by_namespace(group, self._access.label, **READ)
+            found = await self._client.items(listing)
             topics = [_topic(one) for one in found]
         for topic in topics:
             yield topic
@@ -187,7 +191,7 @@ class ArmAdmin:
         """The configured resource group, or the one found by looking through the subscription's namespaces once."""
         if self._group is None:
             with translating(f"look for namespace {self._access.label} in the subscription"):
-                found = await every_item(self._client.sdk.namespaces.list(**READ))
+                found = await self._client.items(self._client.sdk.namespaces.list(**READ))
                 match = next((one for one in found if one["name"].lower() == self._access.label.lower()), None)
                 if match is None:
                     raise EntityNotFoundError(

@@ -60,6 +60,7 @@ class AzureMessaging:
         self, path: str, *, dead_letter: bool = False, session_id: str | None = None, prefetch: int = 0
     ) -> AzureReceiver:
         next_session = session_id == NEXT_AVAILABLE_SESSION
+        open_seconds = min(OPEN_SECONDS, self._access.call_seconds)
         wanted = None if next_session else session_id
 
         def make_sdk() -> Any:
@@ -80,7 +81,7 @@ class AzureMessaging:
             session_id=wanted,
             next_session=next_session,
             prefetch=prefetch,
-            open_seconds=OPEN_SECONDS + self._next_session_seconds if next_session else OPEN_SECONDS,
+            open_seconds=open_seconds + self._next_session_seconds if next_session else open_seconds,
         )
         self._open.add(receiver)
         return receiver

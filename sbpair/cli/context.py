@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.cli.options import LogFormat, Options
+from sbpair.core.access import CALL_SECONDS
 from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
@@ -31,7 +32,8 @@ def load_settings(options: Options) -> "Settings":
     """Effective settings of this run, the pair `local` included when the embedded namespaces are running."""
     from sbpair.settings import load
 
-    return load(config=options.config)
+    seconds = max(1.0, options.timeout_seconds(CALL_SECONDS))  # with less, nothing at all would be answered
+    return load(config=options.config, call_seconds=seconds)
 
 
 def choose_pairs(settings: "Settings", names: list[str] | None) -> list[Pair]:

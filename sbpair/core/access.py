@@ -7,6 +7,8 @@ from enum import StrEnum
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.names import namespace_label
 
+CALL_SECONDS = 60.0
+
 
 class Secret:
     """A string that prints as `***`; the value comes out by `reveal()` only."""
@@ -79,6 +81,9 @@ class NamespaceAccess:
     """PEM file of the authority to trust instead of the system's: for proxies and the embedded namespace."""
     management_url: str | None = None
     """Base URL of ARM where it is not the public cloud's."""
+    call_seconds: float = CALL_SECONDS
+    """Longest wait for the answer of one management call, or one page of a list, retries included. Receivers that open
+    their link wait no longer either."""
 
 
 HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?")

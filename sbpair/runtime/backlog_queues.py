@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sbpair.core.entities import QueueSettings
@@ -20,6 +21,7 @@ from sbpair.runtime.bounded import abandoning
 
 TRIES = 3
 PAUSE_SECONDS = 30.0
+"""Between two tries; no longer than a call may take."""
 CALL_SECONDS = 120.0
 
 T = TypeVar("T")
@@ -39,13 +41,14 @@ async def ensure_backlog_queues(
         ServiceError: the secondary cannot be asked.
     """
     wanted = pair.backlog_paths()
-    existing = await _retried(lambda: _list(pair, admin), clock)
+    retry = _Retry(clock, min(PAUSE_SECONDS, pair.secondary.call_seconds))
+    existing = await retry.result(lambda: _list(pair, admin))
     missing = [path for path in wanted if path.lower() not in existing]
     if not missing:
         return wanted
-    facts = await _retried(admin.namespace, clock)
+    facts = await retry.result(admin.namespace)
     settings = backlog_settings(facts.tier)
-    errors = await asyncio.gather(*(_create(path, settings, admin, clock, observer) for path in missing))
+    errors = await asyncio.gather(*(_create(path, settings, admin, retry, observer) for path in missing))
     failed = {path: error for path, error in zip(missing, errors, strict=True) if error is not None}
     usable = tuple(path for path in wanted if path not in failed)
     if not usable:
@@ -71,11 +74,12 @@ async def _list(pair: Pair, admin: NamespaceAdmin) -> frozenset[str]:
 
 
 async def _create(
-    path: str, settings: QueueSettings, admin: NamespaceAdmin, clock: Clock, observer: Observer
+    path: str, settings: QueueSettings, admin: NamespaceAdmin, retry: "_Retry", observer: Observer
 ) -> ServiceError | None:
     """Create one queue; the error if it cannot be made."""
+    clock = retry.clock
     try:
-        await _retried(lambda: admin.create_queue(path, settings), clock)
+        await retry.result(lambda: admin.create_queue(path, settings))
     except EntityExistsError:
         outcome, detail = Result.UNCHANGED, "was made by somebody else meanwhile"
     except ServiceError as error:
@@ -87,16 +91,22 @@ async def _create(
     return None
 
 
-async def _retried(call: Callable[[], Coroutine[Any, Any, T]], clock: Clock) -> T:
-    """The call's result, tried up to three times unless trying again cannot help."""
-    for _ in range(TRIES - 1):
-        try:
-            return await _bounded(call())
-        except (AccessDeniedError, ArgumentRefusedError, EntityExistsError):
-            raise
-        except ServiceError:
-            await clock.sleep(PAUSE_SECONDS)
-    return await _bounded(call())
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """Tries up to three times unless trying again cannot help."""
+
+    clock: Clock
+    pause_seconds: float
+
+    async def result(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        for _ in range(TRIES - 1):
+            try:
+                return await _bounded(call())
+            except (AccessDeniedError, ArgumentRefusedError, EntityExistsError):
+                raise
+            except ServiceError:
+                await self.clock.sleep(self.pause_seconds)
+        return await _bounded(call())
 
 
 async def _bounded(call: Coroutine[Any, Any, T]) -> T:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.core.access import (
+    CALL_SECONDS,
     AuthMethod,
     ControlPlane,
     NamespaceAccess,
@@ -37,6 +38,7 @@ class Settings:
     values: Mapping[str, Sourced]
     files: tuple[Path, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    call_seconds: float = CALL_SECONDS
 
     def pair_names(self) -> tuple[str, ...]:
         names = {key.split(".")[1] for key in self.values if key.startswith("pairs.")}
@@ -129,6 +131,7 @@ class Settings:
             subscription=get("subscription"),
             ca_file=get("ca_file"),
             management_url=get("management_url"),
+            call_seconds=self.call_seconds,
         )
 
     def _getter(self, prefix: str) -> Callable[[str], Any]:
@@ -179,9 +182,15 @@ def _home_in(name: str) -> Path:
 
 
 def load(
-    *, config: Path | None = None, environ: Mapping[str, str] | None = None, directory: Path | None = None
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    call_seconds: float = CALL_SECONDS,
 ) -> Settings:
     """Read the user file, the project file and the environment, later ones winning, and add the pair `local`.
+
+    `call_seconds`: of every `NamespaceAccess` that comes out.
 
     Raises:
         ConfigurationError: an unreadable file, an unknown key, a bad value; file, line and key are named.
@@ -198,4 +207,4 @@ def load(
         values.update(remembered)
     values.update(from_environment(variables, values))
     values.update(embedded)
-    return Settings(values, tuple(files), dict(variables))
+    return Settings(values, tuple(files), dict(variables), call_seconds)

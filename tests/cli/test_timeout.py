@@ -1,0 +1,47 @@
+"""`--timeout`: no command waits longer for one answer, also not a management call to a host that says nothing."""
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.process import Sbpair
+
+CONNECTION = "Endpoint=sb://127.0.0.1:{port}/;SharedAccessKeyName=k;SharedAccessKey=AAAA"
+AT_MOST_SECONDS = 25.0
+"""Opening a pairing tries three times; a start of Python on a busy machine. Without the option one call takes a
+minute."""
+
+
+@pytest.fixture
+def mute(sbpair: Sbpair) -> Iterator[Sbpair]:
+    """A pair whose two namespaces take connections and never answer."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        environ = {
+            f"SBPAIR_{side}_{name}": value
+            for side, server in (("PRIMARY", one), ("SECONDARY", other))
+            for name, value in (
+                ("NAMESPACE", f"mute-{side.lower()}"),
+                ("CONNECTION_STRING", CONNECTION.format(port=server.getsockname()[1])),
+            )
+        }
+        yield replace(sbpair, environ=environ)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["audit", "provision", "cleanup", "drain", "peek", "send orders", "status", "replicate send orders --session s"],
+)
+def test_a_namespace_that_says_nothing_is_given_up_when_told(mute: Sbpair, line: str) -> None:
+    began = time.monotonic()
+    ran = mute(*line.split(), "--timeout", "2s", stdin="one\n")
+    took = time.monotonic() - began
+    assert ran.code == 6, ran
+    assert 2 <= took < AT_MOST_SECONDS, (took, ran.stderr)
+
+
+def test_no_time_at_all_is_a_second(mute: Sbpair) -> None:
+    ran = mute("audit", "--timeout", "0s")
+    assert ran.code == 6, ran
