@@ -25,6 +25,7 @@ from sbpair.emulator.errors import EntityError
 from sbpair.emulator.fault_control import handle_control, is_control_path
 from sbpair.emulator.faults import Action, FaultKind, Operation
 from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.wire import cut
 
 LARGEST_BODY_BYTES = 1024 * 1024
 BODY_SECONDS = 60.0
@@ -60,7 +61,7 @@ class Front:
         reply = self._decide(call)
         if reply is None:
             if request.transport is not None:
-                request.transport.abort()
+                cut(request.transport)
             raise ConnectionResetError("a fault cuts this connection")
         if call.method != "GET":
             await self._until_durable()

@@ -14,7 +14,7 @@ from sbpair.emulator.faults import ActiveFault, FaultKind
 from sbpair.emulator.link import AttachService, NamespaceView
 from sbpair.emulator.mux import TLS_HANDSHAKE, FirstBytes, peek, reset
 from sbpair.emulator.tls import TlsFiles
-from sbpair.emulator.wire import Wire
+from sbpair.emulator.wire import Wire, cut
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -92,7 +92,7 @@ class Port:
         for wire in list(self._wires):
             wire.connection.abort()
         for transport in list(self._transports):
-            transport.abort()
+            cut(transport)
 
     # -- listening
 
@@ -185,7 +185,7 @@ class Port:
         def look() -> None:
             late = waiting()
             if late is not None and late not in self._asked:
-                late.abort()
+                cut(late)
 
         asyncio.get_running_loop().call_later(self.patience_seconds, look)
 

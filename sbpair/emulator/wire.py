@@ -9,6 +9,8 @@ by turn of the loop, so that a round trip is never shorter than asked for and ha
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from sbpair.emulator.connection import Connection
@@ -159,13 +161,21 @@ class WireOwner(Protocol):
     def release(self, wire: Wire) -> None: ...
 
 
+def cut(transport: asyncio.Transport) -> None:
+    """End a connection without a word."""
+    # In the first releases of Python 3.11 a TLS transport that was closed twice has no protocol any more, and fails.
+    with suppress(AttributeError):
+        transport.abort()
+
+
 class WireProtocol(asyncio.Protocol):
     """A wire over a socket, with or without TLS."""
 
     def __init__(self, owner: WireOwner, transport: asyncio.Transport) -> None:
         self._owner = owner
         self._transport = transport
-        self._wire = Wire(owner.namespace, owner.service, send=self._send, end=transport.close, cut=transport.abort)
+        sever = partial(cut, transport)
+        self._wire = Wire(owner.namespace, owner.service, send=self._send, end=transport.close, cut=sever)
         owner.adopt(self._wire)
 
     def data_received(self, data: bytes) -> None:
