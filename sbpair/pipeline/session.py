@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -173,6 +173,7 @@ def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
     sizing = sizing_for(wanted.rows, scanned=wanted.scanned)
     log = _new_log(wanted.log_directory)
     properties = _properties(wanted, sizing)
+    log_libraries_to(log)
     direct = wanted.master.startswith(_DIRECT)
     jvm = start_jvm(java, sizing, properties, log, training=wanted.training) if direct else None
     try:
@@ -186,6 +187,24 @@ def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
     finally:
         if jvm is not None:
             jvm.close()
+
+
+class _SparkLog(logging.FileHandler):
+    """Spark's log. It may be gone by now, and its folder with it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
+
+
+def log_libraries_to(log: Path) -> None:
+    """Have what libraries say through the root logger in Spark's log. py4j tells there, with stacks, of every call that
+    a cancelled job interrupts; from threads of its own, so that the handler stays until the next session's."""
+    root = logging.getLogger()
+    for earlier in [one for one in root.handlers if isinstance(one, _SparkLog)]:
+        root.removeHandler(earlier)
+        earlier.close()
+    root.addHandler(_SparkLog(log, encoding="utf-8", delay=True))
 
 
 def check_installed() -> None:

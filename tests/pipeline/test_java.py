@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,29 @@ def test_properties_survive_every_sign_and_are_private(tmp_path: Path) -> None:
         "spark.a=x\\ \\=\\ y\\:\\ \\#z\\\\\\ ü",
         "spark.b=two\\nlines",
     ]
+
+
+_SPEAK = """
+import logging, sys
+from pathlib import Path
+from sbpair.pipeline.session import log_libraries_to
+
+log_libraries_to(Path(sys.argv[1]))
+log_libraries_to(Path(sys.argv[2]))
+try:
+    raise ConnectionError("gone")
+except ConnectionError:
+    logging.exception("Exception while sending command.")
+Path(sys.argv[2]).parent.joinpath("nowhere").mkdir()
+log_libraries_to(Path(sys.argv[2]).parent / "nowhere" / "deeper" / "log")
+logging.error("nobody hears this")
+"""
+
+
+def test_what_libraries_say_of_a_cancelled_job_is_in_the_log_of_spark(tmp_path: Path) -> None:
+    """py4j does so by the root logger, which would put it on stderr, with the stack."""
+    logs = [tmp_path / "one.log", tmp_path / "two.log"]
+    said = subprocess.run([sys.executable, "-c", _SPEAK, *logs], capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == ("", "")
+    assert not logs[0].exists()
+    assert "ConnectionError: gone" in logs[1].read_text()
