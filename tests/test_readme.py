@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sbpair.core.failover import diagram
+from sbpair.pipeline.java import find_java, launcher_home
 from tests.readme import ROOT, Block, Place, blocks, reader
 
 
@@ -59,6 +61,16 @@ def test_the_program_runs(place: Place) -> None:
         done = place.run(f"python - <<'EOF'\n{block.body}\nEOF")
         assert done.returncode == 0, done.stderr
         assert "primary" in done.stdout
+
+
+def test_the_spark_program_runs(place: Place, tmp_path: Path) -> None:
+    """With the JDK of the extra where the machine has none."""
+    place.divert_messages()
+    environment = place.environment | {"JAVA_HOME": str(launcher_home(find_java(), tmp_path / "java"))}
+    (block,) = blocks("python", "spark program")
+    done = replace(place, environment=environment).run(f"python - <<'EOF'\n{block.body}\nEOF")
+    assert done.returncode == 0, done.stderr
+    assert "|contoso-weu/x-ser" in done.stdout
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:
