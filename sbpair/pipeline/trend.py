@@ -18,6 +18,8 @@ HISTORY_SCHEMA: Final = (
 )
 QUEUE_CAPACITY_BYTES: Final = DOCUMENTED_SETTINGS.max_size_in_megabytes * 1024 * 1024
 """A backlog queue as the documents have it."""
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""Years 1 to 9999: Spark reads more of them than a date has."""
 _COUNTS = ("active", "dead_letter", "scheduled", "size_bytes")
 
 
@@ -38,7 +40,8 @@ def read_history(spark: "SparkSession", path: str, *, since: float | None = None
             raise UsageError(f"There is no {path}.", hint="sbpair audit --history DIR writes a history.") from error
         raise
     read = lines.withColumn("at", F.unix_micros(F.try_to_timestamp("taken_at")) / 1_000_000).persist()
-    wrong = read.where("broken is not null or at is null or pair is null").select("broken", "taken_at").first()
+    in_range = f"at between {_FIRST_SECOND} and {_LAST_SECOND}"
+    wrong = read.where(f"broken is not null or pair is null or not coalesce({in_range}, false)").first()
     if wrong is not None:
         shown = str(wrong["broken"] or wrong["taken_at"])[:100]
         raise UsageError(f"{path} holds a line that is none of an audit's history: {shown!r}.")

@@ -98,3 +98,30 @@ def test_what_is_no_history_is_refused(spark: "SparkSession", tmp_path: Path) ->
     (tmp_path / "shop.jsonl").write_text('{"taken_at": "yesterday", "pair": "shop"}\n', encoding="utf-8")
     with pytest.raises(UsageError, match="yesterday"):
         read_history(spark, str(tmp_path))
+
+
+@pytest.mark.parametrize("taken_at", ["+20000-01-01T00:00:00Z", "-290000-01-01T00:00:00Z", "", "1e9"])
+def test_a_time_that_is_no_date_is_refused(spark: "SparkSession", tmp_path: Path, taken_at: str) -> None:
+    """Spark knows years that no date can show."""
+    (tmp_path / "shop.jsonl").write_text(json.dumps({"taken_at": taken_at, "pair": "shop"}) + "\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="none of an audit's history"):
+        read_history(spark, str(tmp_path))
+
+
+def test_what_may_be_missing_from_a_line_is_taken_for_nothing(spark: "SparkSession", tmp_path: Path) -> None:
+    lines = [
+        {"taken_at": "0001-01-01T00:00:00Z", "pair": "\x1b[31m", "findings": None, "queues": None},
+        {
+            "taken_at": "9999-12-31T23:59:59Z",
+            "pair": "shop",
+            "findings": {"": None, "SBP999": -5},
+            "queues": [None, {}],
+        },
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "shop.jsonl").write_text(text, encoding="utf-8")
+    history = read_history(spark, str(tmp_path))
+    rows = [[row.asDict() for row in made(history).collect()] for made in (readings, growth, findings)]
+    shown = trend_result(*rows)
+    assert [reading["active"] for reading in shown.data["readings"]] == [0, 0]
+    assert {found["code"]: found["state"] for found in shown.data["findings"]} == {"": "gone", "SBP999": "gone"}
