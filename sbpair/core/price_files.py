@@ -57,7 +57,7 @@ def from_retail(
     """
     rows = [row for row in _rows(pages) if _wanted(row, region, currency)]
     if not rows:
-        raise UsageError(f"{source}: no Service Bus price rows" + (f" for {region}" if region else "") + ".")
+        raise UsageError(f"{source}: no Service Bus price rows" + (f" for {shortened(region)}" if region else "") + ".")
     _check_one(rows, "region", [row.region for row in rows], "--region")
     _check_one(rows, "currency", [row.currency for row in rows], "--currency")
     meters = {row.meter for row in rows}

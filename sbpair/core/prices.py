@@ -4,6 +4,7 @@ The built-in table is a dated copy of list prices. It is shown with its date and
 with `core.price_files` from a file of the Retail Prices API or a small YAML file.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,10 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from sbpair.core.errors import UsageError
+from sbpair.core.wording import quoted
 
 MILLION = 1_000_000
 RETAIL_PRICES_URL = "https://prices.azure.com/api/retail/prices"
 DEFAULT_REGION = "eastus"
+_REGION = re.compile(r"[a-z0-9]{1,40}")
 
 
 class Meter(StrEnum):
@@ -187,8 +190,11 @@ def built_in(region: str = DEFAULT_REGION) -> PriceTable:
     for table in _BUILT_IN:
         if table.region == wanted:
             return table
+    there_are = f"there are for {', '.join(built_in_regions())}"
+    if not _REGION.fullmatch(wanted):
+        raise UsageError(f"{quoted(region)} is no name of an Azure region, such as westeurope; prices {there_are}.")
     raise UsageError(
-        f"No built-in prices for region {region!r}; there are for {', '.join(built_in_regions())}.",
+        f"No built-in prices for region {region!r}; {there_are}.",
         hint=f"Save the answer of {retail_query(wanted)} and give it with --prices FILE.",
     )
 

@@ -201,6 +201,12 @@ class TestTable:
         assert {meter for meter in Meter if table.has(meter)} == set(Meter)
         assert table.built_in
 
+    @pytest.mark.parametrize("region", ["", "west/europe", "x" * 41, "9" * 5000, "\x1b[31m", "é"])
+    def test_what_is_no_region_is_refused_in_one_line(self, region: str) -> None:
+        with pytest.raises(UsageError, match="is no name of an Azure region") as caught:
+            built_in(region)
+        assert len(caught.value.message) < 250
+
     def test_another_region_is_refused_with_the_query(self) -> None:
         with pytest.raises(UsageError, match="No built-in prices") as caught:
             built_in("West Europe")
