@@ -31,6 +31,7 @@ from sbpair.core.wording import quoted
 
 NO_SYPHON = "none"
 _COUNT = re.compile(r"[0-9]{1,9}")
+_CURRENCY = re.compile(r"[A-Z]{3}")
 UNNAMED = "one entity"
 """What the flow is called when nobody said which entities there are."""
 MOST_KILOBYTES = 100 * 1024
@@ -190,6 +191,8 @@ def price_table(
 def _built_in(region: str, currency: str | None) -> PriceTable:
     table = built_in(region)
     if currency is not None and currency.upper() != table.currency:
+        if not _CURRENCY.fullmatch(currency.upper()):
+            raise UsageError(f"{quoted(currency)} is no currency, which has three letters, such as EUR.")
         raise UsageError(
             f"The built-in prices are in {table.currency}, not in {currency.upper()}.",
             hint=f"Save the answer of {retail_query(table.region, currency.upper())} and give it with --prices FILE.",

@@ -130,6 +130,7 @@ def test_prices_of_the_retail_api_in_pages(sbpair: Sbpair, tmp_path: Path) -> No
         (("--month", "2026-13"), "--month '2026-13'"),
         (("--tier", "gold"), "Basic, Standard and Premium"),
         (("--currency", "EUR"), "not in EUR"),
+        (("--currency", "9" * 5000), "is no currency"),
         (("--region", "atlantis"), "atlantis"),
         (("--prices", "none.json"), "none.json"),
         (("--syphon", "sometimes"), "'sometimes'"),
