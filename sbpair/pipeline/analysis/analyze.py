@@ -76,8 +76,8 @@ RESULTS = (
 
 
 def _frames(partials: Partials, existing: "DataFrame | None", question: Question) -> dict[str, "DataFrame"]:
-    sizes, times = results.sizes(partials.sizes).persist(), results.times(partials.times).persist()
-    of_sessions = results.sessions(results.session_places(partials.sessions)).persist()
+    sizes, times = results.sizes(partials.size).persist(), results.times(partials.time).persist()
+    of_sessions = results.sessions(results.session_places(partials.session)).persist()
     return {
         "destinations": results.destinations(sizes, times, of_sessions, existing, question),
         "hours": results.hours(times),
@@ -86,7 +86,7 @@ def _frames(partials: Partials, existing: "DataFrame | None", question: Question
         "time_to_live": results.time_to_live(times, question),
         "dead_letters": results.dead_letters(sizes),
         "sessions": of_sessions,
-        "duplicates": results.duplicates(partials.duplicates).persist(),
+        "duplicates": results.duplicates(partials.duplicate).persist(),
         "size_histogram": results.size_histogram(sizes),
         "totals": results.totals(sizes),
         "_sizes": sizes,

@@ -72,12 +72,12 @@ def columns_of(kind: str) -> tuple[tuple[str, str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """The roll-up: a DataFrame of each kind. Nothing is computed before it is asked for."""
+    """The roll-up: a DataFrame of each of `KINDS`. Nothing is computed before it is asked for."""
 
-    sizes: "DataFrame"
-    times: "DataFrame"
-    sessions: "DataFrame"
-    duplicates: "DataFrame"
+    size: "DataFrame"
+    time: "DataFrame"
+    session: "DataFrame"
+    duplicate: "DataFrame"
 
 
 SCANNED: Final = (
@@ -106,7 +106,7 @@ def partials_by_sql(messages: "DataFrame", question: Question) -> Partials:
         "session": _sessions(looked_at),
         "duplicate": _duplicates(looked_at),
     }
-    return Partials(*(_aligned(kind, part) for kind, part in parts.items()))
+    return Partials(**{kind: _aligned(kind, part) for kind, part in parts.items()})
 
 
 def _prepared(messages: "DataFrame", question: Question) -> "DataFrame":

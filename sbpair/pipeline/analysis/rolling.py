@@ -63,7 +63,7 @@ _SESSION = _Kind(
     ("pair", "queue", "dead_letter", "destination", "session_id", "sequence_number", "enqueued_at", "size_bytes"),
     ("pair", "queue", "dead_letter", "destination", "session_id"),
     (),
-    ("bytes", "inversions"),
+    ("bytes",),
 )
 _KINDS: Final = {"size": _SIZE, "time": _TIME, "session": _SESSION}
 
@@ -86,7 +86,7 @@ def _joined(kind: _Kind, parts: Sequence[pa.Table]) -> pa.Table:
         column = table.column(name)
         keys.append(coded_numbers(column.fill_null(0).to_numpy(), column.is_valid().to_numpy()))
     values = {name: table.column(name).to_numpy() for name in table.column_names if name not in kind.keys}
-    return _in_sequence(kind, keys, values) if kind is _SESSION else _added_up(kind, Groups(keys), values)
+    return _in_sequence(keys, values) if kind is _SESSION else _added_up(kind, Groups(keys), values)
 
 
 def _added_up(kind: _Kind, groups: Groups, values: Mapping[str, "NDArray[Any]"]) -> pa.Table:
@@ -95,16 +95,16 @@ def _added_up(kind: _Kind, groups: Groups, values: Mapping[str, "NDArray[Any]"])
         {
             **dict(zip(kind.keys, groups.keys(), strict=True)),
             "messages": groups.sums(values["messages"]) if "messages" in values else groups.rows(),
-            **{name: groups.sums(values[name]) for name in kind.sums if name in values},
+            **{name: groups.sums(values[name]) for name in kind.sums},
             "first_at": groups.lowest(values["first_at"]),
             **{name: groups.highest(values[name]) for name in kind.highest},
         }
     )
 
 
-def _in_sequence(kind: _Kind, keys: Sequence[Coded], values: Mapping[str, "Numbers"]) -> pa.Table:
-    """The same for sessions, whose rows are taken in the order of their numbers: where one was entered before the one
-    ahead of it was left, there is an inversion between them. What lies in other tasks is joined by Spark."""
+def _in_sequence(keys: Sequence[Coded], values: Mapping[str, "Numbers"]) -> pa.Table:
+    """The same for sessions, with their inversions: rows are taken in the order of their numbers, and where one was
+    entered before the one ahead of it was left, there is one more. What lies in other tasks is joined by Spark."""
     numbers = values["first_number"]
     order = slice(None) if (np.diff(numbers) >= 0).all() else np.argsort(numbers, kind="stable")
     sorted_values = {name: column[order] for name, column in values.items()}
@@ -118,14 +118,16 @@ def _in_sequence(kind: _Kind, keys: Sequence[Coded], values: Mapping[str, "Numbe
     back[starts] = False
     between = np.add.reduceat(back.astype(np.int64), starts)
     within = groups.sums(sorted_values["inversions"]) if "inversions" in values else 0
-    added = _added_up(kind, groups, {name: column for name, column in sorted_values.items() if name != "inversions"})
-    ordered = {
+    table = _added_up(_SESSION, groups, sorted_values)
+    of_sequence = {
         "inversions": between + within,
         "entered_at": entered[starts],
         "left_at": left[ends],
         "first_number": sorted_values["first_number"][rows][starts],
     }
-    return pa.table({**{name: added.column(name) for name in added.column_names}, **ordered})
+    for name, column in of_sequence.items():
+        table = table.append_column(name, pa.array(column))
+    return table
 
 
 def read_unit(unit: "Unit", columns: Iterable[str]) -> pa.Table:
@@ -201,7 +203,6 @@ def _sessions(table: pa.Table, question: Question) -> pa.Table:
     table = table.filter(pc.is_valid(table.column("session_id")))
     at = _numbers(table, "enqueued_at", question.as_of_micros)
     return _in_sequence(
-        _SESSION,
         [coded_names(table.column(name)) for name in _SESSION.texts],
         {
             "bytes": _numbers(table, "size_bytes"),

@@ -75,7 +75,7 @@ def scan(spark: "SparkSession", files: Sequence[str], question: Question, *, cor
         }
     )
     spark.dataSource.register(AnalysisSource)
-    return Partials(*(spark.read.format(FORMAT).option("plan", plan).option("kind", kind).load() for kind in KINDS))
+    return Partials(**{kind: spark.read.format(FORMAT).options(plan=plan, kind=kind).load() for kind in KINDS})
 
 
 def shares_for(rows: int, cores: int) -> int:
