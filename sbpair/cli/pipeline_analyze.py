@@ -78,8 +78,9 @@ def analyze(
     )
     snapshots = read_snapshots(snapshot) if snapshot is not None else []
     table = price_table(prices or (), region=region, currency=None, egress_per_gigabyte=None)
-    with spark_jobs(options, master, conf, rows=rows_in(archives), name="analyze", scanned=True) as jobs:
-        analysis = _analysis(jobs, archives, question, snapshots, master is None or master.startswith("local"))
+    local = master is None or master.startswith("local")
+    with spark_jobs(options, master, conf, rows=rows_in(archives), name="analyze", scanned=local) as jobs:
+        analysis = _analysis(jobs, archives, question, snapshots, local)
         if explain:
             text = plan_text(analysis.frames["destinations"])
             return CommandResult("pipeline analyze", {"plan": text}, text=text)
