@@ -1,9 +1,10 @@
-"""What both management clients stand on: an SDK client made at its first use, with its transport and credential."""
+"""What both management clients stand on: an SDK client made at its first use, with its transport and credential; its
+calls within a bound, and whole lists."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sbpair.azure.calls import bounded, every_item
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.messaging import quiet_sdk
@@ -11,6 +12,10 @@ from sbpair.core.access import NamespaceAccess
 
 if TYPE_CHECKING:
     from sbpair.azure.http import ClockTransport
+
+LIST_SECONDS: Final = 600.0
+MOST_PAGES: Final = 300
+"""Bounds of a whole list: a namespace has up to 10,000 entities, which is 100 pages."""
 
 T = TypeVar("T")
 
@@ -57,12 +62,29 @@ class LazyClient:
         return self._credential
 
     async def answer(self, call: Awaitable[T]) -> T:
-        """The answer of one call within `access.call_seconds`."""
-        return await bounded(call, self.access.call_seconds)
+        """The answer of one call; TimeoutError when it takes longer than `access.call_seconds`."""
+        async with asyncio.timeout(self.access.call_seconds):
+            return await call
 
     async def items(self, pages: Any) -> list[Any]:
-        """Every item of a paged list, each page within `access.call_seconds`."""
-        return await every_item(pages, self.access.call_seconds)
+        """Every item of a paged list, each page within the same bound.
+
+        Raises:
+            ValueError: the list leads back to a page that was read already, or has no end.
+        """
+        found: list[Any] = []
+        iterator = pages.by_page()
+        links: set[Any] = set()
+        async with asyncio.timeout(LIST_SECONDS):
+            while (page := await self.answer(anext(iterator, None))) is not None:
+                found += [item async for item in page]
+                link = iterator.continuation_token
+                if link in links:
+                    raise ValueError(f"the list does not end: page {len(links) + 1} leads back to an earlier one")
+                if len(links) >= MOST_PAGES:
+                    raise ValueError(f"the list does not end: it has more than {MOST_PAGES:,} pages")
+                links.add(link)
+        return found
 
     async def close(self) -> None:
         """Close what was opened; twice is fine."""
