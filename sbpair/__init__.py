@@ -1,29 +1,35 @@
 """Operations tool and library for paired Azure Service Bus namespaces.
 
-For an application that sends, with failover to the secondary:
+For an application that sends, with failover to the secondary: azure-servicebus' clients under another import, in
+`sbpair.aio` the asynchronous one.
 
-    from sbpair import Pair, NamespaceAccess, Secret, open_pairing, compose
+    from sbpair import ServiceBusClient
 
-    async with open_pairing(pair) as pairing:
-        result = await pairing.sender("orders").send(compose(body="hello", message_id="1"))
+    client = ServiceBusClient.from_connection_string(primary, secondary=secondary)
 
-The rooms, and which way they may import (upper from lower, siblings in braces never from each other):
+The rooms, and which way they may import (upper from lower, siblings in braces never from each other). Inside a room,
+folders carry the same words on every floor: transfer (drain, syphon), failover (clients, backlog, ping), replication
+(active/active), inspection (snapshot, audit, plan, status, doctor) and cost.
 
     cli                 one file per command; context.py puts the parts together
+    aio.py              the asynchronous drop-in client, and
+    events.py           what the drop-in clients announce: public names, nothing else
+    clients             drop-in azure-servicebus clients, synchronous and asynchronous
     connect.py          Azure adapters under a pair, for the command line and for `open_pairing`
     { render            tables, JSON, monitoring formats, HTML, progress
-      settings          sbpair.yaml, environment, what wins and where a value came from
-      runtime           asyncio: does what the machines of core say
-      azure             the only room that knows the SDKs; wire.py alone touches their private parts
-      journal           where active/active consumers agree: SQLite, Cosmos DB
-      emulator }        a Service Bus namespace in a box; shares only amqp with the rest
+      settings }        sbpair.yaml, environment, what wins and where a value came from
     pipeline            the Spark jobs; the only room with PySpark
+    runtime             asyncio: carries out what the machines of core decide
+    { azure             the only room that knows the SDKs; wire.py alone touches their private parts
+      journal           where active/active consumers agree: SQLite, Cosmos DB
+      emulator }        a Service Bus namespace in a process; shares only amqp and sqlfilter with the rest
     version.py          the version, for whoever shows it
     ports.py            what the runtime needs from the outside, as Protocols
-    tasks.py            ending asyncio tasks for certain
+    concurrency.py      bounded concurrency, time limits, ending tasks for certain
     files.py            records that must survive: appended whole or not at all, one writer
     core                decisions and values: pure, no clock, no I/O
     amqp                AMQP 1.0 bytes <-> typed values: pure
+    sqlfilter           Service Bus SQL: subscription rules and every `--where`: pure
 
 The public names below are imported when they are first used.
 """
@@ -34,31 +40,40 @@ from typing import TYPE_CHECKING, Any
 from sbpair.version import __version__
 
 if TYPE_CHECKING:
+    from sbpair.clients.sync import ServiceBusClient, ServiceBusSender
     from sbpair.connect import open_pairing, open_sides
     from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
-    from sbpair.core.compose import compose
     from sbpair.core.errors import SbpairError, ServiceError
-    from sbpair.core.failover import DOCUMENTED, SDK, Policy, State
-    from sbpair.core.pairing import Pair, SendAvailabilityOptions
-    from sbpair.core.rewrite import for_backlog, for_primary
-    from sbpair.runtime.pairing import PairedNamespaces
-    from sbpair.runtime.sender import FailoverSender, SendResult, Sent, Where
+    from sbpair.core.failover.coupling import Condition
+    from sbpair.core.failover.machine import DOCUMENTED, SDK, Policy, State
+    from sbpair.core.pairing import Pair, SendAvailabilityOptions, Side
+    from sbpair.core.rewrite import compose, for_backlog, for_primary
+    from sbpair.ports import Observer
+    from sbpair.runtime.failover.pairing import EntityState, PairedNamespaces, PairingState
+    from sbpair.runtime.failover.sender import FailoverSender, SendResult, Sent, Where
 
 __all__ = [
     "DOCUMENTED",
     "SDK",
     "AuthMethod",
+    "Condition",
+    "EntityState",
     "FailoverSender",
     "NamespaceAccess",
+    "Observer",
     "Pair",
     "PairedNamespaces",
+    "PairingState",
     "Policy",
     "SbpairError",
     "Secret",
     "SendAvailabilityOptions",
     "SendResult",
     "Sent",
+    "ServiceBusClient",
+    "ServiceBusSender",
     "ServiceError",
+    "Side",
     "State",
     "Where",
     "__version__",
@@ -70,15 +85,17 @@ __all__ = [
 ]
 
 _HOMES = {
+    "clients.sync": ("ServiceBusClient", "ServiceBusSender"),
     "connect": ("open_pairing", "open_sides"),
     "core.access": ("AuthMethod", "NamespaceAccess", "Secret"),
-    "core.compose": ("compose",),
     "core.errors": ("SbpairError", "ServiceError"),
-    "core.failover": ("DOCUMENTED", "SDK", "Policy", "State"),
-    "core.pairing": ("Pair", "SendAvailabilityOptions"),
-    "core.rewrite": ("for_backlog", "for_primary"),
-    "runtime.pairing": ("PairedNamespaces",),
-    "runtime.sender": ("FailoverSender", "SendResult", "Sent", "Where"),
+    "core.failover.machine": ("DOCUMENTED", "SDK", "Policy", "State"),
+    "core.failover.coupling": ("Condition",),
+    "core.pairing": ("Pair", "SendAvailabilityOptions", "Side"),
+    "core.rewrite": ("compose", "for_backlog", "for_primary"),
+    "ports": ("Observer",),
+    "runtime.failover.pairing": ("EntityState", "PairedNamespaces", "PairingState"),
+    "runtime.failover.sender": ("FailoverSender", "SendResult", "Sent", "Where"),
 }
 
 

@@ -1,6 +1,6 @@
 """`python -m sbpair`."""
 
-from sbpair.cli.exit import main
+from sbpair.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.failover import DOCUMENTED, Policy
+from sbpair.core.failover.machine import Policy
 from sbpair.core.pairing import Pair
+from sbpair.core.retry import SDK_RETRIES
 from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
-    from sbpair.core.snapshot import Snapshot
+    from sbpair.core.inspection.snapshot import Snapshot
     from sbpair.ports import Messaging, NamespaceAdmin, Observer
-    from sbpair.runtime.pairing import PairedNamespaces
+    from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
 SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
@@ -54,8 +55,8 @@ async def gather_pair(
     Raises:
         ServiceError: only with `backlog_only`.
     """
-    from sbpair.runtime.gather import Scope, gather
-    from sbpair.runtime.peeking import peeking
+    from sbpair.runtime.browse import peeking
+    from sbpair.runtime.inspection.gather import Scope, gather
 
     async with open_sides(pair) as sides:
         return await gather(
@@ -87,17 +88,24 @@ async def fetch_token(access: NamespaceAccess) -> None:
 
 @asynccontextmanager
 async def open_pairing(
-    pair: Pair, *, observer: "Observer | None" = None, policy: Policy = DOCUMENTED, hold_sessions: bool = False
+    pair: Pair,
+    *,
+    observer: "Observer | None" = None,
+    policy: Policy | None = None,
+    hold_sessions: bool | None = None,
+    create_missing: bool = False,
 ) -> AsyncIterator["PairedNamespaces"]:
     """Open a pairing over the Azure SDKs for an application that sends.
 
         async with open_pairing(pair) as pairing:
             result = await pairing.sender("orders").send(compose(body="hello", message_id="1"))
 
-    Arguments and errors are those of `PairedNamespaces.open`. The backlog is brought home by `sbpair syphon` or
-    `sbpair drain` elsewhere.
+    Nothing is asked of either namespace before the first message, and nothing of the secondary before the first failure
+    of the primary. Arguments and errors are those of `PairedNamespaces.open`; a send is tried as often as
+    azure-servicebus tries it before the failover policy hears of its failure. The backlog is brought back by
+    `sbpair syphon` or `sbpair drain`, or in this process if the pair's options enable the syphon.
     """
-    from sbpair.runtime.pairing import PairedNamespaces
+    from sbpair.runtime.failover.pairing import PairedNamespaces
 
     async with open_sides(pair) as sides:
         pairing = await PairedNamespaces.open(
@@ -105,10 +113,12 @@ async def open_pairing(
             primary=sides.primary,
             secondary=sides.secondary,
             secondary_admin=sides.secondary_admin,
+            create_missing=create_missing,
             clock=SystemClock(),
             observer=observer or Quiet(),
             policy=policy,
             hold_sessions=hold_sessions,
+            retries=SDK_RETRIES,
         )
         async with pairing:
             yield pairing

@@ -1,11 +1,79 @@
-"""Records that must survive: appended whole or not at all, on disk before the call returns, one writer at a time."""
+"""The gate for files that hold messages or keys, and records that must survive.
+
+What holds messages or keys is for its owner alone: files 0600 in folders 0700, whatever the umask. It never follows a
+link at its own name, and never takes over what another user has put there or may write to. Records are appended whole
+or not at all, on disk before the call returns, one writer at a time.
+"""
 
 import contextlib
 import errno
 import os
+import stat
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, cast
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+_MAY_BE_OTHERS = (0, -1)
+"""Root, who may do as they like; and the number where there are no owners."""
+
+
+def open_private(path: Path, mode: str) -> BinaryIO:
+    """Open a binary file: a new one is its owner's alone, and an old one must not be open to everybody.
+
+    Raises:
+        OSError: it cannot be opened, its name is a link, it is another user's, or everybody may write to it.
+    """
+    return cast(BinaryIO, open(path, mode, opener=_opener))
+
+
+def _opener(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), PRIVATE_FILE)
+    try:
+        _check_ours(path, os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder for its owner alone; one that exists is left as it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+
+
+def make_private_file(path: Path) -> None:
+    """Have the file, empty if it is new, before a library opens it by its name.
+
+    Raises:
+        OSError: see `open_private`.
+    """
+    os.close(_opener(str(path), os.O_RDWR | os.O_CREAT))
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file of its owner's alone.
+
+    Raises:
+        OSError: see `open_private`.
+    """
+    with open_private(path, "wb") as file:
+        file.write(data)
+
+
+def _check_ours(path: str, found: os.stat_result) -> None:
+    """Somebody else's lines in a ledger would settle messages that were never sent."""
+    if not stat.S_ISREG(found.st_mode) or os.name != "posix":
+        return
+    if found.st_uid not in (os.geteuid(), *_MAY_BE_OTHERS):
+        raise PermissionError(errno.EPERM, "It belongs to another user", path)
+    if found.st_mode & stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, "Every user of this machine may write to it", path)
 
 
 class AppendedFile:
@@ -15,12 +83,12 @@ class AppendedFile:
         mode: `ab` continues a file, `xb` makes a new one.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, is a link, or is not ours alone to write.
     """
 
     def __init__(self, path: Path, mode: Literal["ab", "xb"] = "ab") -> None:
         # Unbuffered: what a full disk refused must not come up again when the file is closed.
-        self._file: FileIO = path.open(mode, buffering=0)
+        self._file = FileIO(path, mode, opener=_opener)
 
     def append(self, data: bytes) -> None:
         """Returns when the data is on disk.

@@ -121,6 +121,15 @@ class NamespaceAdmin(Protocol):
 
     async def get_topic(self, path: str) -> TopicFacts | None: ...
 
+    async def create_topic(self, path: str) -> TopicFacts:
+        """With the service's defaults. Raises EntityExistsError, ..."""
+
+    async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
+        """The subscription as what it is to its receivers, a queue; without counts."""
+
+    async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
+        """As far as `settings` are a subscription's; the rest is the topic's. Raises EntityExistsError, ..."""
+
     async def close(self) -> None: ...
 
 

@@ -362,21 +362,22 @@ class FakeNamespace:
         )
         return queue.messages[number]
 
-    def available(self, queue: FakeQueue, session_id: str | None) -> list[Stored]:
+    def available(self, queue: FakeQueue, session_id: str | None, most: int) -> list[Stored]:
+        """The first messages that may be handed out now."""
         now = self.epoch()
+        found: list[Stored] = []
         for stored in queue.messages.values():
             if stored.lock is not None and stored.locked_until <= now:
                 stored.lock = None
                 stored.delivery_count += 1
             if stored.state is State.SCHEDULED and stored.scheduled_at is not None and stored.scheduled_at <= now:
                 stored.state = State.ACTIVE
-        return [
-            stored
-            for stored in queue.messages.values()
-            if stored.lock is None
-            and stored.state is State.ACTIVE
-            and (session_id is None or stored.session_id == session_id)
-        ]
+            fits = session_id is None or stored.session_id == session_id
+            if stored.lock is None and stored.state is State.ACTIVE and fits:
+                found.append(stored)
+                if len(found) == most:
+                    break
+        return found
 
     def lock(self, queue: FakeQueue, stored: Stored) -> Received:
         stored.lock = next(self._locks)
@@ -518,7 +519,7 @@ class FakeReceiver:
         until = self._namespace.clock.monotonic() + wait_seconds
         while True:
             queue = self._namespace.queue(self._path)
-            waiting = self._namespace.available(queue, self._session_id)[:max_messages]
+            waiting = self._namespace.available(queue, self._session_id, max_messages)
             if waiting:
                 return [self._namespace.lock(queue, stored) for stored in waiting]
             left = until - self._namespace.clock.monotonic()
@@ -549,8 +550,11 @@ class FakeReceiver:
     async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
         await self._messaging.begin("peek", self._path)
         queue = self._namespace.queue(self._path)
-        found = [stored for number, stored in queue.messages.items() if number >= from_sequence_number]
-        return [replace(self._namespace.deliver(queue, stored), receipt=None) for stored in found[:max_messages]]
+        wanted = (stored for number, stored in queue.messages.items() if number >= from_sequence_number)
+        return [
+            replace(self._namespace.deliver(queue, stored), receipt=None)
+            for stored in itertools.islice(wanted, max_messages)
+        ]
 
     async def settle(
         self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
@@ -636,6 +640,15 @@ class FakeAdmin:
         for queue in list(self._namespace.entities.values()):
             if queue.is_topic:
                 yield TopicFacts(queue.path)
+
+    async def create_topic(self, path: str) -> TopicFacts:
+        raise EntityExistsError(f"{path}: topics of this fake are made beforehand.", entity=path)
+
+    async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
+        return await self.get_queue(f"{topic}/Subscriptions/{name}")
+
+    async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
+        return await self.create_queue(f"{topic}/Subscriptions/{name}", settings)
 
     async def get_topic(self, path: str) -> TopicFacts | None:
         await self._namespace.begin("admin", path)

@@ -1,33 +1,33 @@
 """Every command, file and program in the README works as printed, in order, against the embedded namespace."""
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sbpair.core.failover import diagram
-from sbpair.pipeline.java import find_java, launcher_home
+from sbpair.core.failover.machine import diagram
+from sbpair.pipeline.spark.java import find_java, launcher_home
 from tests.readme import ROOT, Block, Place, blocks, reader
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with reader(tmp_path_factory.mktemp("reader")) as ready:
+        provisioned = ready.run("sbpair provision orders")
+        assert provisioned.returncode == 0, provisioned.stderr
         yield ready
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)  # some sixty commands: as many processes, and a few JVMs
 def test_every_shell_block_works_in_the_order_printed(place: Place) -> None:
     """One test, because later blocks use what earlier ones made."""
-    provisioned = place.run("sbpair provision orders")
-    assert provisioned.returncode == 0, provisioned.stderr
     for block in blocks("sh"):
         if block.note.startswith(("command:", "runs until stopped", "elsewhere")):
             continue
@@ -48,7 +48,8 @@ def test_what_runs_until_stopped_starts_and_stops(place: Place, block: Block, tm
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(3)
+    said, _, _ = select.select([process.stdout, process.stderr], [], [], 90)
+    assert said, "nothing was said: it has not started to serve"
     assert process.poll() is None, process.communicate()[1]
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
@@ -63,12 +64,13 @@ def test_the_program_runs(place: Place) -> None:
         assert "primary" in done.stdout
 
 
+@pytest.mark.timeout(630)
 def test_the_spark_program_runs(place: Place, tmp_path: Path) -> None:
     """With the JDK of the extra where the machine has none."""
     place.divert_messages()
     environment = place.environment | {"JAVA_HOME": str(launcher_home(find_java(), tmp_path / "java"))}
     (block,) = blocks("python", "spark program")
-    done = replace(place, environment=environment).run(f"python - <<'EOF'\n{block.body}\nEOF")
+    done = replace(place, environment=environment).run(f"python - <<'EOF'\n{block.body}\nEOF", timeout=600)
     assert done.returncode == 0, done.stderr
     assert "|contoso-weu/x-ser" in done.stdout
 
@@ -78,7 +80,7 @@ def test_the_diagram_is_drawn_from_the_table() -> None:
     assert drawn.body.strip() == diagram().strip()
 
 
-@pytest.mark.timeout(330)
+@pytest.mark.timeout(930)
 def test_the_demo_command_does_its_own_set_up(tmp_path: Path) -> None:
     """As pasted, in a copy of the sources, with a new HOME and nothing of this environment on the PATH."""
     copy = tmp_path / "clone"
@@ -92,7 +94,7 @@ def test_the_demo_command_does_its_own_set_up(tmp_path: Path) -> None:
         env={"HOME": str(tmp_path), "PATH": f"{python}{os.pathsep}/usr/bin{os.pathsep}/bin", **_package_index()},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert "PROVED" in done.stdout + done.stderr

@@ -25,7 +25,7 @@ from tests.readme import Place, blocks, reader
 
 SBPAIR = Path(sys.executable).parent / "sbpair"
 SAMPLE = re.compile(r'[a-z_]+(?:\{(?:[a-z_]+="[^"\\]*",?)*\})? -?[0-9.e+]+')
-EXTRA = "sbpair provision orders --count 11 --quiet"
+EXTRA = "sbpair provision orders --queues 11 --quiet"
 """Leaves a queue that the audit warns of."""
 
 
@@ -42,7 +42,7 @@ def warned(place: Place) -> Iterator[Place]:
     """The place while the audit has a warning."""
     assert place.run(EXTRA).returncode == 0
     yield place
-    assert place.run("sbpair cleanup orders --apply --no-input --quiet").returncode == 0
+    assert place.run("sbpair cleanup orders --yes --quiet").returncode == 0
 
 
 def line_of_readme(beginning: str) -> str:

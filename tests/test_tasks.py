@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from sbpair import tasks
-from sbpair.tasks import end
+from sbpair.concurrency import AGAIN_SECONDS, end
 
 
 async def test_a_task_that_lost_its_cancellation_is_asked_again() -> None:
@@ -35,7 +34,7 @@ async def test_a_task_may_put_things_in_order_before_it_ends() -> None:
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(tasks.AGAIN_SECONDS / 10)
+            await asyncio.sleep(AGAIN_SECONDS / 10)
             tidied.set()
 
     task = asyncio.create_task(tidy())

@@ -2,16 +2,119 @@
 calls within a bound, and whole lists."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
-from sbpair.azure.messaging import quiet_sdk
-from sbpair.core.access import NamespaceAccess
+from sbpair.core.access import NamespaceAccess, check_credential, entity_path_of
+from sbpair.core.errors import ConflictError, EntityExistsError, UnauthorizedError
+from sbpair.core.redact import quoted
 
-if TYPE_CHECKING:
-    from sbpair.azure.http import ClockTransport
+# What the calls of both management clients share: retries, and the meaning of 409.
+
+READ: Final = {"retry_total": 2}
+"""Options of a read: it may be tried again within the call's bound."""
+
+WRITE: Final = {"retry_total": 0}
+"""Options of a create or delete: sent twice it can report its own success as a conflict."""
+
+
+@contextmanager
+def changing(tried: str, entity: str) -> Iterator[None]:
+    """Translate errors of an update or delete, where 409 means that another operation is in progress."""
+    try:
+        with translating(tried, entity):
+            yield
+    except EntityExistsError as error:
+        raise ConflictError(error.message, entity=entity) from error
+
+
+# Connection strings of one entity (`EntityPath=...`): good for that entity, as with the SDKs, and for nothing else.
+
+
+def check_scope(access: NamespaceAccess, entity: str | None, tried: str) -> None:
+    """Refuse what the connection string is not for, before the service refuses it in words that do not tell why.
+
+    `entity`: the path that is worked on; sub-queues and subscriptions belong to theirs. None: the whole namespace.
+
+    Raises:
+        UnauthorizedError: the connection string is for another entity.
+    """
+    bound = entity_path_of(access)
+    if bound is None or (entity is not None and f"{entity}/".lower().startswith(f"{bound}/".lower())):
+        return
+    raise UnauthorizedError(
+        f"Could not {tried}: the connection string is for {bound} alone (EntityPath={bound}).",
+        hint="Give a connection string of the namespace; if its key is the namespace's, take `;EntityPath=...` out.",
+        entity=entity,
+    )
+
+
+# What management APIs answer, taken at its word only where it is of the right type.
+#
+# An answer comes from whoever is at the other end: a proxy's error page, an emulator of somebody else's, a new API
+# version. Whatever does not fit raises ValueError with a sentence, which `translating` makes an error of ours.
+
+Json = Mapping[str, Any]
+_MAX_COUNT = 2**63 - 1
+
+
+def an_object(value: Any, what: str) -> Json:
+    """A JSON object; empty for null."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _wrong(value, what, "an object")
+    return value
+
+
+def a_list(value: Any, what: str) -> list[Any]:
+    """A JSON list; empty for null."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _wrong(value, what, "a list")
+    return value
+
+
+def a_text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(value, what, "a text")
+    return value
+
+
+def a_text_or_none(value: Any, what: str) -> str | None:
+    return a_text(value, what) if value else None
+
+
+def a_count(value: Any, what: str, default: int = 0) -> int:
+    """A whole number from 0; the default for null."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_COUNT:
+        raise _wrong(value, what, "a whole number")
+    return value
+
+
+def a_count_or_none(value: Any, what: str) -> int | None:
+    return None if value is None else a_count(value, what)
+
+
+def a_flag(value: Any, what: str, default: bool = False) -> bool:
+    """True or false; the default for null."""
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _wrong(value, what, "true or false")
+    return value
+
+
+def _wrong(value: Any, what: str, wanted: str) -> ValueError:
+    return ValueError(f"the answer has {quoted(value)} for `{what}`, which is not {wanted}")
+
 
 LIST_SECONDS: Final = 600.0
 MOST_PAGES: Final = 300
@@ -27,8 +130,10 @@ class LazyClient:
         self,
         access: NamespaceAccess,
         credential: NamedCredential | None,
-        make: "Callable[[LazyClient, ClockTransport], Any]",
+        make: "Callable[[LazyClient, Any], Any]",
         purpose: str,
+        *,
+        resource_manager: bool = False,
     ) -> None:
         """`credential`: instead of the one that `access` names. `purpose` is what an error says was prepared."""
         quiet_sdk()
@@ -36,8 +141,9 @@ class LazyClient:
         self._credential = credential
         self._make = make
         self._purpose = purpose
+        self._resource_manager = resource_manager
         self._sdk: Any = None
-        self._transport: ClockTransport | None = None
+        self._transport: Any = None
 
     @property
     def sdk(self) -> Any:
@@ -46,7 +152,8 @@ class LazyClient:
             with translating(f"prepare {self._purpose}"):
                 from sbpair.azure.http import make_transport
 
-                self._transport = make_transport(self.access.ca_file)
+                origin = check_credential(self.access, resource_manager=self._resource_manager)
+                self._transport = make_transport(self.access.ca_file, origin)
                 self._sdk = self._make(self, self._transport)
         return self._sdk
 
@@ -93,3 +200,10 @@ class LazyClient:
             await sdk.close()
         if self._credential is not None:
             await self._credential.close()
+
+
+def quiet_sdk() -> None:
+    """Keep the SDK's log records off stderr, where Python puts what nobody handles; the program's handlers get them."""
+    logger = logging.getLogger("azure")
+    if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+        logger.addHandler(logging.NullHandler())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import ConfigurationError, CredentialError
-from sbpair.core.wording import scrub
+from sbpair.core.redact import scrub
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
@@ -107,7 +107,7 @@ def token_credential(access: NamespaceAccess) -> NamedCredential:
     if access.auth is AuthMethod.CONNECTION_STRING:
         raise ConfigurationError(
             f"{access.label} is reached by a connection string, which Azure Resource Manager does not take.",
-            hint="Choose an Entra ID credential with --auth, or --control-plane data-plane.",
+            hint="Choose an Entra ID credential with `auth:` in the configuration, or `management: data-plane`.",
         )
     try:
         return NamedCredential(access.auth, _make(access.auth))

@@ -7,7 +7,7 @@ value above it, so "never" is left out of requests or written as this very text.
 import re
 from datetime import timedelta
 
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
 
 NEVER = "P10675199DT2H48M5.4775807S"
 """TimeSpan.MaxValue."""

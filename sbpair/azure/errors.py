@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from sbpair.core import errors
 from sbpair.core.errors import SbpairError, ServiceError
-from sbpair.core.wording import scrub
+from sbpair.core.redact import scrub
 
 _CONDITIONS: dict[str, type[ServiceError]] = {
     "amqp:not-found": errors.EntityNotFoundError,

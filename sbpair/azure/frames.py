@@ -19,6 +19,8 @@ ACCEPTED = b"\x00\x53\x24\x45"
 RELEASED = b"\x00\x53\x26\x45"
 MODIFIED_FAILED = b"\x00\x53\x27\xc0\x02\x01\x41"
 MODIFIED_UNDELIVERABLE = b"\x00\x53\x27\xc0\x03\x02\x41\x41"
+MOST_REASON_CHARACTERS = 4096
+"""Service Bus quotas: the longest dead-letter reason and description."""
 DEAD_LETTER_CONDITION = "com.microsoft:dead-letter"
 
 _HEADER_BYTES = 8
@@ -35,7 +37,12 @@ _FIXED_OVERHEAD_BYTES = 64
 
 
 def rejected(reason: str, description: str) -> bytes:
-    """The outcome that dead-letters a message with a reason and a description."""
+    """The outcome that dead-letters a message with a reason and a description.
+
+    Both are cut to the 4,096 characters that the service keeps: they can repeat what a message said, and a frame larger
+    than the peer takes would cost the connection, again at every attempt.
+    """
+    reason, description = reason[:MOST_REASON_CHARACTERS], description[:MOST_REASON_CHARACTERS]
     info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
     error = Described(Ulong(0x1D), [Symbol(DEAD_LETTER_CONDITION), description, info])
     return encode(Described(Ulong(0x25), [error]))

@@ -3,6 +3,7 @@ takes no answer without end."""
 
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from azure.core.pipeline.transport import AioHttpTransport
@@ -36,6 +37,8 @@ class ClockTransport(AioHttpTransport):  # type: ignore[misc]  # azure-core expo
 
     service_time: float | None = None
     session: aiohttp.ClientSession | None
+    origin: str | None = None
+    """The one place, `https://host:port`, that requests may go to: they carry a credential."""
     _made = False
 
     async def open(self) -> None:
@@ -47,11 +50,30 @@ class ClockTransport(AioHttpTransport):  # type: ignore[misc]  # azure-core expo
         await super().open()
 
     async def send(self, request: Any, **options: Any) -> Any:
+        if self.origin is not None and _origin_of(request.url) != _origin_of(self.origin):
+            # A next page or a location of a stranger's making: the header with the credential is in the request by now.
+            raise RefusedDestinationError(f"the answer leads to {_origin_of(request.url)}; the credential stays here")
         response = await super().send(request, **options)
+        if response.status_code in _REDIRECTS:
+            raise RefusedDestinationError(f"HTTP status {response.status_code}: a redirect, which is not followed")
         date = response.headers.get("Date")
         if date:
             self.service_time = _epoch_of(date)
         return response
+
+
+class RefusedDestinationError(Exception):
+    """A request was not sent, or its answer not followed, because it would take the credential somewhere else."""
+
+
+_REDIRECTS = (300, 301, 302, 303, 307, 308)
+_PORTS = {"http": 80, "https": 443}
+
+
+def _origin_of(url: str) -> str:
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    return f"{scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS.get(scheme, 0)}"
 
 
 def _epoch_of(date: str) -> float | None:
@@ -62,8 +84,11 @@ def _epoch_of(date: str) -> float | None:
         return None
 
 
-def make_transport(ca_file: str | None) -> ClockTransport:
+def make_transport(ca_file: str | None, origin: str) -> ClockTransport:
+    """`origin`: see `ClockTransport`."""
     options: dict[str, Any] = {"connection_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS}
     if ca_file is not None:
         options["connection_verify"] = ca_file
-    return ClockTransport(**options)
+    transport = ClockTransport(**options)
+    transport.origin = origin
+    return transport

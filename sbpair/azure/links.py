@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from sbpair.azure.wire import Wire, self_test
+from sbpair.concurrency import end
 from sbpair.core.errors import ConnectionLostError
-from sbpair.tasks import end
 
 W = TypeVar("W", bound=Wire)
 

@@ -9,8 +9,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sbpair.azure.administration import bare_path, configured_size, entity_status
-from sbpair.azure.answers import (
+from sbpair.azure.client import (
+    READ,
+    WRITE,
     Json,
+    LazyClient,
     a_count,
     a_count_or_none,
     a_flag,
@@ -18,16 +21,15 @@ from sbpair.azure.answers import (
     a_text,
     a_text_or_none,
     an_object,
+    changing,
 )
-from sbpair.azure.calls import READ, WRITE, changing
-from sbpair.azure.client import LazyClient
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import NEVER, seconds_of, to_iso
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import ConfigurationError, EntityExistsError, EntityNotFoundError
-from sbpair.core.names import from_arm_name, to_arm_name
+from sbpair.core.names import from_arm_name, subscription_path, to_arm_name
 
 T = TypeVar("T")
 
@@ -42,6 +44,23 @@ _NEVER_BY_DEFAULT = ("defaultMessageTimeToLive", "autoDeleteOnIdle")
 _READ_ONLY = ("countDetails", "createdAt", "updatedAt", "accessedAt", "sizeInBytes", "messageCount")
 
 
+_OF_SUBSCRIPTIONS = frozenset(
+    {
+        "lockDuration",
+        "requiresSession",
+        "defaultMessageTimeToLive",
+        "autoDeleteOnIdle",
+        "deadLetteringOnMessageExpiration",
+        "maxDeliveryCount",
+        "enableBatchedOperations",
+        "forwardTo",
+        "forwardDeadLetteredMessagesTo",
+        "userMetadata",
+    }
+)
+"""What a subscription can be created with; the rest is the topic's."""
+
+
 class ArmAdmin:
     """Queues and topics of one namespace by Entra ID, with the facts only the resource manager knows."""
 
@@ -54,10 +73,11 @@ class ArmAdmin:
         if not access.subscription:
             raise ConfigurationError(
                 f"The resource manager needs the subscription of {access.label}.",
-                hint="Set `subscription` in the configuration, or use --control-plane data-plane.",
+                hint="Set `subscription` in the configuration, or `management: data-plane`.",
             )
         self._access = access
-        self._client = LazyClient(access, credential, _make_client, f"the resource manager's client for {access.label}")
+        purpose = f"the resource manager's client for {access.label}"
+        self._client = LazyClient(access, credential, _make_client, purpose, resource_manager=True)
         self._group: str | None = access.resource_group
 
     @property
@@ -183,6 +203,44 @@ class ArmAdmin:
 
     async def get_topic(self, path: str) -> TopicFacts | None:
         return await self._get(self._client.sdk.topics, "topic", path, _topic)
+
+    async def create_topic(self, path: str) -> TopicFacts:
+        tried = f"create topic {path} on {self._access.label}"
+        if await self.get_topic(path) is not None:
+            raise EntityExistsError(f"Could not {tried}: it exists.", entity=path)
+        group = await self._resource_group()
+        with translating(tried, path):
+            operations = self._client.sdk.topics
+            making = operations.create_or_update(group, self._access.label, to_arm_name(path), {}, **WRITE)
+            return _topic(an_object(await self._client.answer(making), "topic"))
+
+    async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
+        path = subscription_path(topic, name)
+        group = await self._resource_group()
+        try:
+            with translating(f"read {path} of {self._access.label}", topic):
+                asking = self._client.sdk.subscriptions.get(group, self._access.label, to_arm_name(topic), name, **READ)
+                found = an_object(await self._client.answer(asking), "subscription")
+                return QueueFacts(path=path, settings=_settings(_properties_of(found)))
+        except EntityNotFoundError:
+            return None
+
+    async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
+        path = subscription_path(topic, name)
+        tried = f"create {path} on {self._access.label}"
+        if await self.get_subscription(topic, name) is not None:
+            raise EntityExistsError(f"Could not {tried}: it exists.", entity=path)
+        group = await self._resource_group()
+        properties = {
+            key: value for key, value in _properties(settings).items() if value is not None and key in _OF_SUBSCRIPTIONS
+        }
+        with translating(tried, topic):
+            operations = self._client.sdk.subscriptions
+            making = operations.create_or_update(
+                group, self._access.label, to_arm_name(topic), name, {"properties": properties}, **WRITE
+            )
+            made = an_object(await self._client.answer(making), "subscription")
+            return QueueFacts(path=path, settings=_settings(_properties_of(made)))
 
     async def close(self) -> None:
         await self._client.close()

@@ -1,23 +1,50 @@
 """Messaging over azure-servicebus (asynchronous, AMQP): makes senders and receivers of one namespace."""
 
 import asyncio
-import logging
+import ssl
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
+import certifi
+
+from sbpair.azure.client import check_scope, quiet_sdk
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.links import OPEN_SECONDS
 from sbpair.azure.receiver import AzureReceiver
-from sbpair.azure.scope import check_scope
 from sbpair.azure.sender import AzureSender
-from sbpair.azure.trust import no_tls_context, tls_context
 from sbpair.azure.wire import make_sdk_receiver, make_sdk_sender
-from sbpair.core.access import NamespaceAccess, Transport, parse_connection_string
-from sbpair.core.errors import ConfigurationError
+from sbpair.core.access import NamespaceAccess, Transport, check_credential, is_plaintext, parse_connection_string
+from sbpair.core.errors import ArgumentRefusedError, ConfigurationError
 from sbpair.core.message import NEXT_AVAILABLE_SESSION
-from sbpair.core.names import dead_letter_path
+from sbpair.core.names import dead_letter_path, is_destination
+from sbpair.core.redact import quoted
 
-NEXT_SESSION_SECONDS = 30.0
+# What a connection over TLS trusts: one context for all connections of the process.
+
+
+@lru_cache(maxsize=16)
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """Trusts the authorities in `ca_file` (PEM), else those that the SDK trusts, certifi's.
+
+    Kept, because to read the authorities takes longer than to connect, and the SDK reads them for every connection.
+
+    Raises:
+        OSError: the file cannot be read, or holds no certificate (ssl.SSLError).
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(ca_file or certifi.where())
+    return context
+
+
+@lru_cache(maxsize=1)
+def no_tls_context() -> ssl.SSLContext:
+    """For the SDK, which wants a context also where it does not encrypt (the emulator's plain AMQP); trusts nobody."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+NEXT_SESSION_SECONDS = 60.0
 """How long the service is asked to look for a session that waits, by a receiver of the next available one."""
 
 
@@ -33,13 +60,19 @@ class AzureMessaging:
         *,
         credential: NamedCredential | None = None,
         next_session_seconds: float = NEXT_SESSION_SECONDS,
+        client_options: Mapping[str, Any] | None = None,
+        client_class: Any = None,
     ) -> None:
         """`credential`: instead of the one that `access` names (tests, a credential shared with ARM).
+        `client_options`: arguments for the SDK's client beside ours, which they replace. `client_class`: the SDK's
+        asynchronous client, where its name may mean something else by now.
         `next_session_seconds`: how long a receiver of the next available session lets the service look for one."""
         quiet_sdk()
         self._access = access
         self._credential = credential
         self._next_session_seconds = next_session_seconds
+        self._client_class = client_class
+        self._client_options = dict(client_options or {})
         self._client: Any = None
         self._open: set[Any] = set()
 
@@ -49,6 +82,11 @@ class AzureMessaging:
 
     def sender(self, entity: str) -> AzureSender:
         def make_sdk() -> Any:
+            if not is_destination(entity):
+                raise ArgumentRefusedError(
+                    f"Could not send to {quoted(entity)} on {self._access.label}: that is not the path of a queue or "
+                    "topic. Nothing was sent."
+                )
             check_scope(self._access, entity, f"send to {entity} on {self._access.label}")
             return make_sdk_sender(self._sdk_client(), entity)
 
@@ -102,32 +140,24 @@ class AzureMessaging:
         from azure.servicebus import TransportType
         from azure.servicebus.aio import ServiceBusClient
 
+        client_class = self._client_class or ServiceBusClient
         access = self._access
-        context = no_tls_context() if _is_emulator(access) else tls_context(access.ca_file)
+        check_credential(access)
+        plain = is_plaintext(access) or self._client_options.get("use_tls") is False
+        context = no_tls_context() if plain else tls_context(access.ca_file)
         options: dict[str, Any] = {"retry_total": 0, "ssl_context": context}
         if access.transport is Transport.WEBSOCKET:
             options["transport_type"] = TransportType.AmqpOverWebsocket
-        if ":" in access.host and not (_is_emulator(access) and access.transport is Transport.AMQP):
+        if ":" in access.host and not (plain and access.transport is Transport.AMQP):
             # The SDK drops a port from the host name; only a custom endpoint keeps it.
             options["custom_endpoint_address"] = f"sb://{access.host}"
             options.setdefault("transport_type", TransportType.Amqp)
+        options |= self._client_options
         if access.connection_string is not None:
-            return ServiceBusClient.from_connection_string(_without_entity(access), **options)
+            return client_class.from_connection_string(_without_entity(access), **options)
         if self._credential is None:
             self._credential = token_credential(access)
-        return ServiceBusClient(access.host, self._credential, **options)
-
-
-def quiet_sdk() -> None:
-    """Keep the SDK's log records off stderr, where Python puts what nobody handles; the program's handlers get them."""
-    logger = logging.getLogger("azure")
-    if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
-        logger.addHandler(logging.NullHandler())
-
-
-def _is_emulator(access: NamespaceAccess) -> bool:
-    text = access.connection_string.reveal() if access.connection_string else ""
-    return bool(text) and parse_connection_string(text).get("usedevelopmentemulator", "") == "true"
+        return client_class(access.host, self._credential, **options)
 
 
 _SPELLING = {

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbpair.azure import frames
-from sbpair.azure.errors import WireError
-from sbpair.core.errors import IncompatibleSdkError
-from sbpair.tasks import end
+from sbpair.azure.errors import WireError, translate
+from sbpair.concurrency import end
+from sbpair.core.errors import AuthenticationFailedError, IncompatibleSdkError, ServiceError, UnknownServiceError
 
 IDLE_TIMEOUT_SECONDS = 60
 """Asked of the peer in the open frame: it sends an empty frame at half of this, so that silence means loss."""
@@ -735,9 +735,11 @@ def _test_release(version: str) -> None:
 
 
 def _test_private_names() -> None:
+    from azure.servicebus import ServiceBusSender as SyncSender
     from azure.servicebus._pyamqp.aio import ReceiveClientAsync, SendClientAsync
     from azure.servicebus._pyamqp.aio._connection_async import Connection
     from azure.servicebus._pyamqp.aio._transport_async import AsyncTransport
+    from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
     from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
     from azure.servicebus.aio._async_utils import create_authentication
 
@@ -746,6 +748,9 @@ def _test_private_names() -> None:
         (ServiceBusReceiver, ("_create_handler", "_mgmt_request_response")),
         (SendClientAsync, ("open_async", "client_ready_async", "close_async")),
         (ReceiveClientAsync, ("open_async", "client_ready_async", "close_async")),
+        (SyncSender, ("_do_retryable_operation", "_open", "_check_live")),
+        (ServiceBusSender, ("_do_retryable_operation", "_open", "_check_live")),
+        (PyamqpTransport, ("encode_message", "to_outgoing_amqp_message")),
         (Connection, ("listen", "_process_incoming_frame", "_can_read", "_get_remote_timeout")),
         (AsyncTransport, ("write",)),
     ]
@@ -802,3 +807,115 @@ def _run(test: Coroutine[Any, Any, None]) -> None:
         return
     test.close()
     raise ValueError("it waits for the network where it did not before")
+
+
+# The inside of the SDK's own senders, for the clients that stand in for them (sbpair.clients).
+
+
+def encode_outgoing(message: Any) -> list[bytes]:
+    """The bytes of each message as the SDK's sender would send it: whatever `send_messages` takes, a batch included.
+
+    Raises:
+        TypeError, ValueError: what is no message for the SDK either.
+    """
+    from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+    from azure.servicebus._common.utils import transform_outbound_messages
+    from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+
+    if isinstance(message, ServiceBusMessageBatch):
+        # Its messages were encoded when they were added; what became of the objects since then is not sent.
+        return [bytes(one) for one in message._message[_BATCH_DATA]]
+    found = transform_outbound_messages(message, ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message)
+    return [bytes(PyamqpTransport.encode_message(one)) for one in (found if isinstance(found, list) else [found])]
+
+
+_BATCH_DATA = 5
+
+
+def encode_scheduled(messages: Any, schedule_time_utc: Any) -> list[bytes]:
+    """The bytes of each message as the SDK's sender would schedule it.
+
+    Raises:
+        TypeError, ValueError: what is no message for the SDK either.
+    """
+    from azure.servicebus import ServiceBusMessage
+    from azure.servicebus._common.utils import transform_outbound_messages
+    from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+
+    found = transform_outbound_messages(messages, ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message)
+    scheduled = found if isinstance(found, list) else [found]
+    for one in scheduled:
+        one.scheduled_enqueue_time_utc = schedule_time_utc
+    return encode_outgoing(scheduled)
+
+
+def knows_limits(sender: Any) -> bool:
+    """The sender has had a link, and knows how much that takes."""
+    return bool(sender._max_message_size_on_link)
+
+
+def open_within(sender: Any, seconds: float) -> None:
+    """Open the sender's link as its context manager does, but in a bounded time. Raises what the SDK raises."""
+    sender._do_retryable_operation(
+        sender._open, timeout=seconds, operation_requires_timeout=True, apply_try_timeout=True
+    )
+
+
+async def open_within_async(sender: Any, seconds: float) -> None:
+    """The same for an asynchronous sender."""
+    await sender._do_retryable_operation(
+        sender._open, timeout=seconds, operation_requires_timeout=True, apply_try_timeout=True
+    )
+
+
+def empty_batch(sender: Any, max_size_in_bytes: int | None) -> Any:
+    """A batch of the size that a namespace of the Standard tier takes, without asking the service for its limit.
+
+    Raises:
+        ValueError: a wish above that.
+    """
+    from azure.servicebus import ServiceBusMessageBatch
+    from azure.servicebus._common.constants import MAX_BATCH_SIZE_STANDARD
+
+    limit = sender._max_batch_size_on_link or MAX_BATCH_SIZE_STANDARD
+    if max_size_in_bytes and max_size_in_bytes > limit:
+        raise ValueError(
+            f"Max message size: {max_size_in_bytes} is too large, acceptable max batch size is: {limit} bytes."
+        )
+    return ServiceBusMessageBatch(max_size_in_bytes or limit, amqp_transport=sender._amqp_transport)
+
+
+def check_live(sender: Any) -> None:
+    """Raise as the SDK's sender does once it was closed (ValueError)."""
+    sender._check_live()
+
+
+def forget_connection(sender: Any) -> object:
+    """Make the SDK's sender connect anew at its next call; gives what it had, which nobody may close.
+
+    For a child process: the connection belongs to the parent, and to close it here would end it there.
+    """
+    connection, sender._handler, sender._running = sender._handler, None, False
+    return connection
+
+
+_CLIENT_SIDE = "amqp:client-error"
+"""What the SDK's AMQP layer says of a transfer that its own side ended: the connection was not there, or went."""
+
+
+def translate_sdk_error(error: BaseException, tried: str, entity: str) -> ServiceError:
+    """The ServiceError for what an SDK's sender raised, which says less in its class than in what it was made from."""
+    translated = translate(error, tried, entity)
+    if isinstance(translated, UnknownServiceError | AuthenticationFailedError):
+        # A link to an entity that does not exist fails with its token, and an AMQP error without a class of the SDK's
+        # own comes as the base of all: what either was made from says more.
+        inner = getattr(error, "inner_exception", None) or error.__cause__
+        condition = _text(getattr(error, "_condition", None)) or None
+        if condition == _CLIENT_SIDE and isinstance(translated, UnknownServiceError):
+            condition = "amqp:socket-error"
+        candidates = [_plain(inner)] if isinstance(inner, Exception) else []
+        candidates += [WireError(condition, str(error))] if condition else []
+        said = (translate(one, tried, entity) for one in candidates)
+        translated = next((one for one in said if not isinstance(one, UnknownServiceError)), translated)
+    translated.__cause__ = error
+    return translated

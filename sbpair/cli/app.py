@@ -1,52 +1,68 @@
 """The contents page of the command line: which command lives in which file. No work happens here, no command is
 imported before it is called."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
-from sbpair.cli.contents import Contents, Entry
+from sbpair.cli.lazy_group import Entry, LazyGroup
 from sbpair.cli.options import before_the_command, with_common_options
 from sbpair.version import __version__
 
-COMMANDS = {
-    "demo": Entry("demo", "demo", "Show the whole system on two embedded namespaces, and prove that nothing is lost."),
-    "emulator": Entry("emulator", "app", "Run embedded Service Bus namespaces until Ctrl-C: the pair `local`."),
-    "provision": Entry("provision", "provision", "Create the backlog queues that a pair needs on its secondary."),
-    "audit": Entry("audit", "audit", "Check that pairs are as they should be: missing, extra, stranded, drift."),
-    "cleanup": Entry("cleanup", "cleanup", "Show the extra backlog queues; --apply deletes those that are empty."),
-    "peek": Entry("peek", "peek", "Browse the messages of a pair's backlog queues, oldest first."),
-    "drain": Entry("drain", "drain", "Bring the messages of a pair's backlog home, exactly as they were sent."),
-    "syphon": Entry("syphon", "syphon", "Bring home what comes into the backlog, for ever: drain as a service."),
-    "replicate": Entry("replicate", "app", "Active/active: each message to both namespaces, processed once, in order."),
-    "send": Entry("send", "send", "Send lines to a queue or topic; to the backlog while the primary is down."),
-    "ping": Entry("ping", "ping", "Measure whether and how fast each side of a pair answers, and with which right."),
-    "cost": Entry("cost", "cost", "Estimate what a pair costs a month, line by line, each with its rule."),
-    "status": Entry("status", "status", "Show a pair on one screen: both sides, the backlog, when it is home."),
-    "doctor": Entry("doctor", "doctor", "Check configuration, credentials, rights, clock, Java; say what to do."),
-    "pipeline": Entry("pipeline", "app", "Archive, analyse, replay and reconcile large backlogs on Spark."),
-    "config": Entry("config", "app", "Show and check the configuration: what is in force, and where it came from."),
-    "schema": Entry("schema", "schema", "Print the JSON Schema of what a command writes with -o json."),
-    "completion": Entry("completion", "completion", "Print the completion script of a shell."),
-    "help": Entry("help", "help_on", "Explain exit codes, configuration, permissions or environment variables."),
+GROUPS = {
+    "Find and recover": {
+        "status": Entry("inspection.status", "status", "Show what waits, since when, and whether both sides answer."),
+        "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
+        "peek": Entry("transfer.peek", "peek", "Show waiting messages, oldest first; nothing is taken."),
+        "drain": Entry("transfer.drain", "drain", "Send waiting messages where they were meant to go, then stop."),
+        "syphon": Entry("transfer.syphon", "syphon", "Keep draining, as a service."),
+        "restore": Entry("transfer.restore", "restore", "Send archived messages where they were meant to go."),
+        "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
+    },
+    "Set up": {
+        "config": Entry("config", "app", "Show and check the configuration."),
+        "doctor": Entry("inspection.doctor", "doctor", "Check configuration, credentials, rights, clock and Java."),
+        "provision": Entry(
+            "inspection.provision", "provision", "Create the backlog queues of a pair on its secondary."
+        ),
+    },
+    "Applications": {
+        "send": Entry("failover.send", "send", "Send lines; to the secondary while the primary is down."),
+        "ping": Entry("failover.ping", "ping", "Measure how fast each side answers, and check your rights."),
+        "replicate": Entry("replication.replicate", "app", "Send to both sides, process each message once, in order."),
+    },
+    "Plan": {
+        "cost": Entry("cost.cost", "cost", "Estimate what a pair costs a month, line by line."),
+        "pipeline": Entry("pipeline.group", "app", "Archive, analyze and replay large backlogs on Spark."),
+    },
+    "Try": {
+        "demo": Entry("demo", "demo", "Run a whole outage on two embedded namespaces, with proof."),
+        "emulator": Entry("emulator", "app", "Run embedded Service Bus namespaces (the pair `local`)."),
+    },
+    "Help": {
+        "help": Entry("help", "help_on", "Explain terms, exit codes, rights, or a command."),
+        "schema": Entry("schema", "schema", "Print the JSON Schema of a command's -o json."),
+        "completion": Entry("completion", "completion", "Print the completion script of a shell."),
+    },
 }
-"""Name -> file in this package, function or typer app in it, and its line in the help."""
+"""Heading in the help -> name -> file in this package, function or typer app in it, and its line in the help."""
+COMMANDS = {name: entry for entries in GROUPS.values() for name, entry in entries.items()}
 
 
-class _Commands(Contents):
-    ENTRIES = COMMANDS
+class _Commands(LazyGroup):
+    GROUPS: ClassVar = GROUPS
 
 
 app = typer.Typer(
     name="sbpair",
     cls=_Commands,
-    help="""Operate paired Azure Service Bus namespaces: provision backlog queues, audit them, bring messages home.
+    help="""Recover messages that Service Bus failover left on a second namespace, and keep the two namespaces healthy.
 
-    Try it without an Azure account: sbpair demo
+    Try it without an Azure account: `sbpair demo`. What the words mean: `sbpair help terms`
 
     \b
     Examples:
-      sbpair audit orders
+      sbpair status orders
       sbpair drain orders --dry-run
     """,
     no_args_is_help=True,

@@ -1,5 +1,6 @@
 """`sbpair completion SHELL`: print the completion script; nobody's start-up file is edited."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,7 +17,13 @@ class Shell(StrEnum):
     POWERSHELL = "powershell"
 
 
-@command
+@dataclass(frozen=True, slots=True)
+class Script:
+    shell: Shell
+    script: str
+
+
+@command(output="cli.completion:Script")
 def completion(options: Options, shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> CommandResult:
     """Print the completion script of a shell.
 
@@ -28,4 +35,4 @@ def completion(options: Options, shell: Annotated[Shell, typer.Argument(help="Yo
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     script = get_completion_script(prog_name="sbpair", complete_var=COMPLETION_VARIABLE, shell=shell.value)
-    return CommandResult("completion", {"shell": shell.value, "script": script}, text=script + "\n")
+    return CommandResult("completion", Script(shell, script), text=script + "\n")

@@ -1,19 +1,24 @@
 """`sbpair config show|check|schema|use`: what is in force and where each value came from."""
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from sbpair.cli import candidates
+from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.outcome import Exit
-from sbpair.core.wording import scrub
+from sbpair.core.pairing import Pair
+from sbpair.core.redact import scrub
+from sbpair.core.serialization import to_plain
+from sbpair.core.words import counted
 from sbpair.render.console import write_atomically
 from sbpair.render.result import Column, CommandResult, Table
-from sbpair.settings import HOW_TO_CONFIGURE, environment_names, json_schema, remember_default_pair
+from sbpair.settings import HOW_TO_CONFIGURE, Settings, environment_names, json_schema, remember_default_pair, together
 
 app = typer.Typer(
     help="Show and check the configuration: what is in force, and where each value came from.", no_args_is_help=True
@@ -21,8 +26,22 @@ app = typer.Typer(
 app.callback()(before_the_command)
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    key: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    files: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    environment: Mapping[str, str]
+
+
 @app.command("show")
-@command
+@command(output="cli.config:Shown")
 def show(options: Options) -> CommandResult:
     """Print every setting in force with its source (flag, environment, file and line, default).
 
@@ -32,18 +51,28 @@ def show(options: Options) -> CommandResult:
       SBPAIR_AUTH=azure-cli sbpair config show -o json
     """
     settings = load_settings(options)
-    rows = [
-        {"key": key, "value": _shown(found.value), "source": found.source}
-        for key, found in sorted(settings.values.items())
-    ]
+    found = tuple(Setting(key, _shown(one.value), one.source) for key, one in sorted(settings.values.items()))
     columns = (Column("key", "Key"), Column("value", "Value"), Column("source", "Source"))
     files = ", ".join(str(path) for path in settings.files) or "none"
-    data = {"files": [str(path) for path in settings.files], "settings": rows, "environment": environment_names()}
-    return CommandResult("config show", data, (Table("", columns, rows),), summary=f"Files read: {files}")
+    data = Shown(tuple(map(str, settings.files)), found, environment_names())
+    return CommandResult("config show", data, (Table("", columns, to_plain(found)),), summary=f"Files read: {files}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPair:
+    pair: str
+    primary: str
+    secondary: str
+    auth: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    pairs: tuple[CheckedPair, ...]
 
 
 @app.command("check")
-@command
+@command(output="cli.config:Checked")
 def check(options: Options) -> CommandResult:
     """Check the configuration strictly, every pair and every secret reference; nothing is contacted.
 
@@ -52,23 +81,45 @@ def check(options: Options) -> CommandResult:
       sbpair config check
       sbpair --config ci/sbpair.yaml config check
     """
-    settings = load_settings(options)
-    names = settings.pair_names()
-    if not names:
-        raise ConfigurationError("No pair is configured.", hint=HOW_TO_CONFIGURE)
-    rows = []
-    for name in names:
-        pair = settings.pair(name)
-        hosts = {"primary": pair.primary.host, "secondary": pair.secondary.host}
-        rows.append({"pair": name, **hosts, "auth": pair.primary.auth.value})
+    try:
+        pairs = list(_every_pair(load_settings(options)))
+    except ConfigurationError as error:
+        # The hint of such errors is this very command.
+        again = "Correct it and check again." if error.hint == ConfigurationError.hint else error.hint
+        error.hint = again
+        raise
+    checked = tuple(
+        CheckedPair(pair.name, pair.primary.host, pair.secondary.host, pair.primary.auth.value) for pair in pairs
+    )
     columns = tuple(Column(key, key.capitalize()) for key in ("pair", "primary", "secondary", "auth"))
     return CommandResult(
-        "config check", {"pairs": rows}, (Table("", columns, rows),), summary=f"{len(rows)} pair(s), no complaint."
+        "config check",
+        Checked(checked),
+        (Table("", columns, to_plain(checked)),),
+        summary=f"{counted(len(checked), 'pair')}, configuration valid.",
     )
 
 
+def _every_pair(settings: Settings) -> Iterator[Pair]:
+    """The pairs.
+
+    Raises:
+        ConfigurationError: none is configured, or one that names every pair that is wrong.
+    """
+    problems = []
+    for name in settings.pair_names():
+        try:
+            yield settings.pair(name)
+        except ConfigurationError as error:
+            problems.append(error)
+    if problems:
+        raise together(problems)
+    if not settings.pair_names():
+        raise ConfigurationError("No pair is configured.", hint=HOW_TO_CONFIGURE)
+
+
 @app.command("schema")
-@command
+@command(output="cli.schema:Document")
 def schema(options: Options) -> CommandResult:
     """Print the JSON Schema of sbpair.yaml, for editors.
 
@@ -81,11 +132,17 @@ def schema(options: Options) -> CommandResult:
     return CommandResult("config schema", document, text=json.dumps(document, indent=2) + "\n")
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    default_pair: str
+    file: str
+
+
 @app.command("use")
-@command
+@command(output="cli.config:Used")
 def use(
     options: Options,
-    pair: Annotated[str, typer.Argument(help="Name of a configured pair.", autocompletion=candidates.pairs)],
+    pair: Annotated[str, typer.Argument(help="Name of a configured pair.", autocompletion=suggestions.pairs)],
 ) -> CommandResult:
     """Make a pair the one that commands use when none is named.
 
@@ -98,7 +155,7 @@ def use(
     settings.pair(pair)
     path = remember_default_pair(pair, settings.environ, write_atomically)
     return CommandResult(
-        "config use", {"default_pair": pair, "file": str(path)}, summary=f"{pair} is now the default pair ({path}).",
+        "config use", Used(pair, str(path)), summary=f"{pair} is now the default pair ({path}).",
         exit=Exit.OK,
     )  # fmt: skip
 

@@ -179,11 +179,11 @@ class Interrupted(InterruptedWorkError):
 
 def configure_logging(options: Options) -> None:
     """Send sbpair's own log to stderr; the SDKs' chatter only with --verbose."""
-    from sbpair.cli.talk import TalkHandler
+    from sbpair.cli.log import TalkHandler
 
     logging.getLogger("azure").setLevel(logging.INFO if options.verbose else logging.CRITICAL)
     level = logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO
-    handler: logging.Handler = TalkHandler()
+    handler: logging.Handler = TalkHandler(each=options.verbose)
     if options.log_format is LogFormat.JSON:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(_JsonFormatter())
@@ -195,7 +195,7 @@ def configure_logging(options: Options) -> None:
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        from sbpair.cli.talk import json_line
+        from sbpair.cli.log import json_line
 
         event = getattr(record, "event", None)
         more = {} if event is None else {"event": type(event).__name__} | asdict(event)
@@ -209,7 +209,7 @@ class Talk:
         self._log = logging.getLogger("sbpair")
 
     def notify(self, event: "Event") -> None:
-        from sbpair.render.events import describe
+        from sbpair.render.service import describe
 
         line = describe(event)
         if line is not None:

@@ -2,9 +2,10 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,8 @@ from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.core.serialization import Money, to_plain
+from sbpair.core.words import counted
 from sbpair.render.console import say
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -29,7 +32,7 @@ FAILOVER_INTERVAL_SECONDS = 1.0
 PING_INTERVAL_SECONDS = 1.0
 
 
-@command
+@command(output="cli.demo:Proved")
 def demo(
     options: Options,
     messages: Annotated[int, typer.Option(min=100, max=100_000, help="How many messages are sent.")] = DEMO_MESSAGES,
@@ -104,56 +107,97 @@ def _kept(emulator: "EmulatorThread") -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was expected in a queue or subscription, and what arrived."""
+
+    place: str
+    expected: int
+    arrived: int
+    missing: int
+    doubled: int
+    altered: int
+    out_of_order: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A month with the demo's messages and outage, at list prices."""
+
+    operations: int
+    total: Money
+    currency: str
+    prices_dated: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What the demo found."""
+
+    proved: bool
+    messages: int
+    accepted_by: Mapping[str, int]
+    backlog: Mapping[str, int]
+    forwarded: int
+    findings: tuple[str, ...]
+    bill: Bill
+    places: tuple[Place, ...]
+    seconds: Mapping[str, float]
+    """How long each act took."""
+
+
 def _result(story: "Story") -> CommandResult:
-    rows = [
-        {
-            "place": proof.place,
-            "expected": proof.expected,
-            "arrived": proof.arrived,
-            "missing": len(proof.missing),
-            "doubled": len(proof.doubled),
-            "altered": len(proof.altered),
-            "out_of_order": len(proof.out_of_order),
-            "verdict": "ok" if proof.holds else "failed",
-        }
-        for proof in story.proofs
-    ]
-    right = ("expected", "arrived", "missing", "doubled", "altered", "out_of_order")
-    columns = tuple(Column(key, key.replace("_", " ").capitalize(), right=key in right) for key in rows[0])
     bill = _bill(story)
-    data: dict[str, Any] = {
-        "proved": story.proved,
-        "messages": len(story.messages),
-        "accepted_by": dict(story.sent),
-        "backlog": story.backlog,
-        "forwarded": story.drained.forwarded if story.drained else 0,
-        "findings": [f"{one.code} {one.subject}: {one.message}" for one in story.findings],
-        "bill": bill,
-        "places": rows,
-        "seconds": story.seconds,
-    }
+    found = Proved(
+        proved=story.proved,
+        messages=len(story.messages),
+        accepted_by=dict(story.sent),
+        backlog=story.backlog,
+        forwarded=story.drained.forwarded if story.drained else 0,
+        findings=tuple(f"{one.code} {one.subject}: {one.message}" for one in story.findings),
+        bill=bill,
+        places=tuple(
+            Place(
+                place=proof.place,
+                expected=proof.expected,
+                arrived=proof.arrived,
+                missing=len(proof.missing),
+                doubled=len(proof.doubled),
+                altered=len(proof.altered),
+                out_of_order=len(proof.out_of_order),
+                verdict="ok" if proof.holds else "failed",
+            )
+            for proof in story.proofs
+        ),
+        seconds=story.seconds,
+    )
+    right = ("expected", "arrived", "missing", "doubled", "altered", "out_of_order")
+    columns = tuple(
+        Column(key, key.replace("_", " ").capitalize(), right=key in right)
+        for key in (field.name for field in fields(Place))
+    )
     notes = (
-        *data["findings"],
-        f"Audit: {len(story.findings) or 'no'} finding(s). "
-        f"A month with this pair and one such outage: {bill['operations']:,} operations, "
-        f"{bill['total']} {bill['currency']} (list prices of {bill['prices_dated']}).",
+        *found.findings,
+        f"Audit: {counted(len(found.findings), 'finding') if found.findings else 'no findings'}. "
+        f"A month with this pair and one such outage: {bill.operations:,} operations, "
+        f"{bill.total} {bill.currency} (list prices of {bill.prices_dated}).",
     )
     verdict = "PROVED: every message arrived exactly once, byte for byte, sessions in order."
     return CommandResult(
         "demo",
-        data,
-        (Table("", columns, rows, style_key="verdict"),),
+        found,
+        (Table("", columns, to_plain(found.places), style_key="verdict"),),
         notes=notes,
         summary=verdict if story.proved else "NOT PROVED: see the table; every count should be 0.",
         exit=Exit.OK if story.proved and not story.findings else Exit.FAILED,
     )
 
 
-def _bill(story: "Story") -> dict[str, Any]:
+def _bill(story: "Story") -> Bill:
     """The month's bill of a pair that sends what the demo sent, with the demo's share diverted."""
-    from sbpair.core.billing import to_cents
-    from sbpair.core.cost import Flow, Workload, estimate
-    from sbpair.core.prices import built_in
+    from sbpair.core.cost.model import Flow, Workload, estimate
+    from sbpair.core.cost.prices import built_in, to_cents
 
     by_entity: dict[str, list[int]] = {}
     for message in story.messages:
@@ -161,9 +205,4 @@ def _bill(story: "Story") -> dict[str, Any]:
     flows = tuple(Flow(entity, len(sizes), max(sizes)) for entity, sizes in by_entity.items())
     share = Fraction(story.sent["backlog"], max(1, story.sent.total()))
     found = estimate(Workload(flows=flows, diverted_share=share, outage_seconds=60), built_in())
-    return {
-        "operations": found.operation_count,
-        "total": str(to_cents(found.total)),
-        "currency": found.currency,
-        "prices_dated": found.prices_dated,
-    }
+    return Bill(found.operation_count, to_cents(found.total), found.currency, found.prices_dated)

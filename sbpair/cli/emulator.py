@@ -5,19 +5,21 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli import candidates
+from sbpair.cli import suggestions
 from sbpair.cli.context import run_async
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.names import check_namespace_label
-from sbpair.core.outcome import Exit
-from sbpair.core.wording import quoted, shortened
+from sbpair.core.redact import quoted, shortened
+from sbpair.core.serialization import to_plain
+from sbpair.core.words import counted
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import emulator_state, state_directory
@@ -34,8 +36,33 @@ DEFAULT_PORT = 5680
 app = typer.Typer()
 
 
+@dataclass(frozen=True, slots=True)
+class NotEmulated:
+    what: str
+    instead: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriedClient:
+    """A release of a client that was run, unmodified, against the emulator; `failed` names scenarios."""
+
+    client: str
+    version: str
+    language: str
+    scenarios: int
+    passed: int
+    failed: tuple[str, ...]
+
+
+Limitations = tuple[NotEmulated, ...] | tuple[TriedClient, ...]
+
+
 @app.callback(invoke_without_command=True)
-@command
+@command(
+    output="cli.emulator:Limitations",
+    besides="While it serves it prints lines, NAMESPACE<TAB>CONNECTION STRING; "
+    "-o json is for --not-emulated and --compatibility.",
+)
 def emulator(
     options: Options,
     ctx: typer.Context,
@@ -66,6 +93,9 @@ def emulator(
         ),
     ] = None,
     not_emulated: Annotated[bool, typer.Option("--not-emulated", help="Print what is not emulated, and exit.")] = False,
+    compatibility: Annotated[
+        bool, typer.Option("--compatibility", help="Print which releases of which clients were tried, and exit.")
+    ] = False,
 ) -> CommandResult:
     """Run embedded Service Bus namespaces until Ctrl-C; the pair `local` means the first two of them.
 
@@ -81,6 +111,8 @@ def emulator(
         return CommandResult("emulator", None)
     if not_emulated:
         return _limitations()
+    if compatibility:
+        return _compatibility()
     names = [check_namespace_label(name) for name in namespace or DEFAULT_NAMESPACES]
     from sbpair.emulator import EmulatorError
 
@@ -99,7 +131,7 @@ def emulator(
                 _print_connection_strings(running, names, tls, is_local)
                 _print_seeded_keys(running, contents, tls)
                 await stop.wait()
-        return CommandResult("emulator", {"namespaces": names})
+        return CommandResult("emulator", ())
 
     try:
         return run_async(options, serve)
@@ -113,10 +145,19 @@ def emulator(
 def _limitations() -> CommandResult:
     from sbpair.emulator.limitations import NOT_EMULATED
 
-    rows = [{"what": what, "instead": instead} for what, instead in NOT_EMULATED]
-    return CommandResult(
-        "emulator", rows, (Table("", (Column("what", "Not emulated"), Column("instead", "Instead")), rows),)
-    )
+    missing = tuple(NotEmulated(what, instead) for what, instead in NOT_EMULATED)
+    columns = (Column("what", "Not emulated"), Column("instead", "Instead"))
+    return CommandResult("emulator", missing, (Table("", columns, to_plain(missing)),))
+
+
+def _compatibility() -> CommandResult:
+    from sbpair.emulator.limitations import compatibility
+
+    tried = tuple(TriedClient(**row | {"failed": tuple(row["failed"])}) for row in compatibility())
+    names = ("client", "version", "language", "passed", "scenarios", "failed")
+    columns = tuple(Column(name, name.capitalize()) for name in names)
+    shown = [one | {"failed": ", ".join(one["failed"])} for one in to_plain(tried)]
+    return CommandResult("emulator", tried, (Table("", columns, shown),))
 
 
 def _read_seed(path: Path | None, names: list[str]) -> Mapping[str, Any]:
@@ -133,8 +174,8 @@ def _read_seed(path: Path | None, names: list[str]) -> Mapping[str, Any]:
     unknown = set(seed) - set(names)
     if unknown:
         raise ConfigurationError(
-            f"The seed {path} speaks of {shortened(', '.join(sorted(map(str, unknown))))}, but the namespaces are "
-            f"{', '.join(names)}."
+            f"Seed file {path} refers to unknown namespaces: {shortened(', '.join(sorted(map(str, unknown))))}; "
+            f"known: {', '.join(names)}."
         )
     return seed
 
@@ -257,12 +298,38 @@ app.add_typer(fault_app, name="fault")
 
 NamespaceArgument = Annotated[
     str,
-    typer.Argument(help="Name of a running embedded namespace.", autocompletion=candidates.emulated_namespaces),
+    typer.Argument(help="Name of a running embedded namespace.", autocompletion=suggestions.emulated_namespaces),
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault as the fault control tells of it; times in seconds since the epoch."""
+
+    id: str
+    text: str
+    rule: Mapping[str, Any]
+    begins_at: float
+    ends_at: float | None
+    seen: int
+    hits: int
+
+
+Faults = tuple[Fault, ...]
+
+
+def _fault(told: Mapping[str, Any]) -> Fault:
+    return Fault(**{field.name: told[field.name] for field in fields(Fault)})
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    namespace: str
+    id: str | None
+
+
 @fault_app.command("list")
-@command
+@command(output="cli.emulator:Faults")
 def fault_list(options: Options, namespace: NamespaceArgument = DEFAULT_NAMESPACES[0]) -> CommandResult:
     """List the faults in force.
 
@@ -274,21 +341,23 @@ def fault_list(options: Options, namespace: NamespaceArgument = DEFAULT_NAMESPAC
     from sbpair.emulator.control import ControlError
 
     try:
-        found = _control(namespace).list()
+        found = tuple(map(_fault, _control(namespace).list()))
     except ControlError as error:
         raise SbpairError(f"Faults of {namespace}: {error}") from error
-    rows = [{key: fault[key] for key in ("id", "text", "seen", "hits")} for fault in found]
+    rows = [{"id": one.id, "text": one.text, "seen": one.seen, "hits": one.hits} for one in found]
     columns = (
         Column("id", "Id"),
         Column("text", "Fault"),
         Column("seen", "Seen", right=True),
         Column("hits", "Hit", right=True),
     )
-    return CommandResult("emulator fault list", found, (Table("", columns, rows),), summary=f"{len(rows)} fault(s).")
+    return CommandResult(
+        "emulator fault list", found, (Table("", columns, rows),), summary=f"{counted(len(rows), 'fault')}."
+    )
 
 
 @fault_app.command("add")
-@command
+@command(output="cli.emulator:Fault")
 def fault_add(
     options: Options,
     namespace: NamespaceArgument,
@@ -304,20 +373,20 @@ def fault_add(
     from sbpair.emulator.control import ControlError
 
     try:
-        added = _control(namespace).add(spec)
+        added = _fault(_control(namespace).add(spec))
     except ControlError as error:
         raise UsageError(f"{shortened(spec)}: {error}") from error
-    return CommandResult("emulator fault add", added, summary=f"Fault {added['id']} is in force on {namespace}.")
+    return CommandResult("emulator fault add", added, summary=f"Fault {added.id} is in force on {namespace}.")
 
 
 @fault_app.command("clear")
-@command
+@command(output="cli.emulator:Cleared")
 def fault_clear(
     options: Options,
     namespace: NamespaceArgument,
     fault_id: Annotated[str | None, typer.Option("--id", help="Only this one.", show_default=False)] = None,
 ) -> CommandResult:
-    """Take back all faults of a namespace, or one of them.
+    """Remove all faults of a namespace, or one of them.
 
     \b
     Examples:
@@ -334,9 +403,9 @@ def fault_clear(
             control.remove(fault_id)
     except ControlError as error:
         raise SbpairError(f"Faults of {namespace}: {error}") from error
-    data = {"namespace": namespace, "id": fault_id}
+    removed = f"fault {fault_id}" if fault_id else "all faults"
     return CommandResult(
-        "emulator fault clear", data, summary=f"{namespace}: {fault_id or 'all faults'} taken back.", exit=Exit.OK
+        "emulator fault clear", Cleared(namespace, fault_id), summary=f"{namespace}: removed {removed}."
     )
 
 

@@ -1,22 +1,64 @@
-"""`sbpair help TOPIC`: what every script and every 3 a.m. reader wants to look up."""
+"""`sbpair help TOPIC|COMMAND`: what scripts and readers at 3 a.m. want to look up."""
 
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from sbpair.cli.options import Options, command
+from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
-from sbpair.render.result import CommandResult
+from sbpair.core.redact import quoted
+from sbpair.core.serialization import to_plain
+from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import environment_names
 
 
 class Topic(StrEnum):
+    TERMS = "terms"
     EXIT_CODES = "exit-codes"
     CONFIG = "config"
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
 
+
+@dataclass(frozen=True, slots=True)
+class ExitCode:
+    code: int
+    name: str
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    command: str
+    side: str
+    sas_right: str
+    entra_role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+ByName = Mapping[str, str]
+"""Terms, or environment variables, with their meaning."""
+Explained = tuple[ExitCode, ...] | tuple[Right, ...] | ByName | Text
+
+TERMS = {
+    "pair": "two Service Bus namespaces, usually in two regions: applications use the primary, and the secondary "
+    "takes their messages while the primary is down",
+    "primary": "the namespace with the queues and topics that applications send to",
+    "secondary": "the namespace that keeps messages for the primary during an outage",
+    "backlog queue": "a queue on the secondary, PRIMARY/x-servicebus-transfer/N, with messages that could not be sent "
+    "to the primary; each message knows its destination",
+    "drain": "send what is in the backlog queues to where it was meant to go on the primary, then stop",
+    "syphon": "a drain that keeps running and forwards messages as they come into the backlog queues",
+}
 
 EXIT_CODES = {
     Exit.OK: "done, nothing to report",
@@ -35,7 +77,8 @@ PERMISSIONS = (
     ("audit", "both", "Manage (without it, checks are skipped with the reason)", "Azure Service Bus Data Owner"),
     ("peek", "secondary", "Listen", "Azure Service Bus Data Receiver"),
     ("drain, syphon", "secondary / primary", "Listen / Send", "Data Receiver / Data Sender"),
-    ("send", "primary / secondary", "Send / Manage (to verify the backlog queues)", "Data Sender / Data Owner"),
+    ("restore", "primary", "Send", "Data Sender"),
+    ("send", "both", "Send", "Data Sender"),
     ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),
     ("ping --control-plane", "both", "Manage", "Azure Service Bus Data Owner"),
     ("status", "both", "Manage (for tiers and counts), Listen on backlog queues", "Data Owner; or Data Receiver alone"),
@@ -58,6 +101,9 @@ over the user's.
         backlog_queues: 10            # 1 to 10,000
         failover_interval: 1m         # 0 to 60m
         ping_interval: 1m             # 1s to 30m
+        policy: documented            # which errors start a failover: documented or sdk
+        hold_sessions: false          # keep order within a session across failover and failback
+        enable_syphon: false          # applications that open the pair bring its backlog back
         entities: [orders, invoices/incoming]
         protected: ["*/x-servicebus-transfer/0"]
         environment: production
@@ -75,34 +121,83 @@ means the namespaces of a running `sbpair emulator`. See also: sbpair config sho
 """
 
 
-@command
+def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    from sbpair.cli.app import COMMANDS
+
+    if ctx.params.get("words"):
+        return []
+    return [name for name in (*Topic, *COMMANDS) if name.startswith(incomplete)]
+
+
+@command(output="cli.help:Explained")
 def help_on(
     options: Options,
-    topic: Annotated[Topic, typer.Argument(metavar="TOPIC", help="exit-codes, config, permissions or environment.")],
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC|COMMAND]",
+            help="terms, exit-codes, config, permissions, environment, or a command.",
+            autocompletion=_complete,
+        ),
+    ] = None,
 ) -> CommandResult:
-    """Explain exit codes, the configuration, the rights each command needs, or the environment variables.
+    """Explain a topic (terms, exit-codes, config, permissions, environment) or a command.
 
     \b
     Examples:
+      sbpair help terms
+      sbpair help drain
       sbpair help exit-codes
-      sbpair help permissions
     """
-    match topic:
-        case Topic.EXIT_CODES:
-            data = [{"code": int(code), "name": code.label, "when": when} for code, when in EXIT_CODES.items()]
-            text = "".join(f"{line['code']:>4}  {line['name']:<12} {line['when']}\n" for line in data)
-            return CommandResult("help", data, text=text, prose=True)
-        case Topic.PERMISSIONS:
-            rights = [
-                dict(zip(("command", "side", "sas_right", "entra_role"), row, strict=True)) for row in PERMISSIONS
-            ]
+    match list(words or ()):
+        case [Topic.TERMS]:
+            return _named(TERMS)
+        case [Topic.ENVIRONMENT]:
+            return _named(environment_names())
+        case [Topic.EXIT_CODES]:
+            codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
+            text = "".join(f"{one.code:>4}  {one.name:<12} {one.when}\n" for one in codes)
+            return CommandResult("help", codes, (_table(codes),), text=text, prose=True)
+        case [Topic.PERMISSIONS]:
+            rights = tuple(Right(*row) for row in PERMISSIONS)
             text = "".join(
-                f"{command}\n    {side}: {right}{f' ({role})' if role else ''}\n"
-                for command, side, right, role in PERMISSIONS
+                f"{one.command}\n    {one.side}: {one.sas_right}{f' ({one.entra_role})' if one.entra_role else ''}\n"
+                for one in rights
             )
-            return CommandResult("help", rights, text=text, prose=True)
-        case Topic.ENVIRONMENT:
-            names = environment_names()
-            text = "".join(f"{name}\n    {doc}\n" for name, doc in sorted(names.items()))
-            return CommandResult("help", names, text=text, prose=True)
-    return CommandResult("help", {"text": CONFIG}, text=CONFIG, prose=True)
+            return CommandResult("help", rights, (_table(rights),), text=text, prose=True)
+        case [Topic.CONFIG]:
+            return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
+    text = _help_of(ctx, words or ())
+    return CommandResult("help", Text(text), text=text)
+
+
+def _named(meanings: Mapping[str, str]) -> CommandResult:
+    text = "".join(f"{name}\n    {meaning}\n" for name, meaning in meanings.items())
+    return CommandResult("help", dict(meanings), text=text, prose=True)
+
+
+def _table(rows: Sequence[ExitCode | Right]) -> Table:
+    plain = to_plain(tuple(rows))
+    return Table("", tuple(Column(key, key.replace("_", " ").capitalize()) for key in plain[0]), plain)
+
+
+def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:
+    """What `sbpair WORDS --help` prints.
+
+    Raises:
+        UsageError: there is neither such a topic nor such a command.
+    """
+    context = ctx.find_root()
+    for depth, word in enumerate(words):
+        known = getattr(context.command, "commands", {})
+        if word not in known:
+            raise _unknown(words[: depth + 1], [*([] if depth else Topic), *known])
+        context = known[word].make_context(word, [], parent=context, resilient_parsing=True)
+    return f"{context.get_help()}\n"
+
+
+def _unknown(words: Sequence[str], known: Sequence[str]) -> UsageError:
+    near = difflib.get_close_matches(words[-1], known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There is: {', '.join(known) or 'nothing below that command'}."
+    return UsageError(f"{quoted(' '.join(words))} is neither a topic nor a command.", hint=hint)

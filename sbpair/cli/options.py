@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 import typer
 
-from sbpair.cli import candidates
+from sbpair.cli import suggestions
+from sbpair.cli.typer_private import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.render.console import check_writable, colors_wanted
@@ -72,7 +74,7 @@ class Options:
         return default if seconds is None else seconds
 
 
-_PANEL = "Common options"
+_PANEL = COMMON_OPTIONS
 _COMMON: dict[str, Any] = {
     "config": Annotated[
         Path | None, typer.Option("--config", help="Configuration file.", rich_help_panel=_PANEL, show_default=False)
@@ -91,25 +93,28 @@ _COMMON: dict[str, Any] = {
     "outfile": Annotated[
         Path | None,
         typer.Option(
-            "--outfile", help="Write the output here, atomically.", rich_help_panel=_PANEL, show_default=False
+            "--outfile",
+            help="Write the output to this file: to a temporary one, then renamed.",
+            rich_help_panel=_PANEL,
+            show_default=False,
         ),
     ],
     "no_color": Annotated[bool, typer.Option("--no-color", help="No colours.", rich_help_panel=_PANEL)],
-    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="No talk on stderr.", rich_help_panel=_PANEL)],
-    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="More talk.", rich_help_panel=_PANEL)],
+    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=_PANEL)],
+    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="More detail.", rich_help_panel=_PANEL)],
     "log_format": Annotated[
         LogFormat | None,
-        typer.Option("--log-format", help="Form of the talk on stderr.", rich_help_panel=_PANEL, show_default="text"),
-    ],
-    "no_input": Annotated[bool, typer.Option("--no-input", help="Never ask anything.", rich_help_panel=_PANEL)],
-    "timeout": Annotated[
-        str | None,
         typer.Option(
-            "--timeout", help="Longest wait for one answer, e.g. 30s.", rich_help_panel=_PANEL, show_default=False
+            "--log-format", help="Log as text or JSON, on stderr.", rich_help_panel=_PANEL, show_default="text"
         ),
     ],
+    "no_input": Annotated[bool, typer.Option("--no-input", help="Never ask.", rich_help_panel=_PANEL)],
+    "timeout": Annotated[
+        str | None,
+        typer.Option("--timeout", help="Time-out per request, e.g. 30s.", rich_help_panel=_PANEL, show_default=False),
+    ],
     "exit_zero": Annotated[
-        bool, typer.Option("--exit-zero", help="Exit 0 instead of 5 on findings.", rich_help_panel=_PANEL)
+        bool, typer.Option("--exit-zero", help="Exit 0 instead of 5 if there are findings.", rich_help_panel=_PANEL)
     ],
 }
 
@@ -124,11 +129,28 @@ class Finished:
     error: SbpairError | None = None
 
 
-def command(function: Callable[..., CommandResult]) -> Callable[..., Finished]:
+Command = Callable[..., CommandResult]
+
+
+@overload
+def command(function: Command, /) -> Callable[..., Finished]: ...
+
+
+@overload
+def command(*, output: str, besides: str = "") -> Callable[[Command], Callable[..., Finished]]: ...
+
+
+def command(function: Command | None = None, /, *, output: str = "", besides: str = "") -> Any:
     """Give a command the common options as its first argument, `options`; its errors are part of what it returns.
 
     A command that has a parameter `ctx` gets typer's context.
+
+    `output` names the dataclass (or union of some) that the command prints with -o json, `module:Name` below `sbpair`:
+    `sbpair schema` derives the JSON Schema from it. It is a text because few who call a command want its schema.
+    `besides` tells what the command prints that is no JSON.
     """
+    if function is None:
+        return lambda wrapped: _declared(command(wrapped), output, besides)
     parameters = inspect.signature(function).parameters
     own = [p for name, p in parameters.items() if name not in ("options", "ctx")]
 
@@ -152,6 +174,24 @@ def command(function: Callable[..., CommandResult]) -> Callable[..., Finished]:
             return Finished(name, options, error=UsageError(error.format_message(), hint=hint))
 
     _present_as(run, own)
+    return _declared(run, "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command says of its output: see `command`."""
+
+    kind: str
+    besides: str
+
+    def load(self) -> Any:
+        """The dataclass, or the union of some."""
+        module, _, name = self.kind.partition(":")
+        return getattr(import_module(f"sbpair.{module}"), name)
+
+
+def _declared(run: Any, output: str, besides: str) -> Any:
+    run.output = Output(output, besides)
     return run
 
 
@@ -187,12 +227,12 @@ with_common_options(before_the_command)
 PairArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PAIR]", help="A pair of the configuration.", show_default=False, autocompletion=candidates.pairs
+        metavar="PAIR", help="A pair of the configuration.", show_default=False, autocompletion=suggestions.pairs
     ),
 ]
 PairsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[PAIR]...", help="Pairs of the configuration.", show_default=False, autocompletion=candidates.pairs
+        metavar="PAIR", help="Pairs of the configuration.", show_default=False, autocompletion=suggestions.pairs
     ),
 ]

@@ -2,19 +2,22 @@
 
 import itertools
 import os
+import select
 import sys
 import traceback
+from dataclasses import replace
+from typing import Any
 
 import typer
 from typer.main import get_command
 
-from sbpair.cli.exit import reader_is_gone
 from sbpair.cli.options import COMPLETION_VARIABLE, Finished, LogFormat, Options
-from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
+from sbpair.cli.renamed import new_name
+from sbpair.core.errors import ConfigurationError, InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.outcome import Exit
-from sbpair.render.console import choose_format, emit, say
-from sbpair.render.encoding import escape_what_stdout_lacks
-from sbpair.render.formats import dump_json, envelope, printable
+from sbpair.core.redact import printable
+from sbpair.render.console import choose_format, emit, escape_what_stdout_lacks, put, say, say_lines
+from sbpair.render.formats import dump_json, envelope
 from sbpair.render.result import CommandResult, Format
 
 PROGRAM = "sbpair"
@@ -27,7 +30,7 @@ def run(arguments: list[str]) -> int:
     from sbpair.cli.app import app
 
     if COMPLETION_VARIABLE in os.environ:
-        from sbpair.cli.shells import know_the_shells
+        from sbpair.cli.typer_private import know_the_shells
 
         know_the_shells()
         app(prog_name=PROGRAM)  # answers the shell and ends the process
@@ -38,9 +41,10 @@ def run(arguments: list[str]) -> int:
         return ended.exit_code
     except typer.TyperException as error:
         if _is_bare_help(error):
-            say(error.format_message())
+            say_lines(error.format_message())
             return Exit.USAGE
-        return _fail(UsageError(_message_of(error), hint=_help_of(error)), "", _options_in(arguments))
+        hint = new_name(arguments) or _help_of(error)
+        return _fail(UsageError(_message_of(error), hint=hint), "", _options_in(arguments))
     except typer.Abort:
         raise KeyboardInterrupt from None
     except OSError as error:
@@ -62,9 +66,9 @@ def _invoke(app: typer.Typer, arguments: list[str]) -> object:
 def _unexpected(error: Exception, arguments: list[str]) -> SbpairError:
     """A defect of ours: said plainly; where it happened only for those who ask."""
     if any(flag in ("-v", "--verbose") for flag in arguments):
-        traceback.print_exception(error)
+        say_lines("".join(traceback.format_exception(error)))
     return SbpairError(
-        f"sbpair has a defect: {type(error).__name__}: {error}. What was done until then is done.",
+        f"Internal error: {type(error).__name__}: {error}. Completed work was not rolled back.",
         hint="Run it again with --verbose to see where, and report that.",
     )
 
@@ -73,8 +77,8 @@ def _of_a_file(error: OSError) -> SbpairError:
     """A file or the system failed where no command expects it: full disk, a limit, a folder that was taken away."""
     where = f"{error.filename}: " if error.filename else ""
     return SbpairError(
-        f"The system refused: {where}{error.strerror or error}. What was done until then is done.",
-        hint="Mend that (space, permissions, limits) and run the command again.",
+        f"Operating-system error: {where}{error.strerror or error}. Completed work was not rolled back.",
+        hint="Fix this (space, permissions, limits) and retry.",
     )
 
 
@@ -82,10 +86,13 @@ def _finish(finished: Finished) -> int:
     options = finished.options
     if finished.error is not None:
         return _fail(finished.error, finished.command, options)
-    if finished.result is None:
+    result = finished.result
+    if result is None:
         return Exit.OK
+    if options.verbose:
+        result = replace(result, notes=(*result.notes, *result.details), details=())
     try:
-        emit(finished.result, options.output, outfile=options.outfile, color=not options.no_color)
+        emit(result, options.output, outfile=options.outfile, color=not options.no_color)
     except SbpairError as error:
         return _fail(error, finished.command, options)
     except OSError as error:
@@ -93,15 +100,20 @@ def _finish(finished: Finished) -> int:
             raise
         failure = SbpairError(f"Cannot write the output: {error.strerror or error}")
         return _fail(failure, finished.command, Options() if options.outfile is None else options)
-    _explain_in_a_pipe(finished.result, options)
-    return exit_code(finished.result, options)
+    _explain_in_a_pipe(result, options)
+    return exit_code(result, options)
+
+
+_SHOWS_SUMMARY = (Format.TABLE, Format.MARKDOWN, Format.HTML)
 
 
 def _explain_in_a_pipe(result: CommandResult, options: Options) -> None:
-    """Line formats have no place for what went wrong besides the rows: that is talk, so it goes to stderr."""
-    if result.exit is Exit.OK or options.quiet or result.text is not None:
+    """Formats for programs have no place for what was done in words and what to do next: that goes to stderr."""
+    if options.quiet or result.text is not None:
         return
-    if choose_format(options.output, to_file=options.outfile is not None) in (Format.TSV, Format.JSONL):
+    chosen = choose_format(options.output, to_file=options.outfile is not None)
+    failed = result.exit is not Exit.OK and chosen in (Format.TSV, Format.JSONL)
+    if failed or (result.closing and chosen not in _SHOWS_SUMMARY):
         for line in (*result.notes, result.summary):
             if line:
                 _talk(line, options)
@@ -110,7 +122,7 @@ def _explain_in_a_pipe(result: CommandResult, options: Options) -> None:
 def _talk(text: str, options: Options, *, level: str = "info", hint: str = "") -> None:
     """Say something after the work, in the form of the talk during it."""
     if options.log_format is LogFormat.JSON:
-        from sbpair.cli.talk import json_line
+        from sbpair.cli.log import json_line
 
         say(json_line(level, text, more={"hint": hint} if hint else None))
         return
@@ -133,12 +145,17 @@ def exit_code(result: CommandResult, options: Options) -> int:
 def _fail(error: SbpairError, command: str, options: Options) -> int:
     code = Exit.from_label(error.exit_name)
     if options.output is Format.NAGIOS:
-        sys.stdout.write(f"SBPAIR UNKNOWN - {printable(error.message)}\n".replace("|", "/"))
+        put(f"SBPAIR UNKNOWN - {printable(error.message)}\n".replace("|", "/"))
         return 3
     if options.output is Format.JSON:
         described = {"code": error.code, "message": error.message, "hint": error.hint}
-        sys.stdout.write(dump_json(envelope(command, code, error=described), indent=2) + "\n")
+        put(dump_json(envelope(command, code, error=described), indent=2) + "\n")
     level = "warning" if isinstance(error, InterruptedWorkError) else "error"
+    if isinstance(error, ConfigurationError) and error.problems and options.log_format is not LogFormat.JSON:
+        say(f"Error: {len(error.problems)} problems in the configuration:")
+        for line in (*(f"  {problem}" for problem in error.problems), error.hint):
+            say(line)
+        return code
     _talk(error.message, options, level=level, hint=error.hint)
     return code
 
@@ -172,3 +189,15 @@ def _tame_help_under_ci() -> None:
     """Typer forces colour escapes into pipes when a CI variable is set; a pipe gets plain text here."""
     if not sys.stdout.isatty():
         os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
+
+
+def reader_is_gone(stream: Any) -> bool:
+    """Whether `stream` is a pipe that nobody reads from any more. A broken pipe may be another one's: a socket's."""
+    if not hasattr(select, "poll"):
+        return True
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False

@@ -2,27 +2,110 @@
 
 import difflib
 import json
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
-from sbpair.cli.options import Options, command
+from sbpair.cli.options import Options, Output, command
 from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.core.serialization import output_schema, says
 from sbpair.render.result import Column, CommandResult, Table
+
+
+def outputs() -> Mapping[str, Output]:
+    """What each command declares of its output, in the order of the help. Imports every command."""
+    return dict(_below(_root(), ()))
+
+
+def output_of(words: Sequence[str]) -> Output | None:
+    """What one command declares, without importing the others; None for a group, and where there is no such command."""
+    found = _root()
+    for word in words:
+        known = getattr(found, "commands", {})
+        if word not in known:
+            return None
+        found = known[word]
+    return _declared(found)
+
+
+def _root() -> Any:
+    from sbpair.cli.app import app
+
+    return typer.main.get_command(app)
+
+
+def _declared(found: Any) -> Output | None:
+    output: Output | None = getattr(found.callback, "output", None)
+    return output
+
+
+def _below(found: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Output]]:
+    output = _declared(found)
+    if output is not None:
+        yield " ".join(words), output
+    for name in getattr(found, "commands", ()):
+        yield from _below(found.commands[name], (*words, name))
+
+
+def envelope_schema(name: str, output: Output) -> dict[str, Any]:
+    """The schema of all that the command prints with `-o json`, also when it fails."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"sbpair {name} -o json",
+        **({"description": output.besides} if output.besides else {}),
+        "type": "object",
+        "properties": {
+            "command": {"enum": [name, ""], "description": "Empty where the command line could not be read."},
+            "version": {"type": "string"},
+            "exit_code": {"enum": [int(code) for code in Exit]},
+            "exit_name": {"enum": sorted({code.label for code in Exit})},
+            "data": data_schema(name, output),
+            "error": output_schema(_Error),
+        },
+        "required": ["command", "version", "exit_code", "exit_name"],
+        "oneOf": [{"required": ["data"]}, {"required": ["error"]}],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    code: str
+    message: str
+    hint: str
+
+
+def data_schema(name: str, output: Output) -> dict[str, Any]:
+    """The schema of the envelope's `data`."""
+    if not output.kind:
+        from sbpair.cli.schemas import COMMANDS
+
+        return COMMANDS[name]()
+    return output_schema(output.load())
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """The next word of a command's name."""
-    from sbpair.cli.schemas import COMMANDS
-
     given = list(ctx.params.get("command_name") or ())
-    known = (name.split() for name in COMMANDS)
+    known = (name.split() for name in outputs())
     following = {words[len(given)] for words in known if words[: len(given)] == given and len(words) > len(given)}
     return sorted(word for word in following if word.startswith(incomplete))
 
 
-@command
+@dataclass(frozen=True, slots=True)
+class Known:
+    commands: tuple[str, ...]
+    without_json: Mapping[str, str]
+    """Command -> what of its output is no JSON."""
+
+
+Document = Annotated[Mapping[str, Any], says(description="A JSON Schema.")]
+Listed = Known | Document
+
+
+@command(output="cli.schema:Listed")
 def schema(
     options: Options,
     command_name: Annotated[
@@ -39,18 +122,17 @@ def schema(
       sbpair schema audit > audit.schema.json
       sbpair schema pipeline archive
     """
-    from sbpair.cli.schemas import COMMANDS, WITHOUT_JSON, envelope_schema
-
-    name = " ".join(command_name or ())
-    if not name:
-        rows = [{"command": known, "note": WITHOUT_JSON.get(known, "")} for known in COMMANDS]
+    words = tuple(" ".join(command_name or ()).split())
+    if not words:
+        known = outputs()
+        besides = {each: output.besides for each, output in known.items() if output.besides}
+        rows = [{"command": each, "note": besides.get(each, "")} for each in known]
         columns = (Column("command", "Command"), Column("note", "Without JSON"))
-        return CommandResult(
-            "schema", {"commands": list(COMMANDS), "without_json": dict(WITHOUT_JSON)}, (Table("", columns, rows),)
-        )
-    if name not in COMMANDS:
-        raise _unknown(name, COMMANDS)
-    document = envelope_schema(name)
+        return CommandResult("schema", Known(tuple(known), besides), (Table("", columns, rows),))
+    output, name = output_of(words), " ".join(words)
+    if output is None:
+        raise _unknown(name, outputs())
+    document = envelope_schema(name, output)
     return CommandResult("schema", document, text=json.dumps(document, indent=2) + "\n")
 
 

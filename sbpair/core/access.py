@@ -1,11 +1,11 @@
 """How a namespace is reached: host, credential by name, transport. Secrets never show in a repr, log or traceback."""
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sbpair.core.errors import ConfigurationError
-from sbpair.core.names import namespace_label
 
 CALL_SECONDS = 60.0
 
@@ -66,7 +66,8 @@ class Transport(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceAccess:
-    """Everything needed to talk to one namespace. `label` is the name used in backlog queue paths (seed 000)."""
+    """Everything needed to talk to one namespace. `label` is the name used in backlog queue paths ("Paired
+    Namespaces: Implementation Details and Cost")."""
 
     label: str
     host: str
@@ -81,6 +82,10 @@ class NamespaceAccess:
     """PEM file of the authority to trust instead of the system's: for proxies and the embedded namespace."""
     management_url: str | None = None
     """Base URL of ARM where it is not the public cloud's."""
+    allow_plaintext: bool = False
+    """Whether a connection string with `UseDevelopmentEmulator=true` may leave this machine, its token in clear."""
+    chosen_by_user: bool = True
+    """Whether host, management URL and authority are the user's own choice; not if a project folder's file made it."""
     call_seconds: float = CALL_SECONDS
     """Longest wait for the answer of one management call, or one page of a list, retries included. Receivers that open
     their link wait no longer either."""
@@ -131,11 +136,82 @@ def credential_name(access: NamespaceAccess) -> str:
     return f"{access.auth.value} ({key_name})"
 
 
+# The gate for credentials: which host may receive which credential over which transport. Every client of a namespace
+# asks here before it is made, and every request afterwards may go to that one origin only.
+
+SERVICE_BUS_SUFFIXES = (
+    ".servicebus.windows.net",
+    ".servicebus.chinacloudapi.cn",
+    ".servicebus.usgovcloudapi.net",
+)
+RESOURCE_MANAGER_HOSTS = ("management.azure.com", "management.chinacloudapi.cn", "management.usgovcloudapi.net")
+PUBLIC_RESOURCE_MANAGER = "https://management.azure.com"
+
+
+def check_credential(access: NamespaceAccess, *, resource_manager: bool = False) -> str:
+    """The one origin (`https://host`) that may receive the credential of `access`, for AMQP and HTTP alike.
+
+    An Entra ID token is good for all that the user may do, so it goes to Azure's own hosts, to this machine, and
+    elsewhere only where the user has written the host down. A token in clear stays on this machine.
+
+    Raises:
+        ConfigurationError: the credential may not go there; nothing was sent.
+    """
+    url = (access.management_url or PUBLIC_RESOURCE_MANAGER) if resource_manager else f"https://{access.host}"
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0].lower()
+    bare = _without_port(host)
+    local = is_loopback(bare)
+    if is_plaintext(access) and not (local or access.allow_plaintext):
+        raise ConfigurationError(
+            f"The connection string of {access.label} has UseDevelopmentEmulator=true, which sends its token in "
+            f"clear, and {bare} is not this machine. Nothing was sent.",
+            hint="Take UseDevelopmentEmulator=true out, or set `allow_plaintext: true` in your own sbpair.yaml.",
+        )
+    if resource_manager and scheme != "https":
+        raise ConfigurationError(
+            f"The management URL of {access.label} is not https; a token is not sent in clear. Nothing was sent.",
+            hint="Write `management_url: https://...`.",
+        )
+    known = bare in RESOURCE_MANAGER_HOSTS if resource_manager else bare.endswith(SERVICE_BUS_SUFFIXES)
+    if access.chosen_by_user or local:
+        return f"{scheme}://{host}"
+    if access.connection_string is None and not known:
+        raise ConfigurationError(
+            f"The configuration of this folder would send your Entra ID token to {bare}, which is no host of Azure "
+            "Service Bus. Nothing was sent.",
+            hint=_IF_THAT_IS_RIGHT,
+        )
+    if access.ca_file is not None:
+        raise ConfigurationError(
+            f"The configuration of this folder would trust its own certificate authority for {bare}. Nothing was sent.",
+            hint=_IF_THAT_IS_RIGHT,
+        )
+    return f"{scheme}://{host}"
+
+
+_IF_THAT_IS_RIGHT = "If that is right, name the file with --config, or write the pair into your own sbpair.yaml."
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, without its port, is this machine whatever a name server says."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_plaintext(access: NamespaceAccess) -> bool:
+    """Whether the connection string asks for AMQP without TLS, as the embedded namespaces offer it."""
+    if access.connection_string is None:
+        return False
+    return parse_connection_string(access.connection_string.reveal()).get("usedevelopmentemulator", "") == "true"
+
+
+def _without_port(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
 def host_of(connection_string: str) -> str:
     """Host (and port, if any) of a connection string's endpoint."""
     return _host_in(parse_connection_string(connection_string)["endpoint"])
-
-
-def label_of(namespace: str) -> str:
-    """Label of a namespace given as a bare name or a host."""
-    return namespace_label(namespace)

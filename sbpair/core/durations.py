@@ -4,7 +4,7 @@ import math
 import re
 
 from sbpair.core.errors import UsageError
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
 
 NEVER_DAYS = 10_675_199
 """Whole days of TimeSpan.MaxValue, which the service writes for "never"."""

@@ -31,7 +31,8 @@
     │   └── JournalConflictError       somebody else wrote in between      (read again and decide again)
     ├── MessageError
     │   ├── MalformedMessageError      bytes that are not an AMQP message
-    │   ├── NotABacklogMessageError    no usable x-ms-path
+    │   ├── NotABacklogMessageError    no x-ms-path
+    │   ├── InvalidDestinationError    an x-ms-path that names neither a queue nor a topic
     │   └── ReservedPropertyError      the application already uses an x-ms-* name
     ├── PairingError                   paired twice, no usable backlog queue
     │   └── SameNamespaceError         primary equals secondary
@@ -39,13 +40,14 @@
     └── InterruptedWorkError           stopped by a signal or by close
 
 `category` is what the failover policy table is keyed by; `retryable` says whether the same call can succeed later with
-nothing changed. Sources: seed 001 (which errors start the failover timer), the Service Bus exception documentation.
+nothing changed. Sources: "Asynchronous Messaging Patterns and High Availability" (which errors start the failover
+timer), the Service Bus exception documentation.
 """
 
 from enum import StrEnum
 from typing import Self
 
-from sbpair.core.wording import scrub
+from sbpair.core.redact import scrub
 
 
 class Category(StrEnum):
@@ -98,6 +100,8 @@ class UsageError(SbpairError):
 class ConfigurationError(UsageError):
     code = "configuration"
     hint = "Check it with: sbpair config check"
+    problems: tuple[str, ...] = ()
+    """Where there are several, each by itself; the message has them all."""
 
 
 class InvalidNameError(UsageError):
@@ -106,7 +110,7 @@ class InvalidNameError(UsageError):
 
 class StalePlanError(UsageError):
     code = "stale-plan"
-    hint = "Write a new plan with --out, look at it, and apply that one."
+    hint = "Write a new plan with --plan-out, look at it, and apply that one."
 
 
 class ServiceError(SbpairError):
@@ -157,7 +161,8 @@ class ServiceInternalError(ServiceError):
 
 
 class ServerBusyError(ServiceError):
-    """Throttled. The documents ask for at least 10 seconds before the next try (seed 001)."""
+    """Throttled. The documents ask for at least 10 seconds before the next try ("Asynchronous Messaging Patterns and
+    High Availability")."""
 
     code = "server-busy"
     category = Category.BUSY
@@ -310,6 +315,11 @@ class MalformedMessageError(MessageError):
 class NotABacklogMessageError(MessageError):
     code = "not-a-backlog-message"
     reason = "NotABacklogMessage"
+
+
+class InvalidDestinationError(MessageError):
+    code = "invalid-destination"
+    reason = "InvalidDestination"
 
 
 class ReservedPropertyError(MessageError):

@@ -125,6 +125,16 @@ class ReceiveFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LockedElsewhere(Event):
+    """The next message of a backlog queue is locked by another receiver; its session waits for it, and is not
+    overtaken. `until` is when the lock ends at the latest, in UTC epoch seconds, unless that receiver renews it."""
+
+    queue: str
+    sequence_number: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Paused(Event):
     """The pump holds a destination (or everything, `entity` empty) back for a while."""
 
@@ -163,6 +173,33 @@ class SideEnded(Event):
     side: str
     condition: str
     error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SideFaulted(Event):
+    """A namespace refuses the pairing for good: the key is not accepted, or no backlog queue exists or may be used.
+
+    Nobody closed anything here: the side is probed and comes back by itself (`SideRestored`).
+    """
+
+    side: str
+    error_code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SideRestored(Event):
+    """A namespace that had refused the pairing takes messages again."""
+
+    side: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairingNoticed(Event):
+    """Something about the two namespaces weakens the pair without making it unusable."""
+
+    code: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
 """Names of namespaces, entities and backlog queues, with the service's limits.
 
-Sources: seed 000 (backlog queue path), the Service Bus quota and naming documents, ARM resource name rules.
+Sources: "Paired Namespaces: Implementation Details and Cost" (backlog queue path), the Service Bus quota and naming
+documents, ARM resource name rules.
 """
 
 import re
 from dataclasses import dataclass
 
 from sbpair.core.errors import InvalidNameError
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
 
 BACKLOG_INFIX = "x-servicebus-transfer"
 MAX_ENTITY_PATH_CHARACTERS = 260
 MAX_ID_CHARACTERS = 128
+SUBSCRIPTIONS = "subscriptions"
+"""The segment between a topic and the name of a subscription."""
 DEAD_LETTER_SUFFIX = "$deadletterqueue"
 
 _NAMESPACE = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{4,48}[a-zA-Z0-9]")
@@ -22,7 +25,8 @@ _FORBIDDEN_ENDINGS = ("-sb", "-mgmt")
 
 @dataclass(frozen=True, slots=True)
 class BacklogName:
-    """A backlog queue path taken apart: the primary's label and the queue's index (seed 000)."""
+    """A backlog queue path taken apart: the primary's label and the queue's index ("Paired Namespaces:
+    Implementation Details and Cost")."""
 
     primary_label: str
     index: int
@@ -78,8 +82,37 @@ def check_entity_path(path: str) -> str:
     return normal
 
 
+def is_destination(path: str) -> bool:
+    """Whether `path` may be opened to deliver a message to: the path of a queue or a topic, and nothing else.
+
+    An "accepted" proves that a message is stored only if a queue or a topic said it. A management node
+    (`orders/$management`, `$cbs`) accepts every transfer, carries out what it asks for and stores nothing; a
+    subscription or a sub-queue (`$deadletterqueue`) has no door for senders. Paths that come with a message were
+    written by somebody else, so this is asked of each of them before a link is opened.
+    """
+    try:
+        normal = check_entity_path(path)
+    except InvalidNameError:
+        return False
+    segments = normal.lower().split("/")
+    return SUBSCRIPTIONS not in segments and not {".", ".."}.intersection(segments)
+
+
+def subscription_of(path: str) -> tuple[str, str] | None:
+    """Topic and name of a subscription's path, `topic/Subscriptions/name`; None for any other path."""
+    topic, _, name = path.rpartition("/")
+    topic, _, word = topic.rpartition("/")
+    return (topic, name) if topic and name and word.lower() == SUBSCRIPTIONS else None
+
+
+def subscription_path(topic: str, name: str) -> str:
+    """Path of a subscription as the service writes it."""
+    return f"{topic}/Subscriptions/{name}"
+
+
 def backlog_queue_path(primary: str, index: int) -> str:
-    """Path of one backlog queue on the secondary: `{primary}/x-servicebus-transfer/{index}` (seed 000)."""
+    """Path of one backlog queue on the secondary: `{primary}/x-servicebus-transfer/{index}` ("Paired Namespaces:
+    Implementation Details and Cost")."""
     if index < 0:
         raise InvalidNameError(f"A backlog queue index is 0 or more, not {index}.")
     return f"{namespace_label(primary)}/{BACKLOG_INFIX}/{index}"

@@ -5,6 +5,28 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+# How bad what an audit finds is; apart from the audit, so that a command line can name it without the checks.
+
+
+class Severity(StrEnum):
+    """How bad a finding is. `rank` orders them."""
+
+    INFO = "info"
+    """Worth knowing; nothing to do."""
+    WARNING = "warning"
+    """Will bite one day, or costs money for nothing."""
+    ERROR = "error"
+    """A failover or the way home would not work as configured."""
+    CRITICAL = "critical"
+    """Messages are being lost or refused now."""
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+    def at_least(self, other: "Severity") -> bool:
+        return self.rank >= other.rank
+
 
 class Exit(IntEnum):
     """Process exit codes, in the order of the contract's table."""

@@ -1,15 +1,30 @@
 """What a pair is and what should exist for it: options with their limits, the documented backlog queues.
 
-Sources: seed 000 (paths, QueueDescription values), seed 001 (options, defaults), the retired library's limits.
+Sources: "Paired Namespaces: Implementation Details and Cost" (paths, values of the queues), "Asynchronous Messaging
+Patterns and High Availability" (options, defaults), the retired library's limits.
 """
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import QueueSettings, Tier
 from sbpair.core.errors import SameNamespaceError, UsageError
+from sbpair.core.failover.machine import DOCUMENTED, POLICIES, Policy
 from sbpair.core.names import backlog_queue_path
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
+
+
+class Side(StrEnum):
+    """One namespace of a pair."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+    @property
+    def partner(self) -> "Side":
+        return Side.SECONDARY if self is Side.PRIMARY else Side.PRIMARY
+
 
 MINUTE_SECONDS = 60.0
 DEFAULT_BACKLOG_QUEUE_COUNT = 10
@@ -30,29 +45,50 @@ DOCUMENTED_SETTINGS = QueueSettings(
     max_delivery_count=MAX_DELIVERY_COUNT,
     enable_batched_operations=True,
 )
-"""The QueueDescription values of seed 000; everything else is the service's default."""
+"""The values that "Paired Namespaces: Implementation Details and Cost" lists; everything else is the service's
+default."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendAvailabilityOptions:
-    """Options of a pairing (seed 001, SendAvailabilityPairedNamespaceOptions). Durations in seconds.
+    """Options of a pairing: the retired library's SendAvailabilityPairedNamespaceOptions ("Asynchronous Messaging
+    Patterns and High Availability"), and two of ours. Durations in seconds.
 
     Raises:
-        UsageError: a value outside its documented limits.
+        UsageError: a value outside its documented limits, or of another type.
     """
 
     backlog_queue_count: int = DEFAULT_BACKLOG_QUEUE_COUNT
     failover_interval_seconds: float = MINUTE_SECONDS
     """0 to 60 minutes; 0 = at the first failure, and the failing message itself is rerouted."""
     enable_syphon: bool = False
+    """Bring the backlog back to the primary in this process. Senders leave it off, receivers turn it on."""
     ping_interval_seconds: float = MINUTE_SECONDS
+    """1 second to 30 minutes."""
+    policy: str = DOCUMENTED.name
+    """Which errors start a failover: `documented` or `sdk`, see `failover_policy`."""
+    hold_sessions: bool = False
+    """Keep order within a session across failover and failback."""
+
+    @property
+    def failover_policy(self) -> Policy:
+        return POLICIES[self.policy]
 
     def __post_init__(self) -> None:
-        if not 1 <= self.backlog_queue_count <= MAX_BACKLOG_QUEUE_COUNT:
+        count = self.backlog_queue_count
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_BACKLOG_QUEUE_COUNT:
             raise UsageError(
-                f"The number of backlog queues is 1 to {MAX_BACKLOG_QUEUE_COUNT:,}, "
-                f"not {quoted(self.backlog_queue_count)}."
+                f"The number of backlog queues is a whole number, 1 to {MAX_BACKLOG_QUEUE_COUNT:,}, "
+                f"not {quoted(count)}."
             )
+        if self.policy not in POLICIES:
+            raise UsageError(f"The policy is {' or '.join(POLICIES)}, not {quoted(self.policy)}.")
+        for name in ("enable_syphon", "hold_sessions"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UsageError(f"`{name}` is true or false, not {quoted(value)}.")
+        for name in ("failover_interval_seconds", "ping_interval_seconds"):
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int | float):
+                raise UsageError(f"`{name}` is a number of seconds, not {quoted(value)}.")
         if not 0 <= self.failover_interval_seconds <= MAX_FAILOVER_INTERVAL_SECONDS:
             raise UsageError(f"The failover interval is 0 to 60 minutes, not {self.failover_interval_seconds:g} s.")
         if not MIN_PING_INTERVAL_SECONDS <= self.ping_interval_seconds <= MAX_PING_INTERVAL_SECONDS:
@@ -88,7 +124,7 @@ class Pair:
 
 
 def expected_backlog_paths(primary_label: str, count: int) -> tuple[str, ...]:
-    """Paths `{primary}/x-servicebus-transfer/0` to `count - 1` (seed 000)."""
+    """The documented paths, `{primary}/x-servicebus-transfer/0` to `count - 1`."""
     return tuple(backlog_queue_path(primary_label, index) for index in range(count))
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 SERVER_BUSY_SECONDS = 10.0
-"""Seed 001: after a ServerBusyException wait 10 seconds, then try again."""
+"""After a ServerBusyException wait 10 seconds, then try again ("Asynchronous Messaging Patterns and High
+Availability")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Backoff:
 
 SYPHON = Backoff(first_seconds=1.0, most_seconds=120.0)
 """The syphon's pause after an error: 1 s up to 2 minutes (the retired library's limits)."""
+
+SDK = Backoff(first_seconds=1.6, most_seconds=120.0)
+"""Between tries of one send, as azure-servicebus waits: 0.8 s times 2, 4, 8."""
+SDK_RETRIES = 3
+"""How often azure-servicebus tries a send again."""
 
 SENDER = Backoff(first_seconds=0.1, most_seconds=2.0)
 """Between tries of a message that the primary did not take, while the failover timer runs."""

@@ -1,38 +1,52 @@
 """The backlog form of a message, and the way back: a round trip that leaves every other byte alone.
 
-What seed 000 and the retired library do, exactly, because their messages are still out there:
+What "Paired Namespaces: Implementation Details and Cost" and the retired library do, exactly, because their messages
+are still out there:
 
     on the way in                                         application property it is kept in
     destination                                           x-ms-path                     string
     group-id (the session), cleared                       x-ms-sessionid                string
     header ttl, cleared                                   x-ms-timetolive               com.microsoft:timespan, 100 ns
     x-opt-scheduled-enqueue-time, removed                 x-ms-scheduledenqueuetimeutc  timestamp, ms
-    x-opt-partition-key, removed only if it equals the session: the two are tied, the session brings it back
+    x-opt-partition-key, removed only if it equals the session: the two are tied, and come back together
 
 An alias is written only for what is set; x-ms-path always. On the way home the aliases are read liberally (see
 `core.aliases`), removed, and what they stand for is set again.
 
 Time to live has a second form: SDKs write creation-time and absolute-expiry-time besides the header's ttl, and for a
 time to live that 32 bits of milliseconds cannot say (over 49.7 days) only their difference is right. So the aliased
-value is that difference where the header is at its maximum; in the backlog absolute-expiry-time says "never"; and on
-the way home it is set again to creation-time plus time to live. creation-time is never touched.
+value is that difference where the header is at its maximum, or has wrapped around as the retired library's did; in the
+backlog absolute-expiry-time says "never"; and on the way home it is set again to creation-time plus time to live. The
+sender's creation-time is never touched.
 
-Some fields belong to the broker that delivered the message: its annotations, the delivery count, and in a message
-without x-ms-timetolive the time to live of the backlog queue. They stay behind. Everything else keeps its bytes.
+Some fields belong to the broker that delivered the message: its annotations, the delivery count, and the time to live
+of the backlog queue with the times it stamps for it. They stay behind. A message id that the broker gave cannot be told
+from a sender's, and stays: the primary would give one as well, and by this one a repeated message is known after a
+crash. Everything else keeps its bytes.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
-from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Uint
-from sbpair.core import aliases
-from sbpair.core.compose import compose, ping_message
+from sbpair.amqp.types import Described, Int, Long, Symbol, Timestamp, Uint
+from sbpair.core import system_properties
 from sbpair.core.encoded import EncodedMessage
-from sbpair.core.errors import MalformedMessageError, NotABacklogMessageError, ReservedPropertyError
+from sbpair.core.errors import (
+    InvalidDestinationError,
+    MalformedMessageError,
+    NotABacklogMessageError,
+    ReservedPropertyError,
+    UsageError,
+)
 from sbpair.core.message import PING_CONTENT_TYPE, TtlMode
+from sbpair.core.names import MAX_ID_CHARACTERS, is_destination
+from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
+from sbpair.core.system_properties import MAX_HEADER_TTL_MS
 
 __all__ = [
     "Homeward",
@@ -46,6 +60,100 @@ __all__ = [
     "ping_message",
     "strip_broker_annotations",
 ]
+
+
+# New encoded messages: for `send`, the ping and the demo.
+
+PING_TIME_TO_LIVE_SECONDS = 1.0
+"""A ping lives for one second ("Paired Namespaces: Implementation Details and Cost")."""
+
+
+def compose(
+    *,
+    body: bytes | str,
+    message_id: str,
+    session_id: str | None = None,
+    partition_key: str | None = None,
+    correlation_id: str | None = None,
+    content_type: str | None = None,
+    subject: str | None = None,
+    to: str | None = None,
+    reply_to: str | None = None,
+    reply_to_session_id: str | None = None,
+    application_properties: Mapping[str, Any] | None = None,
+    ttl_seconds: float | None = None,
+    scheduled_at: float | None = None,
+) -> bytes:
+    """A message with one data section. Text is encoded as UTF-8; `scheduled_at` is UTC epoch seconds.
+
+    Application properties are AMQP values (`sbpair.amqp.types`), or a plain int, which becomes an int where it fits 32
+    bits and a long otherwise, or an aware datetime, which becomes a timestamp.
+
+    Raises:
+        UsageError: an id over 128 characters, or a time to live that is negative or over 49.7 days (what the header
+            can say).
+    """
+    for name, value in (("message id", message_id), ("session id", session_id), ("partition key", partition_key)):
+        if value is not None and len(value) > MAX_ID_CHARACTERS:
+            raise UsageError(f"A {name} has up to {MAX_ID_CHARACTERS} characters, not {len(value)}.")
+    fields: dict[int, Any] = {
+        PropertyField.MESSAGE_ID: message_id,
+        PropertyField.TO: to,
+        PropertyField.SUBJECT: subject,
+        PropertyField.REPLY_TO: reply_to,
+        PropertyField.CORRELATION_ID: correlation_id,
+        PropertyField.CONTENT_TYPE: Symbol(content_type) if content_type is not None else None,
+        PropertyField.GROUP_ID: session_id,
+        PropertyField.REPLY_TO_GROUP_ID: reply_to_session_id,
+    }
+    annotations: dict[Any, Any] = {}
+    if scheduled_at is not None:
+        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(round(scheduled_at * 1000))
+    if partition_key is not None:
+        annotations[Symbol("x-opt-partition-key")] = partition_key
+    return sections.build(
+        header=None if ttl_seconds is None else {HeaderField.TTL: Uint(_ttl_ms(ttl_seconds))},
+        message_annotations=annotations or None,
+        properties=fields,
+        application_properties={name: typed(value) for name, value in (application_properties or {}).items()} or None,
+        data=body.encode() if isinstance(body, str) else body,
+    )
+
+
+def ping_message(*, message_id: str, session_id: str | None = None) -> bytes:
+    """The documented ping: empty, its own content type, one second to live ("Paired Namespaces: Implementation
+    Details and Cost").
+
+    With a session id it is accepted by entities that require sessions as well.
+    """
+    return compose(
+        body=b"",
+        message_id=message_id,
+        session_id=session_id,
+        content_type=PING_CONTENT_TYPE,
+        ttl_seconds=PING_TIME_TO_LIVE_SECONDS,
+    )
+
+
+def typed(value: Any) -> Any:
+    """A Python value as an AMQP value: see `compose`."""
+    if type(value) is int:
+        return Int(value) if -(2**31) <= value < 2**31 else Long(value)
+    if isinstance(value, datetime):
+        return Timestamp(round(value.timestamp() * 1000))
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    return value
+
+
+def _ttl_ms(seconds: float) -> int:
+    milliseconds = round(seconds * 1000)
+    if not 0 <= milliseconds <= MAX_HEADER_TTL_MS:
+        raise UsageError(f"A time to live is 0 seconds to 49.7 days, not {seconds:g} s.")
+    return milliseconds
+
 
 BROKER_ANNOTATIONS = frozenset(
     {
@@ -64,11 +172,14 @@ LOCK_TOKEN = frozenset({"x-opt-lock-token"})
 """Delivery annotation of a lock."""
 
 DEAD_LETTER_PROPERTIES = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
+ENQUEUED_TIME = "x-opt-enqueued-time"
 PARTITION_KEY = "x-opt-partition-key"
 SCHEDULED = "x-opt-scheduled-enqueue-time"
 
-NEVER_MS = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z, what SDKs write for an expiry that never comes."""
+NEVER_MS = 253_402_214_400_000
+"""9999-12-31T00:00:00Z, what the retired library writes for an expiry that never comes."""
+LAST_MS = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the last time that every SDK can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +206,18 @@ def for_backlog(payload: bytes, destination: str) -> bytes:
     """
     message = EncodedMessage(payload)
     _refuse_reserved(message)
-    put: dict[str, Any] = {aliases.PATH: destination}
-    put |= _take_session(message)
-    put |= _take_time_to_live(message)
-    put |= _take_schedule(message)
+    put = _take_session(message) | _take_time_to_live(message) | _take_schedule(message)
+    put[system_properties.PATH] = destination
     message.edit_map(Section.APPLICATION_PROPERTIES, (), put)
     return message.result()
 
 
 def _refuse_reserved(message: EncodedMessage) -> None:
-    used = [key for key, _ in message.entries(Section.APPLICATION_PROPERTIES) if key in aliases.NAMES]
+    used = [key for key, _ in message.entries(Section.APPLICATION_PROPERTIES) if key in system_properties.NAMES]
     if used:
         raise ReservedPropertyError(
             f"The message already has the application property {used[0]!r}, which the backlog form needs for itself.",
-            hint=f"Rename the property; reserved are {', '.join(sorted(aliases.NAMES))}.",
+            hint=f"Rename the property; reserved are {', '.join(sorted(system_properties.NAMES))}.",
         )
 
 
@@ -119,9 +228,9 @@ def _take_session(message: EncodedMessage) -> dict[str, Any]:
     if not isinstance(session, str):
         raise MalformedMessageError(f"The group-id of the message is a {type(session).__name__}, not a string.")
     message.edit_fields(Section.PROPERTIES, {PropertyField.GROUP_ID: None})
-    if message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY) == session:
+    if session and message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY) == session:
         message.edit_map(Section.MESSAGE_ANNOTATIONS, (PARTITION_KEY,), {})
-    return {aliases.SESSION: str(session)}
+    return {system_properties.SESSION: str(session)}
 
 
 def _take_time_to_live(message: EncodedMessage) -> dict[str, Any]:
@@ -133,12 +242,23 @@ def _take_time_to_live(message: EncodedMessage) -> dict[str, Any]:
     created = _time(message, PropertyField.CREATION_TIME)
     expiry = _time(message, PropertyField.ABSOLUTE_EXPIRY_TIME)
     ttl_ms = int(ttl)
-    if ttl_ms >= aliases.MAX_HEADER_TTL_MS and created is not None and expiry is not None:
-        ttl_ms = max(ttl_ms, expiry - created)
+    if created is not None and expiry is not None and _says_less_than(ttl_ms, expiry - created):
+        ttl_ms = expiry - created
     message.edit_fields(Section.HEADER, {HeaderField.TTL: None})
     if expiry is not None:
         message.edit_fields(Section.PROPERTIES, {PropertyField.ABSOLUTE_EXPIRY_TIME: Timestamp(NEVER_MS)})
-    return {aliases.TIME_TO_LIVE: Described(Symbol(aliases.TIMESPAN), Long(ttl_ms * aliases.TICKS_PER_MS))}
+    return {
+        system_properties.TIME_TO_LIVE: Described(
+            Symbol(system_properties.TIMESPAN), Long(ttl_ms * system_properties.TICKS_PER_MS)
+        )
+    }
+
+
+def _says_less_than(header_ms: int, really_ms: int) -> bool:
+    """Whether a header's ttl stands for a longer time: at its maximum, or what the retired library's wrapped to."""
+    if really_ms <= system_properties.MAX_HEADER_TTL_MS:
+        return False
+    return header_ms in (system_properties.MAX_HEADER_TTL_MS, really_ms & system_properties.MAX_HEADER_TTL_MS)
 
 
 def _take_schedule(message: EncodedMessage) -> dict[str, Any]:
@@ -148,7 +268,7 @@ def _take_schedule(message: EncodedMessage) -> dict[str, Any]:
     if not isinstance(scheduled, Timestamp):
         raise MalformedMessageError(f"The annotation {SCHEDULED} is a {type(scheduled).__name__}, not a timestamp.")
     message.edit_map(Section.MESSAGE_ANNOTATIONS, (SCHEDULED,), {})
-    return {aliases.SCHEDULED: scheduled}
+    return {system_properties.SCHEDULED: scheduled}
 
 
 def for_primary(
@@ -166,74 +286,100 @@ def for_primary(
 
     Raises:
         NotABacklogMessageError: no string property x-ms-path.
+        InvalidDestinationError: x-ms-path is not the path of a queue or topic; it must not be opened.
         MalformedMessageError: not an AMQP message, or an x-ms-* property of a type that says nothing.
-        Both have `reason` and `description` for the dead-letter queue.
+        All have `reason` and `description` for the dead-letter queue.
     """
     message = EncodedMessage(payload)
     properties = message.read(Section.APPLICATION_PROPERTIES)
-    found = dict.fromkeys(aliases.NAMES) if properties is None else _aliases_of(message)
-    destination = _destination(found[aliases.PATH])
-    session = aliases.text(found[aliases.SESSION], aliases.SESSION)
-    ttl_ms = aliases.time_to_live_ms(found[aliases.TIME_TO_LIVE])
-    scheduled_ms = aliases.scheduled_ms(found[aliases.SCHEDULED])
+    found = dict.fromkeys(system_properties.NAMES) if properties is None else _aliases_of(message)
+    destination = _destination(found[system_properties.PATH])
+    session = system_properties.text(found[system_properties.SESSION], system_properties.SESSION)
+    ttl_ms = system_properties.time_to_live_ms(found[system_properties.TIME_TO_LIVE])
+    scheduled_ms = system_properties.scheduled_ms(found[system_properties.SCHEDULED])
 
+    stamped = _drop_queue_stamps(message, has_own_time_to_live=ttl_ms is not None)
     _drop_broker_fields(message)
-    removed = aliases.NAMES | DEAD_LETTER_PROPERTIES if from_dead_letter else aliases.NAMES
+    removed = system_properties.NAMES | DEAD_LETTER_PROPERTIES if from_dead_letter else system_properties.NAMES
     message.edit_map(Section.APPLICATION_PROPERTIES, removed, {})
     if ttl is TtlMode.REMAINING and ttl_ms is not None and enqueued_at is not None:
         ttl_ms = max(1, ttl_ms - int(max(0.0, now - enqueued_at) * 1000))
-    _restore_time_to_live(message, ttl_ms, int(now * 1000))
-    if session is not None:
-        message.edit_fields(Section.PROPERTIES, {PropertyField.GROUP_ID: session})
+    _restore_time_to_live(message, ttl_ms, int(now * 1000), stamped=stamped)
     if scheduled_ms is not None:
         message.edit_map(Section.MESSAGE_ANNOTATIONS, (), {Symbol(SCHEDULED): Timestamp(scheduled_ms)})
+    partition_key = _text(message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY))
+    if session is not None:
+        message.edit_fields(Section.PROPERTIES, {PropertyField.GROUP_ID: session})
+        if session and partition_key is None:
+            # The two are tied on a partitioned entity, and the retired library's syphon sets both.
+            message.edit_map(Section.MESSAGE_ANNOTATIONS, (), {Symbol(PARTITION_KEY): session})
+            partition_key = session
     return Homeward(
         payload=message.result(),
         destination=destination,
         session_id=session or _text(message.field(Section.PROPERTIES, PropertyField.GROUP_ID)),
         message_id=_text(message.field(Section.PROPERTIES, PropertyField.MESSAGE_ID)),
-        partition_key=_text(message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)),
+        partition_key=partition_key,
         scheduled_at=None if scheduled_ms is None else scheduled_ms / 1000,
     )
 
 
 def _aliases_of(message: EncodedMessage) -> Mapping[str, Any]:
-    return {name: message.entry(Section.APPLICATION_PROPERTIES, name) for name in aliases.NAMES}
+    return {name: message.entry(Section.APPLICATION_PROPERTIES, name) for name in system_properties.NAMES}
 
 
 def _destination(value: Any) -> str:
     path = str(value).strip("/") if isinstance(value, str) else ""
     if not path:
         raise NotABacklogMessageError(
-            f"The message has no string property {aliases.PATH}: it was placed here by an agent that does not use send "
-            "availability."
+            f"The message has no string property {system_properties.PATH}: it was placed here by an agent that does "
+            "not use send availability."
+        )
+    if not is_destination(path):
+        raise InvalidDestinationError(
+            f"The property {system_properties.PATH} is {quoted(path)}, which is not the path of a queue or topic. "
+            "Nothing was sent to it."
         )
     return path
 
 
-def _restore_time_to_live(message: EncodedMessage, ttl_ms: int | None, now_ms: int) -> None:
+def _restore_time_to_live(message: EncodedMessage, ttl_ms: int | None, now_ms: int, *, stamped: bool) -> None:
     if ttl_ms is None:
-        _drop_queue_time_to_live(message)
         return
-    created = _time(message, PropertyField.CREATION_TIME)
-    expiry = _time(message, PropertyField.ABSOLUTE_EXPIRY_TIME)
-    message.edit_fields(Section.HEADER, {HeaderField.TTL: Uint(min(ttl_ms, aliases.MAX_HEADER_TTL_MS))})
+    created = None if stamped else _time(message, PropertyField.CREATION_TIME)
+    expiry = None if stamped else _time(message, PropertyField.ABSOLUTE_EXPIRY_TIME)
+    message.edit_fields(Section.HEADER, {HeaderField.TTL: Uint(min(ttl_ms, system_properties.MAX_HEADER_TTL_MS))})
     times: dict[int, Any] = {}
-    if expiry is not None or ttl_ms > aliases.MAX_HEADER_TTL_MS:
+    if expiry is not None or ttl_ms > system_properties.MAX_HEADER_TTL_MS:
         start = now_ms if created is None else created
-        times[PropertyField.ABSOLUTE_EXPIRY_TIME] = Timestamp(min(start + ttl_ms, NEVER_MS))
-    if created is None and ttl_ms > aliases.MAX_HEADER_TTL_MS:
+        times[PropertyField.ABSOLUTE_EXPIRY_TIME] = Timestamp(min(start + ttl_ms, LAST_MS))
+    if created is None and ttl_ms > system_properties.MAX_HEADER_TTL_MS:
         times[PropertyField.CREATION_TIME] = Timestamp(now_ms)
     message.edit_fields(Section.PROPERTIES, times)
 
 
-def _drop_queue_time_to_live(message: EncodedMessage) -> None:
-    """A message that never expires may carry the backlog queue's own time to live: not its own, so it goes."""
-    if message.field(Section.HEADER, HeaderField.TTL) is None:
-        return
-    message.edit_fields(Section.HEADER, {HeaderField.TTL: None}, drop_empty=True)
-    if _time(message, PropertyField.ABSOLUTE_EXPIRY_TIME) is not None:
-        message.edit_fields(Section.PROPERTIES, {PropertyField.ABSOLUTE_EXPIRY_TIME: None}, drop_empty=True)
+def _drop_queue_stamps(message: EncodedMessage, *, has_own_time_to_live: bool) -> bool:
+    """Drop what a backlog queue with a time to live of its own puts on the messages it delivers; whether it set both
+    creation-time and absolute-expiry-time.
+
+    That is the header's ttl, absolute-expiry-time, and, where the sender set none, creation-time equal to the time of
+    arrival. A creation-time is known as the queue's by both: it is the enqueued time, and ttl leads from it to the
+    expiry.
+    """
+    ttl_ms = message.field(Section.HEADER, HeaderField.TTL)
+    if not isinstance(ttl_ms, int):
+        return False
+    created = _time(message, PropertyField.CREATION_TIME)
+    expiry = _time(message, PropertyField.ABSOLUTE_EXPIRY_TIME)
+    arrived = message.entry(Section.MESSAGE_ANNOTATIONS, ENQUEUED_TIME)
+    stamped = created is not None and created == arrived and expiry == created + ttl_ms
+    gone = [PropertyField.CREATION_TIME] if stamped else []
+    if stamped or (expiry is not None and not has_own_time_to_live):
+        gone.append(PropertyField.ABSOLUTE_EXPIRY_TIME)
+    message.edit_fields(Section.PROPERTIES, dict.fromkeys(gone), drop_empty=True)
+    if not has_own_time_to_live:
+        message.edit_fields(Section.HEADER, {HeaderField.TTL: None}, drop_empty=True)
+    return stamped
 
 
 def strip_broker_annotations(payload: bytes) -> bytes:
@@ -255,7 +401,8 @@ def _drop_broker_fields(message: EncodedMessage) -> None:
 
 
 def is_ping(payload: bytes) -> bool:
-    """Whether the message is a ping of a failover sender (seed 000: by its content type).
+    """Whether the message is a ping of a failover sender ("Paired Namespaces: Implementation Details and Cost": by
+    its content type).
 
     Raises:
         MalformedMessageError: not an AMQP message.

@@ -7,7 +7,7 @@ from typing import Any
 from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Described
-from sbpair.core import aliases
+from sbpair.core import system_properties
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError
 
@@ -63,16 +63,16 @@ def _described(message: EncodedMessage) -> MessageSummary:
     spans = [span for span in message.spans if span.section in (Section.DATA, Section.SEQUENCE, Section.VALUE)]
     return MessageSummary(
         message_id=_property(fields, PropertyField.MESSAGE_ID),
-        session_id=_string(properties.get(aliases.SESSION)) or _property(fields, PropertyField.GROUP_ID),
+        session_id=_string(properties.get(system_properties.SESSION)) or _property(fields, PropertyField.GROUP_ID),
         partition_key=_string(message.entry(Section.MESSAGE_ANNOTATIONS, "x-opt-partition-key")),
         correlation_id=_property(fields, PropertyField.CORRELATION_ID),
         content_type=_property(fields, PropertyField.CONTENT_TYPE),
         subject=_property(fields, PropertyField.SUBJECT),
         to=_property(fields, PropertyField.TO),
         reply_to=_property(fields, PropertyField.REPLY_TO),
-        ttl_seconds=_ttl_seconds(message, properties.get(aliases.TIME_TO_LIVE)),
-        scheduled_at=_scheduled_at(message, properties.get(aliases.SCHEDULED)),
-        destination=_string(properties.get(aliases.PATH)),
+        ttl_seconds=_ttl_seconds(message, properties.get(system_properties.TIME_TO_LIVE)),
+        scheduled_at=_scheduled_at(message, properties.get(system_properties.SCHEDULED)),
+        destination=_string(properties.get(system_properties.PATH)),
         application_properties=properties,
         body_kind=spans[0].section.name.lower() if spans else "none",
         body_size_bytes=sum(span.end - span.value_start for span in spans),
@@ -94,18 +94,18 @@ def _string(value: Any) -> str | None:
 
 def _ttl_seconds(message: EncodedMessage, alias: Any) -> float | None:
     try:
-        aliased = aliases.time_to_live_ms(alias)
+        aliased = system_properties.time_to_live_ms(alias)
     except MalformedMessageError:
         aliased = None  # shown among the application properties as it is
     header = message.field(Section.HEADER, HeaderField.TTL)
-    if aliased is None and _is_whole(header) and 0 <= header <= aliases.MAX_HEADER_TTL_MS:
+    if aliased is None and _is_whole(header) and 0 <= header <= system_properties.MAX_HEADER_TTL_MS:
         aliased = int(header)
     return None if aliased is None else aliased / 1000
 
 
 def _scheduled_at(message: EncodedMessage, alias: Any) -> float | None:
     try:
-        aliased = aliases.scheduled_ms(alias)
+        aliased = system_properties.scheduled_ms(alias)
     except MalformedMessageError:
         aliased = None  # as above
     annotation = message.entry(Section.MESSAGE_ANNOTATIONS, "x-opt-scheduled-enqueue-time")
@@ -143,8 +143,8 @@ def plain(value: Any) -> Any:
     """A decoded AMQP value as JSON can show it: bytes as hex, a time span in seconds, times as epoch milliseconds,
     and as text the numbers that JSON has not (`nan`, `inf`)."""
     if isinstance(value, Described):
-        if value.descriptor == aliases.TIMESPAN and _is_whole(value.value):
-            return {"timespan_seconds": int(value.value) / aliases.TICKS_PER_MS / 1000}
+        if value.descriptor == system_properties.TIMESPAN and _is_whole(value.value):
+            return {"timespan_seconds": int(value.value) / system_properties.TICKS_PER_MS / 1000}
         return {"descriptor": plain(value.descriptor), "value": plain(value.value)}
     if isinstance(value, bytes):
         return value.hex()

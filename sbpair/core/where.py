@@ -18,8 +18,8 @@ from typing import Any
 
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
+from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary
-from sbpair.core.wording import quoted
 
 _TIMES = frozenset({"enqueued_at", "scheduled_at"})
 _FROM_RECEIVED = frozenset({"sequence_number", "delivery_count", "enqueued_at", "source"})

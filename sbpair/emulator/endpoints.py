@@ -13,18 +13,28 @@ from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
+from sbpair.emulator.engine.coordinator import Coordinator
+from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler
+from sbpair.emulator.engine.receivers import (
+    PEEK_MODE_PROPERTY,
+    SESSION_FILTER,
+    Browser,
+    Receiver,
+    session_wish,
+)
+from sbpair.emulator.engine.senders import Sender
 from sbpair.emulator.entities import EntityStatus
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.link import IncomingDelivery, Link, LinkHandler
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.receiving import Receiver
 from sbpair.emulator.requests.node import ReplyLink, RequestLink, node_of
-from sbpair.emulator.sending import Sender
-from sbpair.emulator.session_filter import SESSION_FILTER, session_wish
 
 
 def attach(namespace: Namespace, link: Link) -> LinkHandler:
     """Serve a new link: opens it, refuses it, or (next available session) holds the answer back."""
+    if link.is_coordinator:
+        coordinator = Coordinator(namespace, link)
+        coordinator.start()
+        return coordinator
     try:
         location = _locate(namespace, link)
         _check_rights(link, location)
@@ -108,6 +118,10 @@ def _attach_receiver(link: Link, location: Location) -> LinkHandler:
             errors.NOT_ALLOWED,
             f"Cannot create a message receiver on '{entity.path}': auto-forwarding is enabled on it.",
         )
+    if link.properties.get(PEEK_MODE_PROPERTY) is True:
+        browser = Browser(entity, mailbox, link)
+        browser.start()
+        return browser
     wished = SESSION_FILTER in link.filters
     if mailbox.sessions is None and wished:
         raise BrokerError(

@@ -1,5 +1,8 @@
 """What the namespace refuses, in the two languages its clients speak: HTTP (administration) and AMQP (messages)."""
 
+from datetime import UTC, datetime
+from uuid import uuid4
+
 
 class EntityError(Exception):
     """An administrative request was refused.
@@ -48,6 +51,12 @@ class BrokerError(Exception):
         super().__init__(description)
         self.condition = condition
         self.description = description
+
+
+def tracked(description: str) -> str:
+    """A refusal's text with the id by which the service's support finds it in its logs; every refusal has its own."""
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{description} TrackingId:{uuid4()}_B0, SystemTracker:sbpair-emulator, Timestamp:{at}".lstrip()
 
 
 NOT_FOUND = "amqp:not-found"

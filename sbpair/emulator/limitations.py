@@ -1,10 +1,25 @@
 """What the embedded namespace does not do, or does differently from the service, as far as its builders know.
 
-`sbpair emulator --limitations` prints the list; whoever relies on one of these must test against a real namespace.
+`sbpair emulator --not-emulated` prints the list; whoever relies on one of these must test against a real namespace.
 """
 
+import json
+from importlib import resources
+from typing import Any
+
 NOT_EMULATED: tuple[tuple[str, str], ...] = (
-    ("Transactions (AMQP coordinator links, send-via)", "the coordinator link is refused with amqp:not-implemented"),
+    (
+        "Scheduling and rules by request inside a transaction",
+        "refused with amqp:not-implemented, and the commit fails; sends (scheduled ones too) and settlements work",
+    ),
+    (
+        "Send-via (a transfer queue, `x-opt-via-partition-key`)",
+        "the annotation is carried; use cross-entity transactions",
+    ),
+    (
+        "Cross-entity transactions by their client option alone",
+        "every transaction may span the entities of its namespace",
+    ),
     ("JMS 2.0 features (shared subscriptions, client-affine entities, JMS selectors)", "not offered"),
     ("Geo-replication and fail-over of Geo-DR aliases", "aliases can be kept as facts; no data or metadata moves"),
     (
@@ -30,8 +45,30 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
     ),
     ("Batches to a partitioned entity with mixed keys", "accepted, each message by its own key"),
     ("The broker's re-encoding of message sections", "stored bytes stay the sender's, so odd encodings survive"),
+    ("Message formats other than 0 and batches", "accepted, and delivered as format 0"),
+    (
+        "A message's own time to live beyond 49.7 days",
+        "expiry goes by the header's ttl; creation-time and absolute-expiry-time are carried, not read",
+    ),
+    (
+        "Browsing with links in peek mode (retired library)",
+        "from the first message on, whatever the client asks for; newer clients browse by request",
+    ),
+    (
+        "Clients on other machines",
+        "`sbpair emulator` listens on this machine alone; the library takes `host` and names",
+    ),
+    ("Namespaces made through the resource manager", "404: a namespace exists if the emulator was started with it"),
+    ("Keys chosen in advance", "random at every start; with `--data-dir` they stay"),
     ("Diagnostics, metrics, activity logs", "the administration counts are all there is"),
     ("Message sizes over 100 MB, HTTP send and receive", "refused; messages go over AMQP only"),
     ("Locks across a restart of a durable namespace", "all messages are free again, with the delivery count they had"),
     ("The SBMP protocol of the retired .NET Framework library", "only AMQP 1.0 is spoken"),
 )
+
+
+def compatibility() -> list[dict[str, Any]]:
+    """The clients that have been asked, unmodified, and how many of their scenarios passed; kept by the run itself."""
+    text = (resources.files("sbpair.emulator") / "compatibility.json").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows

@@ -31,6 +31,10 @@ MAX_HELD_BYTES = 128 * 1024 * 1024
 """What one connection may make us hold of unfinished messages, or of answers that it does not read: more than the
 largest message the service knows, which has 100 MB."""
 MAX_LINKS_PER_CONNECTION = 5000
+TRANSACTION_SECONDS = 120.0
+MAX_MESSAGES_PER_TRANSACTION = 100
+MAX_OPEN_TRANSACTIONS = 1000
+"""Our own bound on what clients can make a namespace hold."""
 
 
 class Tier(StrEnum):

@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.emulator import validation
-from sbpair.emulator.auth import Rights
+from sbpair.emulator.auth import Rights, Signer
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.entity import Entity as AnyEntity
 from sbpair.emulator.broker.journal import Journal, NoJournal
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
+from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.entities import (
     DEFAULT_RULE_NAME,
@@ -74,12 +75,15 @@ class Namespace:
         self.port = 0
         self.messaging_units = 1 if tier is Tier.PREMIUM else 0
         self.allow_entra = True
+        self.keys_allowed = True
         self.entra_rights: dict[str, Rights] = {}
         self.auth_rules: dict[str, AuthorizationRule] = {}
+        self.key_watchers: set[Callable[[], None]] = set()
         self.disaster_recovery_configs: dict[str, dict[str, Any]] = {}
         self.created_at = self.updated_at = clock.now()
         self.request_nodes: dict[tuple[object, str, str], RequestNode] = {}
         self._entities: dict[str, Entity] = {}
+        self.transactions = Transactions(self)
         self.set_auth_rule(new_auth_rule(ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at))
         self.journal.restore(self)
 
@@ -92,22 +96,45 @@ class Namespace:
     def set_auth_rule(self, rule: AuthorizationRule) -> AuthorizationRule:
         """Create or replace a shared access rule of the whole namespace."""
         self.auth_rules[rule.name] = validation.authorization_rule(rule)
+        self._keys_changed()
         return rule
 
     def delete_auth_rule(self, name: str) -> None:
-        """Remove a rule of the namespace; tokens signed with it stop working at their next check."""
+        """Remove a rule of the namespace; tokens signed with it end at once, and links that stand on them."""
         if self.auth_rules.pop(name, None) is None:
             raise not_found(f"The authorization rule '{name}' does not exist.")
+        self._keys_changed()
 
     def entity_exists(self, path: str) -> bool:
         """Whether an address leads to an entity, its sub-queues and `$management` included ("" is the namespace)."""
         return not path or locate(self, path) is not None
 
     def auth_rules_for(self, path: str) -> dict[str, AuthorizationRule]:
-        """The rules that may sign a token for `path`: the namespace's, and the entity's own which win by name."""
+        """The rules of a path by name: the namespace's, and the entity's own which win by name."""
+        return self.auth_rules | {rule.name: rule for rule in self._own_rules(path)[1]}
+
+    def signers(self, path: str) -> list[Signer]:
+        """Whose keys may sign a token for `path`: the entity's own, then the namespace's; of one name both."""
+        if not self.keys_allowed:
+            return []
+        entity, own = self._own_rules(path)
+        return [*(Signer(rule, entity) for rule in own), *(Signer(rule) for rule in self.auth_rules.values())]
+
+    def allow_keys(self, allowed: bool) -> None:
+        """Whether keys may sign tokens at all (`disableLocalAuth` of the resource manager); links they opened go."""
+        if allowed is not self.keys_allowed:
+            self.keys_allowed = allowed
+            self._keys_changed()
+
+    def _own_rules(self, path: str) -> tuple[str, tuple[AuthorizationRule, ...]]:
+        """The queue or topic that a path is in or below, and its rules. `orders/eu` is not below `orders`."""
         entity = self.find(path.lower().split("/subscriptions/")[0].split("/$")[0])
-        own = entity.description.authorization_rules if entity is not None else ()
-        return self.auth_rules | {rule.name: rule for rule in own}
+        return ("", ()) if entity is None else (entity.path.lower(), entity.description.authorization_rules)
+
+    def _keys_changed(self) -> None:
+        """Let everybody who acts on a token look whether its key is still there."""
+        for watcher in list(self.key_watchers):
+            watcher()
 
     # -- queues and topics
 
@@ -153,6 +180,7 @@ class Namespace:
         checked = validation.queue(validation.update(queue.description, description), self.tier, named)
         queue.update(self._forwarding(checked))
         self.journal.put_entity(queue)
+        self._keys_changed()
         return queue
 
     def delete_queue(self, path: str) -> None:
@@ -176,6 +204,7 @@ class Namespace:
         topic = self._existing_topic(path)
         topic.update(validation.topic(validation.update(topic.description, description), self.tier, named))
         self.journal.put_entity(topic)
+        self._keys_changed()
         return topic
 
     def delete_topic(self, path: str) -> None:
@@ -286,6 +315,7 @@ class Namespace:
 
     def close(self) -> None:
         """End all timers and the store; the namespace is of no use afterwards."""
+        self.transactions.close()
         for entity in self._entities.values():
             entity.delete()
         self._entities.clear()

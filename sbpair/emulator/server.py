@@ -19,18 +19,19 @@ from sbpair.emulator import endpoints
 from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.clock import Clock, SystemClock
 from sbpair.emulator.control_port import ControlPort
+from sbpair.emulator.engine.link import Link, LinkHandler
+from sbpair.emulator.engine.origins import OwnNames, is_loopback
+from sbpair.emulator.engine.port import Port
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.limits import Tier
-from sbpair.emulator.link import Link, LinkHandler
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.port import Port
 from sbpair.emulator.store import open_store
 from sbpair.emulator.tls import TlsFiles
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from sbpair.emulator.arm_models import ArmDirectory
+    from sbpair.emulator.admin.arm_models import ArmDirectory
 
 DEFAULT_HOST: Final = "127.0.0.1"
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -55,8 +56,9 @@ class Emulator:
 
     `data_dir` makes them durable (entities, messages, keys and certificates live there); without it all is forgotten.
     `seed` decides what random faults hit. `clock` is the time all namespaces live in. `tls_names` are host names
-    (also `*.example.com`) beyond `host` and localhost that the server certificate is to be good for. `control_port`
-    (0: any free one) opens the fault control that no fault reaches.
+    (also `*.example.com`) beyond `host` and localhost that the server certificate is to be good for, and that HTTP
+    clients may use. `control_port` (0: any free one) opens the fault control that no fault reaches. `allow_entra`:
+    whether bearer tokens are taken, which nobody can check here; unless said otherwise, only on a loopback `host`.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Emulator:
         clock: Clock | None = None,
         tls_names: Sequence[str] = (),
         control_port: int | None = None,
+        allow_entra: bool | None = None,
     ) -> None:
         self._configs = [NamespaceConfig(one) if isinstance(one, str) else one for one in namespaces]
         names = [config.name.lower() for config in self._configs]
@@ -79,6 +82,7 @@ class Emulator:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._seed = seed
         self._tls_names = tuple(tls_names)
+        self._allow_entra = is_loopback(host) if allow_entra is None else allow_entra
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._tls: TlsFiles | None = None
         self._namespaces: dict[str, Namespace] = {}
@@ -130,6 +134,15 @@ class Emulator:
             self._scratch.cleanup()
             self._scratch = None
             self._tls = None
+
+    @property
+    def own_names(self) -> OwnNames:
+        """What HTTP clients may call the ports of this emulator."""
+        return OwnNames(self._own_names)
+
+    @property
+    def _own_names(self) -> tuple[str, ...]:
+        return (self.host, *self._tls_names)
 
     @property
     def names(self) -> list[str]:
@@ -191,12 +204,15 @@ class Emulator:
                 partial(self._make_app, namespace),
                 self.host,
                 config.port,
+                names=self._own_names,
             )
 
     def _new_namespace(self, config: NamespaceConfig) -> Namespace:
         faults = Faults(self.clock, None if self._seed is None else f"{self._seed}:{config.name}")
         store = None if self._data_dir is None else open_store(self._data_dir / config.name)
-        return Namespace(config.name, tier=config.tier, clock=self.clock, faults=faults, store=store)
+        namespace = Namespace(config.name, tier=config.tier, clock=self.clock, faults=faults, store=store)
+        namespace.allow_entra = self._allow_entra
+        return namespace
 
     def _chosen(self, name: str | None) -> list[Namespace]:
         return list(self._namespaces.values()) if name is None else [self.namespace(name)]
@@ -206,8 +222,8 @@ class Emulator:
 
     def _make_app(self, namespace: Namespace) -> "web.Application":
         """The administration of one namespace; all of them share one resource manager."""
-        from sbpair.emulator.arm_models import ArmDirectory
-        from sbpair.emulator.http import make_app
+        from sbpair.emulator.admin.arm_models import ArmDirectory
+        from sbpair.emulator.admin.http import make_app
 
         if self._directory is None:
             self._directory = ArmDirectory(lambda: list(self._namespaces.values()))

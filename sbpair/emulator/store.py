@@ -9,21 +9,243 @@ import asyncio
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sbpair.amqp.codec import encode
+from sbpair.amqp.codec import decode_all, encode
 from sbpair.emulator.broker.duplicates import Identity
 from sbpair.emulator.broker.entity import Entity, MessageEntity
-from sbpair.emulator.broker.messages import Message
+from sbpair.emulator.broker.forwarding import PLACE as TRANSFER
+from sbpair.emulator.broker.messages import Message, State, revive
+from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Session
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.store_values import description_to_json, filter_rule_to_json, rule_to_json
+from sbpair.emulator.entities import (
+    AuthorizationRule,
+    CorrelationFilter,
+    EntityStatus,
+    FalseFilter,
+    QueueDescription,
+    RuleDescription,
+    RuleFilter,
+    SqlAction,
+    SqlFilter,
+    SubscriptionDescription,
+    TopicDescription,
+    TrueFilter,
+)
+from sbpair.emulator.filters import Rule
+from sbpair.files import make_private_file, make_private_folder
 
 if TYPE_CHECKING:
     from sbpair.emulator.namespace import Namespace
+
+
+# Descriptions of entities to and from JSON, for the durable store. Lossless, AMQP types in rules included.
+
+Description = QueueDescription | TopicDescription | SubscriptionDescription
+AnyDescription = TypeVar("AnyDescription", QueueDescription, TopicDescription, SubscriptionDescription)
+Json = dict[str, Any]
+
+_FILTERS: dict[str, type[RuleFilter]] = {
+    kind.__name__: kind for kind in (SqlFilter, TrueFilter, FalseFilter, CorrelationFilter)
+}
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def description_to_json(description: Description) -> Json:
+    """Any description as a JSON object."""
+    fields = {name: getattr(description, name) for name in description.__dataclass_fields__}
+    rules = fields.pop("authorization_rules", None)
+    if rules is not None:
+        fields["authorization_rules"] = [rule_to_json(rule) for rule in rules]
+    if "client_affine" in fields:
+        fields["client_affine"] = _values_to_json(fields["client_affine"])
+    return fields
+
+
+def description_from_json(kind: type[AnyDescription], stored: Json) -> AnyDescription:
+    """The description of that kind."""
+    fields = dict(stored)
+    fields["status"] = EntityStatus(fields["status"])
+    if "authorization_rules" in fields:
+        fields["authorization_rules"] = tuple(rule_from_json(rule) for rule in fields["authorization_rules"])
+    if "client_affine" in fields:
+        fields["client_affine"] = _values_from_json(fields["client_affine"])
+    return kind(**fields)
+
+
+def rule_to_json(rule: AuthorizationRule) -> Json:
+    """A shared access rule."""
+    return {**asdict(rule), "rights": sorted(rule.rights)}
+
+
+def rule_from_json(stored: Json) -> AuthorizationRule:
+    """The shared access rule."""
+    return AuthorizationRule(**{**stored, "rights": frozenset(stored["rights"])})
+
+
+def filter_rule_to_json(description: RuleDescription) -> Json:
+    """A subscription's rule without its name."""
+    action = description.action
+    return {
+        "kind": type(description.filter).__name__,
+        "filter": _part_to_json(description.filter),
+        "action": None if action is None else _part_to_json(action),
+    }
+
+
+def filter_rule_from_json(stored: Json) -> RuleDescription:
+    """The subscription's rule."""
+    action = stored["action"]
+    return RuleDescription(
+        filter=_FILTERS[stored["kind"]](**_part_from_json(stored["filter"])),
+        action=None if action is None else SqlAction(**_part_from_json(action)),
+    )
+
+
+def _part_to_json(part: RuleFilter | SqlAction) -> Json:
+    fields = {name: getattr(part, name) for name in part.__dataclass_fields__}
+    return {name: _values_to_json(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
+
+
+def _part_from_json(stored: Json) -> Json:
+    return {name: _values_from_json(value) if isinstance(value, dict) else value for name, value in stored.items()}
+
+
+def _values_to_json(values: Mapping[str, object]) -> Json:
+    return {name: _value_to_json(value) for name, value in values.items()}
+
+
+def _values_from_json(stored: Json) -> dict[str, object]:
+    return {name: _value_from_json(value) for name, value in stored.items()}
+
+
+def _value_to_json(value: object) -> object:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, datetime):
+        return {"datetime": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {"microseconds": value // timedelta(microseconds=1)}
+    return {"amqp": encode(value).hex()}
+
+
+def _value_from_json(stored: object) -> object:
+    if not isinstance(stored, dict):
+        return stored
+    if "datetime" in stored:
+        return datetime.fromisoformat(stored["datetime"])
+    if "microseconds" in stored:
+        return timedelta(microseconds=stored["microseconds"])
+    return decode_all(bytes.fromhex(stored["amqp"]))
+
+
+# Putting back what the durable store holds, before the namespace serves anybody.
+
+Places = dict[str, Queue | Topic | Subscription]
+
+
+def restore(database: sqlite3.Connection, namespace: "Namespace") -> None:
+    """Entities first (topics before their subscriptions), then messages in their order, states, duplicates."""
+    _restore_settings(database, namespace)
+    places = _restore_entities(database, namespace)
+    for row in database.execute("SELECT * FROM messages ORDER BY number"):
+        _restore_message(places[row[1]], row)
+    for path, session_id, state, changed_at in database.execute("SELECT * FROM sessions"):
+        _restore_session(places[path], session_id, state, changed_at)
+    for path, identity, until in database.execute("SELECT * FROM duplicates"):
+        entity = places[path]
+        if isinstance(entity, Queue | Topic) and entity.intake.history is not None:
+            message_id, partition_key = decode_all(identity)
+            entity.intake.history.restore((message_id, partition_key), until)
+    for entity in places.values():
+        if isinstance(entity, MessageEntity) and entity.main.sessions is not None:
+            entity.main.sessions.notice_all()
+
+
+def _restore_settings(database: sqlite3.Connection, namespace: "Namespace") -> None:
+    row = database.execute("SELECT value FROM settings WHERE name = 'namespace'").fetchone()
+    if row is None:
+        return
+    facts = json.loads(row[0])
+    namespace.auth_rules = {rule["name"]: rule_from_json(rule) for rule in facts["auth_rules"]}
+    namespace.created_at = facts["created_at"]
+    namespace.disaster_recovery_configs.update(facts["disaster_recovery_configs"])
+
+
+def _restore_entities(database: sqlite3.Connection, namespace: "Namespace") -> Places:
+    places: Places = {}
+    rows = database.execute("SELECT path, kind, body, numbers FROM entities").fetchall()
+    for key, kind, body, numbers in sorted(rows, key=lambda row: row[1] == "Subscription"):
+        entity = _entity(namespace, kind, json.loads(body))
+        for number in json.loads(numbers):
+            entity.numbering.seen(number)
+        places[key] = entity
+    return places
+
+
+def _entity(namespace: "Namespace", kind: str, body: dict[str, Any]) -> Queue | Topic | Subscription:
+    entity: Queue | Topic | Subscription
+    path, stored = body["path"], body["description"]
+    if kind == "Subscription":
+        entity = _subscription(namespace, path, stored, body["rules"])
+    elif kind == "Topic":
+        topic_description = description_from_json(TopicDescription, stored)
+        entity = Topic(namespace, path, topic_description)
+        namespace.adopt(entity)
+    else:
+        entity = Queue(namespace, path, description_from_json(QueueDescription, stored))
+        namespace.adopt(entity)
+    entity.created_at, entity.updated_at = body["created_at"], body["updated_at"]
+    entity.accessed_at = body["accessed_at"]
+    entity.watch_idle()
+    return entity
+
+
+def _subscription(
+    namespace: "Namespace", path: str, stored: dict[str, Any], rules: list[dict[str, Any]]
+) -> Subscription:
+    topic_path, _, name = path.rpartition("/Subscriptions/")
+    topic = namespace.get_topic(topic_path)
+    if topic is None:
+        raise ValueError(f"the store holds the subscription '{path}' without its topic")
+    subscription = Subscription(namespace, topic, name, description_from_json(SubscriptionDescription, stored))
+    for rule in rules:
+        subscription.set_rule(Rule(rule["name"], filter_rule_from_json(rule), rule["created_at"]))
+    topic.subscriptions[name.lower()] = subscription
+    return subscription
+
+
+def _restore_message(entity: Queue | Topic | Subscription, row: tuple[Any, ...]) -> None:
+    place, message = row[2], _message(row)
+    entity.numbering.seen(message.sequence_number)
+    if isinstance(entity, Topic):
+        entity.scheduled.place_quietly(message)
+    elif place.startswith(f"{TRANSFER}:"):
+        entity.transfers.place_quietly(message, place.partition(":")[2])
+    else:
+        entity.mailbox(place).place_quietly(message)
+
+
+def _message(row: tuple[Any, ...]) -> Message:
+    message = revive(row[4])
+    message.row, message.sequence_number = row[0], row[3]
+    message.enqueued_at, message.expires_at, message.delivery_count = row[5], row[6], row[7]
+    message.state = State(row[8])
+    message.enqueued_sequence_number, message.dead_letter_source, message.hops = row[9], row[10], row[11]
+    return message
+
+
+def _restore_session(entity: Queue | Topic | Subscription, session_id: str, state: bytes, changed_at: float) -> None:
+    if isinstance(entity, MessageEntity) and entity.main.sessions is not None:
+        session = entity.main.sessions.ensure(session_id)
+        session.state, session.changed_at = state, changed_at
+
 
 FILE_NAME = "namespace.sqlite3"
 _VERSION = 1
@@ -51,7 +273,7 @@ class StoreError(Exception):
 
 def open_store(directory: Path) -> "Store":
     """The store of one namespace in a directory, which is made if need be. Raises StoreError."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_folder(directory)
     return Store(directory / FILE_NAME)
 
 
@@ -61,9 +283,10 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            make_private_file(path)  # it holds messages and the root key; SQLite gives its log the same permissions
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._prepare()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StoreError(f"cannot use the store '{path}': {error}") from error
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
         self._callbacks: deque[Callable[[], None]] = deque()
@@ -137,7 +360,6 @@ class Store:
             action()
 
     def restore(self, namespace: "Namespace") -> None:
-        from sbpair.emulator.store_restore import restore
 
         self._namespace = namespace
         restore(self._database, namespace)

@@ -31,6 +31,7 @@ class EmulatorThread:
         clock: Clock | None = None,
         tls_names: Sequence[str] = (),
         control_port: int | None = None,
+        allow_entra: bool | None = None,
     ) -> None:
         self._emulator = Emulator(
             namespaces,
@@ -40,6 +41,7 @@ class EmulatorThread:
             clock=clock,
             tls_names=tls_names,
             control_port=control_port,
+            allow_entra=allow_entra,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

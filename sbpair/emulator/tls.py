@@ -13,6 +13,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sbpair.files import make_private_folder, write_private
+
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -53,7 +55,7 @@ class TlsFiles:
     def _make(self) -> None:
         if self._ready:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._directory)
         if not self._still_good():
             _write_files(self._directory, self._extra_hosts)
         self._ready = True
@@ -77,11 +79,10 @@ def _write_files(directory: Path, extra_hosts: Sequence[str]) -> None:
     ca_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca = _authority(ca_key)
     server = _server(server_key, ca, ca_key, extra_hosts)
-    (directory / "ca.pem").write_bytes(ca.public_bytes(Encoding.PEM))
-    (directory / "server.pem").write_bytes(server.public_bytes(Encoding.PEM))
-    key_file = directory / "server.key"
-    key_file.touch(mode=0o600)
-    key_file.write_bytes(server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_private(directory / "ca.pem", ca.public_bytes(Encoding.PEM))
+    write_private(directory / "server.pem", server.public_bytes(Encoding.PEM))
+    key = server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_private(directory / "server.key", key)
 
 
 def _authority(key: "EllipticCurvePrivateKey") -> "x509.Certificate":

@@ -43,7 +43,7 @@ def entity_path(path: str) -> str:
             f"{limits.MAX_ENTITY_PATH_CHARACTERS} characters."
         )
     segments = path.split("/")
-    if not all(_SEGMENT.fullmatch(segment) for segment in segments):
+    if not all(_SEGMENT.fullmatch(segment) and segment.strip(".") for segment in segments):
         raise bad_request(
             f"'{path}' contains character(s) that is not allowed by Service Bus. Entity segments can contain only "
             "letters, numbers, periods (.), hyphens (-), and underscores (_)."
@@ -56,7 +56,7 @@ def entity_path(path: str) -> str:
 def child_name(name: str, *, kind: str) -> str:
     """A subscription's or rule's name: letters, digits, `. - _` (rules also `$`), at most 50 characters."""
     allowed = name[1:] if kind == "rule" and name.startswith("$") else name
-    if not _NAME.fullmatch(allowed) or len(name) > limits.MAX_SUBSCRIPTION_NAME_CHARACTERS:
+    if not _NAME.fullmatch(allowed) or not allowed.strip(".") or len(name) > limits.MAX_SUBSCRIPTION_NAME_CHARACTERS:
         raise bad_request(
             f"The {kind} name '{name}' is not valid: 1 to {limits.MAX_SUBSCRIPTION_NAME_CHARACTERS} letters, numbers, "
             "periods (.), hyphens (-) and underscores (_)."

@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sbpair.core.errors import UsageError
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
 from sbpair.journal.cosmos import CosmosJournal
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Journal

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
-from sbpair.journal.entries import checked_entry
+from sbpair.files import make_private_file
+from sbpair.journal import checked_entry
 from sbpair.ports import Entry
 
 T = TypeVar("T")
@@ -182,6 +183,10 @@ class SqliteJournal:
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     def _open(self) -> sqlite3.Connection:
+        try:
+            make_private_file(self._path)
+        except OSError as error:
+            raise sqlite3.OperationalError(str(error)) from error
         connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         connection.text_factory = bytes.decode  # what is no UTF-8 is no journal, rather than one that does not answer
         try:

@@ -4,11 +4,14 @@
     rows        a message as a row
     datasource  `spark.read.format("sbpair-backlog")`; reader and writer behind it
     executors   how a Python worker gets at a namespace: the credential by name, never by value
-    archive     manifests and files; archiving, taking, compacting
+    archive     manifests and files; archiving (units), taking (settling), compacting
+    analysis    what is in an archive: DuckDB in tasks, partial results merged
     replay      from an archive to the primary, in order, with a ledger
+    waiting     which archived messages still lie in the backlog queues
     ledgers     the ledgers of drains and replays as one DataFrame
     reconcile   every message has exactly one outcome, or is listed
-    session     Spark sessions; java, jvm, sizing, progress, warm below it
+    trend       audit histories; needs no Spark
+    spark       Spark itself: Java, the JVM, the session, progress of jobs
 
 Nothing here imports PySpark or PyArrow before it is used. From another project:
 

@@ -9,7 +9,6 @@ files hold. A crash in between leaves messages both archived and queued; the nex
 is completed that is not in a committed file.
 """
 
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbpair.core.errors import EntityNotFoundError
+from sbpair.core.errors import EntityNotFoundError, InterruptedWorkError
 from sbpair.pipeline.compaction import compact, vacuum
 from sbpair.pipeline.executors import Connection, PairByName, first_from, side_by_side
 from sbpair.pipeline.manifest import (
@@ -34,16 +33,17 @@ from sbpair.pipeline.manifest import (
 )
 from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
-from sbpair.pipeline.session import explained
-from sbpair.pipeline.settling import Settled, read_report
+from sbpair.pipeline.settling import Archived, Completing, Settled
 from sbpair.pipeline.source_options import queue_paths, spans_to_json
-from sbpair.pipeline.spans import PARTITION_SHIFT, Span, overlapping, pieces, uncovered
+from sbpair.pipeline.spans import PARTITION_SHIFT, Span, merged, overlapping, overlaps, pieces, uncovered
+from sbpair.pipeline.units import ArchivedUnit, Archiving
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameReader
 
-    from sbpair.pipeline.session import Session
+    from sbpair.pipeline.spark.session import Session
 
 UNIT_MESSAGES = 10_000
 TAKE_ROUND_MESSAGES = 200_000
@@ -186,22 +186,36 @@ def archive(
     found = plan if plan is not None else plan_archive(request, store.manifest())
     report.spans = found.missing
     if not request.dry_run:
-        _Run(session, request, store, report, tell).carry_out(found)
+        try:
+            _Run(session, request, store, report, tell).carry_out(found)
+        except (KeyboardInterrupt, InterruptedWorkError) as stopped:
+            raise _interrupted(request, report, stopped) from stopped
     report.total_rows = store.manifest().rows
     report.seconds = time.monotonic() - began
     return report
 
 
+def _interrupted(request: ArchiveRequest, report: ArchiveReport, stopped: BaseException) -> InterruptedWorkError:
+    """Where the messages are now, and the command that goes on."""
+    added = f"Interrupted. {report.archive} has {report.rows:,} more messages from this run"
+    if not request.take:
+        where = "all of them are still in their queues as well."
+    elif report.rows or report.settled:
+        where = (
+            f"at least {report.settled:,} archived messages were removed from their queues, others may be in both "
+            "places. Nothing was removed that the archive does not have."
+        )
+    else:
+        where = "nothing was removed from the queues."
+    command = f"sbpair pipeline archive {request.pair.name} --archive {request.into}{' --take' if request.take else ''}"
+    error = InterruptedWorkError(f"{added}; {where}", hint=f"To go on: {command}")
+    if isinstance(stopped, InterruptedWorkError):
+        error.exit_name = stopped.exit_name
+    return error
+
+
 def _new_run() -> str:
     return uuid.uuid4().hex[:12]
-
-
-def explain_archive(session: "Session", request: ArchiveRequest) -> str:
-    """What a run would cover, and how Spark would carry it out."""
-    store = open_store(session.spark, request.into)
-    plan = plan_archive(request, store.manifest())
-    planned = _Run(session, request, store, ArchiveReport(store.uri, "explained"), None)
-    return explained(planned.source(plan.missing).load())
 
 
 class _Run:
@@ -215,10 +229,10 @@ class _Run:
 
     def carry_out(self, plan: ArchivePlan) -> None:
         if self._request.take:
-            self._settle(plan.present, "Completing what an earlier run archived")
+            self._settle(plan.present, "Taking, earlier run")
             for part in _rounds(plan.missing, self._request.round_messages):
                 self._add(part)
-                self._settle(part, "Completing")
+                self._settle(part, "Taking")
         elif plan.missing:
             self._add(plan.missing)
         if self._request.compact:
@@ -243,29 +257,25 @@ class _Run:
     def _write(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         return self._by_executors(spans) if self._store.executors_write else self._by_spark(spans)
 
-    def source(self, spans: Sequence[Span]) -> "DataFrameReader":
-        """What is loaded to archive these spans."""
-        reader = self._session.spark.read
-        size = str(self._request.unit_messages)
-        if not self._store.executors_write:
-            return reader.format("sbpair-backlog").options(**self._common(spans), messagesPerPartition=size)
-        unit = {"unitMessages": size, "root": self._store.uri, "run": self._report.run}
-        return reader.format("sbpair-archive-unit").options(**self._common(spans), **unit)
-
     def _by_executors(self, spans: Sequence[Span]) -> list[ArchiveFile]:
-        source = self.source(spans)
-        rows = self._session.run(lambda: source.load().collect(), "Archiving", tell=self._tell)
-        self._report.retried += len({row["unit"] for row in rows if row["attempt"]})
-        kept = ArchiveFile.__dataclass_fields__
-        return [ArchiveFile(**{name: row[name] for name in kept}) for row in rows]
+        """As plain tasks over spans: nothing of a message goes through the JVM."""
+        work = Archiving(self._request.pair, Path(self._store.uri), self._report.run)
+        cut = pieces(spans, self._request.unit_messages)
+        tasks = self._session.spark.sparkContext.parallelize(cut, len(cut)).map(work.of)
+        done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
+        self._report.retried += sum(1 for one in done if one.attempt)
+        return [file for one in done for file in one.files]
 
-    def _common(self, spans: Sequence[Span]) -> dict[str, str]:
+    def _source(self, spans: Sequence[Span]) -> "DataFrameReader":
+        """What is loaded to archive these spans where only Spark can write."""
         config = {} if self._request.config is None else {"config": str(self._request.config)}
-        return {"pair": self._request.pair.name, "ranges": spans_to_json(spans), **config}
+        size = str(self._request.unit_messages)
+        options = {"pair": self._request.pair.name, "ranges": spans_to_json(spans), **config}
+        return self._session.spark.read.format("sbpair-backlog").options(**options, messagesPerPartition=size)
 
     def _by_spark(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         """For file systems that only Spark reaches: its own writer, one folder a run, then a look at what it wrote."""
-        source = self.source(spans)
+        source = self._source(spans)
         folder = f"data/run={self._report.run}-{uuid.uuid4().hex[:6]}"
         location = self._store.location(folder)
 
@@ -289,7 +299,7 @@ class _Run:
             .groupBy("file", "pair", "queue", "dead_letter")
         )
         facts = by_file.agg(*_file_facts())
-        for row in self._session.run(lambda: facts.collect(), "Looking at what was written", tell=self._tell):
+        for row in self._session.run(lambda: facts.collect(), "Checking files", tell=self._tell):
             name = row["file"].rsplit("/", 1)[1]
             path = next(one for one in written if one.endswith("/" + name))
             yield ArchiveFile(
@@ -308,19 +318,29 @@ class _Run:
 
     def _settle(self, spans: Sequence[Span], label: str) -> None:
         """Complete in the queues what committed files hold of these spans."""
-        frame = self._to_be_settled(spans)
-        if frame is None:
+        tasks = self._to_be_settled(spans)
+        if tasks is None:
             return
-        with tempfile.TemporaryDirectory(prefix="sbpair-settle-") as folder:
-            report = Path(folder) / "report.json"
-            options = {key: value for key, value in self._common(()).items() if key != "ranges"}
-            tasks = len({(one.queue, one.dead_letter) for one in spans})
-            placed = frame.repartition(tasks, "queue", "dead_letter")
-            writer = placed.write.format("sbpair-settle").mode("append").options(**options, report=str(report))
-            self._session.run(lambda: writer.save(), label, tell=self._tell)
-            self._count(read_report(report))
+        total = Settled()
+        for one in self._session.run(tasks.collect, label, tell=self._tell):
+            total.add(one)
+        self._count(total)
+        if not total.left:
+            self._remember_taken(spans)
 
-    def _to_be_settled(self, spans: Sequence[Span]) -> "DataFrame | None":
+    def _remember_taken(self, spans: Sequence[Span]) -> None:
+        """A replay need not look for these in the queues."""
+        pair = self._request.pair.name
+        known = [one.span for commit in self._store.manifest().commits for one in commit.taken if one.pair == pair]
+        covered = [one.span for one in self._store.manifest().covered if one.pair == pair]
+        archived = (part for span in spans for part in overlaps(span, covered))
+        new = [part for span in merged(archived) for part in uncovered(span, known)]
+        if new:
+            taken = tuple(Covered(pair, one.queue, one.dead_letter, one.first, one.last) for one in new)
+            append(self._store, Commit(time.time(), self._report.run, taken=taken))
+
+    def _to_be_settled(self, spans: Sequence[Span]) -> "RDD[Settled] | None":
+        """A task for each place; None if the archive holds nothing of these spans."""
         manifest = self._store.manifest()
         with Connection.to(self._request.pair, "secondary") as connection:
             covers = valid_covers(connection, self._request.pair.name, spans, manifest)
@@ -338,19 +358,43 @@ class _Run:
         }
         if not chosen:
             return None
+        work = Completing(self._request.pair)
+        if not self._store.executors_write:
+            return self._settled_by_rows(work, list(chosen.values()), spans)
+        places: dict[tuple[str, bool], Archived] = {}
+        for place in dict.fromkeys((one.queue, one.dead_letter) for one in spans):
+            of_place = [one for one in spans if (one.queue, one.dead_letter) == place]
+            files = [one for one in chosen.values() if (one.queue.lower(), one.dead_letter) == _folded(place)]
+            places[place] = Archived(
+                place,
+                tuple(str(Path(self._store.uri) / one.path) for one in files),
+                tuple((one.first, one.last) for one in of_place),
+            )
+        context = self._session.spark.sparkContext
+        return context.parallelize(list(places.values()), len(places)).map(work.of)
+
+    def _settled_by_rows(self, work: Completing, files: Sequence[ArchiveFile], spans: Sequence[Span]) -> "RDD[Settled]":
+        """Where only Spark can read the archive: whole places in one task each."""
         where = " OR ".join(
             f"(queue = {_quoted(one.queue)} AND dead_letter = {str(one.dead_letter).lower()} "
             f"AND sequence_number BETWEEN {one.first} AND {one.last})"
             for one in spans
         )
-        frame = read_files(self._session.spark, self._store, list(chosen.values())).where(where)
-        return frame.select("queue", "dead_letter", "sequence_number", "digest", "state")
+        places = len({(one.queue, one.dead_letter) for one in spans})
+        frame = read_files(self._session.spark, self._store, files).where(where)
+        rows = frame.select("queue", "dead_letter", "sequence_number", "digest")
+        return rows.repartition(places, "queue", "dead_letter").rdd.mapPartitions(work.of_rows)
 
     def _count(self, settled: Settled) -> None:
         self._report.settled += settled.completed
         self._report.gone += settled.gone
         for reason, count in settled.left.items():
             self._report.left[reason] = self._report.left.get(reason, 0) + count
+
+
+def _folded(place: tuple[str, bool]) -> tuple[str, bool]:
+    """Names of entities are compared without case."""
+    return place[0].lower(), place[1]
 
 
 def _holds(file: ArchiveFile, pair: str, span: Span) -> bool:

@@ -16,7 +16,7 @@ from sbpair.pipeline.schemas import arrow_schema, message_schema
 from sbpair.pipeline.units import ROW_GROUP_ROWS, file_metadata, folder_of
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.session import Session
+    from sbpair.pipeline.spark.session import Session
 
 SMALL_BYTES = 16 * 1024 * 1024
 TARGET_BYTES = 128 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""The data source `sbpair-backlog`, and the pipeline's internal sources beside it.
+"""The data source `sbpair-backlog`.
 
     sbpair.pipeline.register(spark)
     backlog = spark.read.format("sbpair-backlog").option("pair", "orders").option("queues", "0,3").load()
@@ -15,10 +15,8 @@ from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.reader import BacklogReader
-from sbpair.pipeline.schemas import UNIT_COLUMNS, message_schema, struct
-from sbpair.pipeline.settling import SettleOptions, SettleWriter
+from sbpair.pipeline.schemas import message_schema
 from sbpair.pipeline.source_options import ReadOptions
-from sbpair.pipeline.units import UnitOptions, UnitReader
 from sbpair.pipeline.writer import ReplayWriter, WriteOptions
 
 if TYPE_CHECKING:
@@ -44,34 +42,6 @@ class BacklogDataSource(DataSource):
             return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite), schema.names)
 
 
-class UnitDataSource(DataSource):
-    """Browses spans and writes them to Parquet where the task runs; its rows tell of the files."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "sbpair-archive-unit"
-
-    def schema(self) -> StructType:
-        return struct(UNIT_COLUMNS)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        with marking_errors():
-            return UnitReader(UnitOptions.parse(self.options))
-
-
-class SettleDataSource(DataSource):
-    """Completes messages that an archive has, in their queues."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "sbpair-settle"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        with marking_errors():
-            return SettleWriter(SettleOptions.parse(self.options))
-
-
 def register(spark: "SparkSession") -> None:
-    """Make the sources known to a session."""
-    for source in (BacklogDataSource, UnitDataSource, SettleDataSource):
-        spark.dataSource.register(source)
+    """Make the source known to a session."""
+    spark.dataSource.register(BacklogDataSource)

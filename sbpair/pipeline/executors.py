@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from sbpair.concurrency import end
 from sbpair.core.errors import Category, ConnectionLostError, SendIncompleteError, ServiceError
 from sbpair.core.message import Received
 from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
 from sbpair.pipeline.spans import Span
-from sbpair.tasks import end
 
 if TYPE_CHECKING:
     from sbpair.core.pairing import Pair

@@ -1,4 +1,4 @@
-"""Takes the JSON Lines file that `sbpair drain --to archive:DIR` writes into a Parquet archive.
+"""Takes the JSON Lines file that `sbpair drain --archive DIR` writes into a Parquet archive.
 
 One process wrote it, so one process reads it. A file is taken in once: the commit bears a
 digest of it.
@@ -14,17 +14,15 @@ from typing import Any
 
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
-from sbpair.core.plain import from_plain
+from sbpair.core.serialization import from_plain
 from sbpair.pipeline.errors import ArchiveError
-from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, append
+from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, Manifest, append
 from sbpair.pipeline.rows import message_row, split_source
-from sbpair.pipeline.schemas import UNIT_COLUMNS
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.pipeline.units import UnitFiles
 
 _MOST_LINE_BYTES = 256 * 1024 * 1024
 """Of a line with a message of 100 MB, the largest there is, in base64."""
-_FACTS = [name for name, _ in UNIT_COLUMNS if name not in ("unit", "attempt")]
 
 
 def import_drained(store: LocalStore, pair: str, file: Path) -> list[ArchiveFile]:
@@ -44,12 +42,13 @@ def import_drained(store: LocalStore, pair: str, file: Path) -> list[ArchiveFile
             span = Span(queue, dead_letter, 0, LAST_SEQUENCE_NUMBER)
             by_source[received.source] = UnitFiles(store.root, run, pair, span)
         by_source[received.source].add([message_row(pair, received)])
-    added = []
+    added: list[ArchiveFile] = []
     for files in by_source.values():
         with files:
             pass
-        added += [ArchiveFile(**dict(zip(_FACTS, facts, strict=True))) for facts in files.written]
-    append(store, Commit(time.time(), run, added=tuple(added)), still_valid=_once(run))
+        added += files.written
+    taken = tuple(Covered(one.pair, one.queue, one.dead_letter, one.first, one.last) for one in added)
+    append(store, Commit(time.time(), run, added=tuple(added), taken=taken), still_valid=_once(run))
     return added
 
 

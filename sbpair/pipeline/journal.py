@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sbpair.core.errors import UsageError
-from sbpair.core.plain import from_plain
-from sbpair.files import AppendedFile, claim, is_claimed
+from sbpair.core.serialization import from_plain
+from sbpair.files import AppendedFile, claim, is_claimed, make_private_folder, open_private
 from sbpair.pipeline.errors import ReplayError
 from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.rows import to_batch
@@ -82,7 +82,7 @@ class Journal:
         self._run = run
         self._only_run = only_run
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             self._file = AppendedFile(self.path, "xb")
         except OSError as error:
             raise ReplayError(f"Cannot write the ledger {self.path}: {error}.") from error
@@ -179,8 +179,8 @@ def the_only_attempt(folder: Path, run: str, partition: int) -> Iterator[None]:
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a+b")
+        make_private_folder(path.parent)
+        return open_private(path, "a+b")
     except OSError as error:
         raise ReplayError(f"Cannot write the ledger {path.parent}: {error}.") from error
 

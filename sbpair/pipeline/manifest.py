@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sbpair.core.errors import UsageError
-from sbpair.core.plain import from_plain
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
+from sbpair.core.serialization import from_plain
+from sbpair.files import make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.schemas import SCHEMA_VERSION
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import Span, merged, uncovered
 
 FORMAT_VERSION = 1
 COMMITS = "_commits"
@@ -69,6 +70,8 @@ class Commit:
     added: tuple[ArchiveFile, ...] = ()
     removed: tuple[str, ...] = ()
     covered: tuple[Covered, ...] = ()
+    taken: tuple[Covered, ...] = ()
+    """Numbers whose archived messages were removed from their queues: only the archive has them."""
     number: int = 0
     versions: dict[str, int] = field(default_factory=lambda: {"format": FORMAT_VERSION, "schema": SCHEMA_VERSION})
 
@@ -93,6 +96,7 @@ class Commit:
                 added=tuple(_file(one) for one in read["added"]),
                 removed=tuple(_inside(one) for one in read["removed"]),
                 covered=tuple(from_plain(Covered, one, "covered") for one in read["covered"]),
+                taken=tuple(from_plain(Covered, one, "taken") for one in read.get("taken", ())),
                 number=number,
                 versions=versions,
             )
@@ -141,6 +145,22 @@ class Manifest:
     @property
     def rows(self) -> int:
         return sum(one.rows for one in self.files)
+
+    def perhaps_queued(self, pair: str) -> list[Span]:
+        """The stretches of a pair's files that are not known to have been taken out of their queues."""
+        return merged(part for one in self.files if one.pair == pair for part in self._not_taken(one))
+
+    def _not_taken(self, file: ArchiveFile) -> list[Span]:
+        """A taking says nothing of messages that came later: a queue that is made again counts from 1 again."""
+        newest = file.last_enqueued_ms
+        taken = (
+            one.span
+            for commit in self.commits
+            if newest is not None and newest <= commit.at * 1000
+            for one in commit.taken
+            if one.pair == file.pair
+        )
+        return uncovered(Span(file.queue, file.dead_letter, file.first, file.last), taken)
 
 
 class Store(Protocol):
@@ -209,9 +229,9 @@ class LocalStore:
         folder = self.root / COMMITS
         temporary = folder / f".{_name(commit.number)}.{os.getpid()}-{os.urandom(4).hex()}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             try:
-                with temporary.open("xb") as file:
+                with open_private(temporary, "xb") as file:
                     file.write(commit.to_json().encode())
                     file.flush()
                     os.fsync(file.fileno())

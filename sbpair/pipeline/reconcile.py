@@ -1,8 +1,14 @@
 """`pipeline reconcile`: every archived message has exactly one outcome in the ledgers given, or is listed.
 
-    lost      no ledger says what became of it (or only that its destination refused it)
-    altered   a ledger or a second archive knows it with another id or content
-    doubled   it has more than one final outcome: it was sent twice
+    unaccounted   no ledger says what became of it (or only that its destination refused it)
+    waiting       the same, and it lies in its backlog queue (or that queue's dead-letter queue): it was not drained yet
+    arrived       the same, and a message with its id lies at its destination
+    lost          the same, the archive says that it was taken out of its queue, and it is in none of these places
+    altered       a ledger or a second archive knows it with another id or content
+    doubled       it has more than one final outcome: it was sent twice
+
+Waiting, arrived and lost are only said when a pair is given, whose queues are then looked into. A destination that
+cannot be browsed (a topic, a missing right) leaves its messages unaccounted.
 
 Beside these: messages that were sent with an unacknowledged first try (`perhaps_doubled`; they carry the same message
 id) and ledger lines of messages that no given archive has (`not_archived`). Neither is a finding.
@@ -10,20 +16,26 @@ id) and ledger lines of messages that no given archive has (`not_archived`). Nei
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.names import is_destination
 from sbpair.pipeline.archive import open_store, read_files
+from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, read_ledgers
-from sbpair.pipeline.manifest import check_archive
-from sbpair.pipeline.replay import ENQUEUED_MS
+from sbpair.pipeline.manifest import Manifest, check_archive
+from sbpair.pipeline.reader import find_spans
+from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
+from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sbpair.pipeline.session import Session
+    from sbpair.pipeline.spark.session import Session
 
 FINAL_OUTCOMES = ("forwarded", "dead-lettered", "ping", "duplicate")
-FINDINGS = ("lost", "altered", "doubled")
+FINDINGS = ("lost", "unaccounted", "waiting", "altered", "doubled")
 LISTED = 1_000
 
 
@@ -36,6 +48,8 @@ class ReconcileReport:
     outcomes: dict[str, int]
     perhaps_doubled: int
     not_archived: int
+    not_looked_at: dict[str, str]
+    """Places that could not be looked into, and why."""
     listed: tuple[dict[str, Any], ...]
 
     @property
@@ -54,7 +68,7 @@ def verdicts(archived: "DataFrame", outcomes: "DataFrame") -> "DataFrame":
     finals = F.coalesce("finals", F.lit(0))
     verdict = (
         F.when(~F.coalesce("in_archive", F.lit(False)), "not archived")
-        .when((finals == 0), "lost")
+        .when((finals == 0), "unaccounted")
         .when(_altered(), "altered")
         .when(finals > 1, "doubled")
         .otherwise("ok")
@@ -122,10 +136,12 @@ def reconcile(
     archives: Sequence[str],
     ledgers: Sequence[str],
     *,
+    look: PairByName | None = None,
+    config: Path | None = None,
     tell: Callable[[Any], None] | None = None,
     listed: int = LISTED,
 ) -> ReconcileReport:
-    """Hold archives against ledgers.
+    """Hold archives against ledgers. `look`: the pair whose queues are searched for what no ledger knows.
 
     Raises:
         UsageError: one of them is not there or not what it is said to be.
@@ -134,9 +150,15 @@ def reconcile(
 
     spark = session.spark
 
+    not_looked_at: dict[str, str] = {}
+
     def work() -> ReconcileReport:
         frame = every_copy(session, archives)
-        judged = verdicts(frame, read_ledgers(spark, ledgers)).cache()
+        judged = verdicts(frame, read_ledgers(spark, ledgers))
+        if look is not None:
+            manifests = [open_store(spark, uri).manifest() for uri in archives]
+            judged = searched(spark, judged, look, config, manifests, not_looked_at)
+        judged = judged.cache()
         try:
             groups = judged.groupBy("verdict", "outcome").agg(
                 F.count("*").alias("messages"), F.sum((F.col("attempts") > 1).cast("int")).alias("resent")
@@ -145,9 +167,95 @@ def reconcile(
             found = judged.where(F.col("verdict").isin(*FINDINGS)).orderBy(*LEDGER_KEY).limit(listed).collect()
         finally:
             judged.unpersist()
-        return _report(rows, found)
+        return _report(rows, found, not_looked_at)
 
     return session.run(work, "Reconciling", tell=tell)
+
+
+def searched(
+    spark: "SparkSession",
+    judged: "DataFrame",
+    pair: PairByName,
+    config: Path | None,
+    manifests: Sequence[Manifest],
+    not_looked_at: dict[str, str],
+) -> "DataFrame":
+    """With the verdicts on the pair's unaccounted messages that a look into backlog queues and destinations allows."""
+    from pyspark.sql import functions as F
+
+    here = (F.col("verdict") == "unaccounted") & (F.col("pair") == pair.name)
+    open_ones = judged.where(here)
+    destinations = [row["destination"] for row in open_ones.select("destination").distinct().collect()]
+    if not destinations:
+        return judged
+    there = _in_backlog(spark, pair, config, manifests)
+    numbers = there.select(*LEDGER_KEY).distinct().withColumn("same_place", F.lit(True))
+    ids = there.where("message_id is not null").select("queue", "message_id").distinct()
+    arrived, blind = _at_destinations(spark, pair, destinations, not_looked_at)
+    taken = spark.createDataFrame(_taken(pair, manifests), "t_queue string, t_dead boolean, t_first long, t_last long")
+    in_taken = (
+        (F.lower("queue") == F.col("t_queue"))
+        & (F.col("dead_letter") == F.col("t_dead"))
+        & F.col("sequence_number").between(F.col("t_first"), F.col("t_last"))
+    )
+    known = (
+        open_ones.join(numbers, list(LEDGER_KEY), "left")
+        .join(ids.withColumn("same_id", F.lit(True)), ["queue", "message_id"], "left")
+        .join(arrived.withColumn("at_destination", F.lit(True)), ["destination", "message_id"], "left")
+        .join(taken.dropDuplicates(), in_taken, "left")
+    )
+    seen = ~F.coalesce(F.col("destination").isin(blind) | F.col("destination").isNull(), F.lit(True))
+    verdict = (
+        F.when(F.coalesce("same_place", "same_id", F.lit(False)), "waiting")
+        .when(F.coalesce("at_destination", F.lit(False)), "arrived")
+        .when(F.col("t_queue").isNotNull() & seen, "lost")
+        .otherwise("unaccounted")
+    )
+    found = known.withColumn("verdict", verdict).select(*judged.columns)
+    return judged.where(~F.coalesce(here, F.lit(False))).unionByName(found)
+
+
+def _in_backlog(
+    spark: "SparkSession", pair: PairByName, config: Path | None, manifests: Sequence[Manifest]
+) -> "DataFrame":
+    """What lies in the queues that the archives are of, dead letters included."""
+    queues = {one.queue for manifest in manifests for one in manifest.files if one.pair == pair.name}
+    with Connection.to(pair, "secondary") as connection:
+        spans = find_spans(connection, [(queue, dead) for queue in sorted(queues) for dead in (False, True)])
+    return messages_in(spark, pair.name, config, spans)
+
+
+def _at_destinations(
+    spark: "SparkSession", pair: PairByName, destinations: Sequence[str | None], not_looked_at: dict[str, str]
+) -> "tuple[DataFrame, list[str]]":
+    """Ids of the messages that lie at these destinations now, and the destinations that could not be browsed."""
+    rows: list[tuple[str, str]] = []
+    blind: list[str] = []
+    with Connection.to(pair, "primary") as connection:
+        for destination in destinations:
+            if destination is None:
+                continue
+            try:
+                if not is_destination(destination.strip("/")):
+                    raise UsageError("not the path of a queue")
+                whole = Span(destination, False, 1, LAST_SEQUENCE_NUMBER)
+                pages = connection.browse(whole)
+                rows += [(destination, one.message_id) for page in pages for one in page if one.message_id is not None]
+            except (ServiceError, UsageError) as error:
+                blind.append(destination)
+                not_looked_at[destination] = error.message
+    frame = spark.createDataFrame(rows, "destination string, message_id string").distinct()
+    return frame, blind
+
+
+def _taken(pair: PairByName, manifests: Sequence[Manifest]) -> list[tuple[str, bool, int, int]]:
+    return [
+        (one.queue.lower(), one.dead_letter, one.first, one.last)
+        for manifest in manifests
+        for commit in manifest.commits
+        for one in commit.taken
+        if one.pair == pair.name
+    ]
 
 
 def every_copy(session: "Session", archives: Sequence[str]) -> "DataFrame":
@@ -161,13 +269,14 @@ def every_copy(session: "Session", archives: Sequence[str]) -> "DataFrame":
     return frame
 
 
-def _report(rows: Sequence[Any], found: Sequence[Any]) -> ReconcileReport:
+def _report(rows: Sequence[Any], found: Sequence[Any], not_looked_at: dict[str, str]) -> ReconcileReport:
     counts: dict[str, int] = {}
     outcomes: dict[str, int] = {}
     for row in rows:
         counts[row["verdict"]] = counts.get(row["verdict"], 0) + row["messages"]
-        if row["verdict"] == "ok":
-            outcomes[row["outcome"]] = outcomes.get(row["outcome"], 0) + row["messages"]
+        if row["verdict"] in ("ok", "arrived"):
+            name = row["outcome"] or "arrived"
+            outcomes[name] = outcomes.get(name, 0) + row["messages"]
     not_archived = counts.pop("not archived", 0)
     return ReconcileReport(
         messages=sum(counts.values()),
@@ -175,13 +284,17 @@ def _report(rows: Sequence[Any], found: Sequence[Any]) -> ReconcileReport:
         outcomes=outcomes,
         perhaps_doubled=sum(row["resent"] or 0 for row in rows if row["verdict"] == "ok"),
         not_archived=not_archived,
+        not_looked_at=not_looked_at,
         listed=tuple(_listed(row) for row in found),
     )
 
 
 def _listed(row: Any) -> dict[str, Any]:
+    unknown = f"refused: {row['refused']}" if row["refused"] else "no ledger knows it"
     why = {
-        "lost": f"refused: {row['refused']}" if row["refused"] else "no ledger knows it",
+        "lost": f"{unknown}; taken, and neither in its queue nor at its destination",
+        "unaccounted": unknown,
+        "waiting": f"{unknown}; still in the backlog",
         "altered": "another id, session or content than in the archive",
         "doubled": f"{row['finals']} final outcomes",
     }[row["verdict"]]

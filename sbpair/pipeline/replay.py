@@ -16,20 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbpair.core.errors import UsageError
+from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
-from sbpair.pipeline.archive import read_archives
+from sbpair.pipeline.archive import open_store, read_archives
 from sbpair.pipeline.executors import PairByName
-from sbpair.pipeline.journal import FOLDED, the_only_run
-from sbpair.pipeline.ledgers import LEDGER_KEY, fold, has_lines, replay_ledger
+from sbpair.pipeline.journal import FOLDED, FORWARDED, PING, REFUSED, the_only_run
+from sbpair.pipeline.ledgers import LEDGER_KEY, fold, has_lines, read_ledgers
 from sbpair.pipeline.paths import spark_path
+from sbpair.pipeline.waiting import ENQUEUED_MS, looked, refusal, spans_in_queues, still_waiting
 from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sbpair.pipeline.session import Session
+    from sbpair.pipeline.spark.session import Session
 
-DONE_OUTCOMES = ("forwarded", "ping", "duplicate")
+DONE_OUTCOMES = ("forwarded", "already-forwarded", "dead-lettered", "ping", "duplicate")
 """Ledger outcomes after which a message is not sent again."""
 LOOSE_NUMBERS = 100
 """Messages without session: so many numbers of a queue stay together, few enough for tasks of about the same size."""
@@ -54,6 +56,11 @@ class ReplayRequest:
     config: Path | None
     archives: tuple[str, ...]
     ledger: Path
+    """Folder of this replay's own ledger."""
+    drained: tuple[Path, ...] = ()
+    """Ledgers of drains and syphons: what they have brought back is not sent again."""
+    although_in_queues: bool = False
+    """Also send messages that still lie in the backlog queues, or of which that cannot be seen."""
     where: str | None = None
     rate: float | None = None
     """Messages a second, of all tasks together."""
@@ -74,6 +81,8 @@ class ReplayReport:
     already_done: int = 0
     """In the ledger from earlier runs."""
     duplicates: int = 0
+    waiting: int | None = 0
+    """Of those to be sent: still in their backlog queues. None: nobody looked."""
     outcomes: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
     per_destination: dict[str, int] = field(default_factory=dict)
@@ -109,7 +118,7 @@ def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
     wanted = matched
     if request.dedupe is Dedupe.CONTENT:
         wanted, duplicates = without_copies(matched)
-    todo = not_done(spark, wanted, request.ledger)
+    todo = not_done(spark, wanted, request.ledger, request.drained)
     tasks = request.tasks or max(1, spark.sparkContext.defaultParallelism)
     return Prepared(matched, duplicates, todo, in_order(todo, tasks), tasks)
 
@@ -147,18 +156,17 @@ def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
     return ranked.where(~is_copy).drop("copy"), ranked.where(is_copy).drop("copy")
 
 
-def not_done(spark: "SparkSession", frame: "DataFrame", ledger: Path) -> "DataFrame":
-    """The rows that the ledger does not have as done."""
-    if not has_lines(ledger):
+def not_done(spark: "SparkSession", frame: "DataFrame", ledger: Path, drained: "tuple[Path, ...]" = ()) -> "DataFrame":
+    """The rows that no ledger has as done."""
+    known = [*([ledger] if has_lines(ledger) else []), *drained]
+    if not known:
         return frame
     from pyspark.sql import functions as F
 
-    done = replay_ledger(spark, ledger).where(F.col("outcome").isin(*DONE_OUTCOMES)).select(*LEDGER_KEY).distinct()
+    lines = read_ledgers(spark, [str(one) for one in known])
+    done = lines.where(F.col("outcome").isin(*DONE_OUTCOMES)).select(*LEDGER_KEY).distinct()
     keyed = frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
     return keyed.join(done, list(LEDGER_KEY), "left_anti").select(*frame.columns)
-
-
-ENQUEUED_MS = "coalesce(unix_millis(enqueued_at), -1L)"
 
 
 def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
@@ -184,6 +192,7 @@ def replay(session: "Session", request: ReplayRequest, *, tell: Callable[[Any], 
     with nullcontext() if request.dry_run else the_only_run(request.ledger, report.run):
         prepared = prepare(session.spark, request)
         _count(session, prepared, report, tell)
+        _look(session, request, prepared, report, tell)
         if not request.dry_run and report.matched > report.already_done:
             _send(session, request, prepared, report, tell)
     report.seconds = time.monotonic() - began
@@ -202,11 +211,43 @@ def _count(session: "Session", prepared: Prepared, report: ReplayReport, tell: C
     todo = sum(row["count"] for row in groups)
     report.already_done = report.matched - report.duplicates - todo
     for row in groups:
-        kind = "ping" if row["is_ping"] else "unreadable" if row["destination"] is None else "forwarded"
+        kind = _expected_outcome(row["is_ping"], row["destination"])
         report.outcomes[kind] = report.outcomes.get(kind, 0) + row["count"]
-        if kind == "forwarded":
+        if kind == FORWARDED:
             place = row["destination"]
             report.per_destination[place] = report.per_destination.get(place, 0) + row["count"]
+
+
+def _look(
+    session: "Session",
+    request: ReplayRequest,
+    prepared: Prepared,
+    report: ReplayReport,
+    tell: Callable[[Any], None] | None,
+) -> None:
+    """Refuse what a drain would send again. A dry run says what the real one will meet."""
+    todo = report.matched - report.already_done - report.duplicates
+    if request.although_in_queues:
+        report.waiting = None
+        return
+    if not todo:
+        return
+    manifests = [open_store(session.spark, one).manifest() for one in request.archives]
+    spans = looked(lambda: spans_in_queues(request.pair, manifests))
+    if spans:
+        there = still_waiting(session.spark, prepared.todo, request.pair, request.config, spans)
+        report.waiting = session.run(there.count, "Looking in queues", tell=tell)
+    if report.waiting and not request.dry_run:
+        raise refusal(report.waiting, todo, request.pair.name, request.archives)
+
+
+def _expected_outcome(is_ping: bool, destination: str | None) -> str:
+    """What the writer will make of rows like this one, as far as their columns tell."""
+    if is_ping:
+        return PING
+    if destination is None:
+        return "unreadable"
+    return FORWARDED if is_destination(destination.strip("/")) else REFUSED
 
 
 def _send(
@@ -237,8 +278,8 @@ def _send(
     if report.duplicates and prepared.duplicates is not None:
         copies = _as_outcomes(prepared.duplicates, "duplicate", report.run)
         target = spark_path(request.ledger / FOLDED / f"{report.run}-duplicates")
-        session.run(lambda: copies.coalesce(1).write.parquet(target), "Recording the copies", tell=tell)
-    session.run(lambda: fold(session.spark, request.ledger.absolute(), report.run), "Folding the ledger", tell=tell)
+        session.run(lambda: copies.coalesce(1).write.parquet(target), "Recording copies", tell=tell)
+    session.run(lambda: fold(session.spark, request.ledger.absolute(), report.run), "Folding ledger", tell=tell)
 
 
 def _as_outcomes(frame: "DataFrame", outcome: str, run: str) -> "DataFrame":

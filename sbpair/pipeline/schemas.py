@@ -52,23 +52,6 @@ MESSAGE_COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
 KEY_COLUMNS: Final = ("queue", "dead_letter", "sequence_number", "enqueued_at")
 """What tells one stored message from every other (a queue deleted and made again counts from 1 again)."""
 
-UNIT_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
-    ("unit", "int"),
-    ("path", "string"),
-    ("pair", "string"),
-    ("queue", "string"),
-    ("dead_letter", "boolean"),
-    ("date", "string"),
-    ("rows", "bigint"),
-    ("bytes", "bigint"),
-    ("first", "bigint"),
-    ("last", "bigint"),
-    ("first_enqueued_ms", "bigint"),
-    ("last_enqueued_ms", "bigint"),
-    ("attempt", "int"),
-)
-"""What a task that archives gives back: one row per file it has written."""
-
 OUTCOME_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("queue", "string"),
     ("dead_letter", "boolean"),
@@ -86,11 +69,6 @@ OUTCOME_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
 )
 """One line of any ledger: what became of a message, and which ledger says so. `digest` is null where the ledger keeps
 none (a drain's)."""
-
-
-def ddl(columns: tuple[tuple[str, ...], ...]) -> str:
-    """The columns as Spark SQL writes a schema."""
-    return ", ".join(f"`{name}` {kind}" for name, kind, *_ in columns)
 
 
 def message_schema() -> "StructType":

@@ -7,26 +7,17 @@ those that are there and do not come are locked or deferred, and are reported wh
 """
 
 import asyncio
-import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sbpair.core.errors import EntityNotFoundError, LockLostError, ServiceError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, PairByName, patiently
 from sbpair.pipeline.rows import content_digest
-from sbpair.pipeline.source_options import known_options
 from sbpair.pipeline.spans import Span
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 RECEIVE_MESSAGES = 250
 RECEIVE_WAIT_SECONDS = 1.0
@@ -37,26 +28,6 @@ NOT_ARCHIVED_AHEAD = "too many messages in front that are not in the archive"
 LOCKED = "locked elsewhere"
 CHANGED = "not the message that was archived"
 _NOT_WANTED = b"not wanted"
-
-
-@dataclass(frozen=True, slots=True)
-class SettleOptions:
-    """`report`: a file on the driver into which the sum of all tasks is written."""
-
-    pair: str
-    config: Path | None
-    report: Path
-    patience_seconds: float
-
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "SettleOptions":
-        options = known_options(given, ("pair", "config", "report", "patienceSeconds"))
-        return cls(
-            pair=options["pair"],
-            config=Path(options["config"]) if options.get("config") else None,
-            report=Path(options["report"]),
-            patience_seconds=float(options.get("patienceSeconds", LOCK_PATIENCE_SECONDS)),
-        )
 
 
 @dataclass(slots=True)
@@ -73,50 +44,62 @@ class Settled:
         self.left = dict(Counter(self.left) + Counter(other.left))
 
 
-@dataclass
-class SettleMessage(WriterCommitMessage):
-    settled: Settled
+Place = tuple[str, bool]
+"""Queue, and whether its dead-letter sub-queue is meant."""
 
 
-class SettleWriter(DataSourceArrowWriter):
-    """Rows of (queue, dead_letter, sequence_number, digest, state), whole queues per task."""
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What an archive has of one place: its files, and the numbers that are to be completed (first, last)."""
 
-    def __init__(self, options: SettleOptions) -> None:
+    place: Place
+    files: tuple[str, ...]
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completing:
+    """What every task of a taking knows."""
+
+    pair: PairByName
+    patience_seconds: float = LOCK_PATIENCE_SECONDS
+
+    def of(self, archived: Archived) -> Settled:
+        """Complete in one place what the archive's files have, in a task of Spark.
+
+        Raises:
+            TaskError: with one of our errors in its text.
+        """
         with marking_errors():
-            self.options = options
-            self.pair = PairByName.load(options.pair, options.config)
+            return self._complete(archived.place, _digests_in(archived))
 
-    def write(self, iterator: Iterator["pa.RecordBatch"]) -> SettleMessage:
-        total = Settled()
-        wanted = _by_source(iterator)
-        with marking_errors(), Connection.to(self.pair, "secondary") as connection:
-            for (queue, dead_letter), digests in wanted.items():
-                one = Settling(connection, queue, dead_letter, digests, self.options.patience_seconds)
-                total.add(connection.run(one.carry_out()))
-        return SettleMessage(total)
+    def of_rows(self, rows: Iterable[tuple[str, bool, int, bytes | None]]) -> Iterator[Settled]:
+        """The same for rows (queue, dead letter, number, digest) of whole places; as `of`."""
+        wanted: dict[Place, dict[int, bytes | None]] = {}
+        for queue, dead_letter, number, digest in rows:
+            wanted.setdefault((queue, dead_letter), {})[number] = None if digest is None else bytes(digest)
+        with marking_errors():
+            for place, digests in wanted.items():
+                yield self._complete(place, digests)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        total = Settled()
-        for message in messages:
-            if isinstance(message, SettleMessage):
-                total.add(message.settled)
-        self.options.report.write_text(json.dumps(asdict(total)), encoding="utf-8")
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing to undo: what is completed is in the archive."""
+    def _complete(self, place: Place, digests: dict[int, bytes | None]) -> Settled:
+        if not digests:
+            return Settled()
+        with Connection.to(self.pair, "secondary") as connection:
+            return connection.run(Settling(connection, *place, digests, self.patience_seconds).carry_out())
 
 
-def read_report(path: Path) -> Settled:
-    """What `SettleWriter.commit` wrote."""
-    return Settled(**json.loads(path.read_text(encoding="utf-8")))
+def _digests_in(archived: Archived) -> dict[int, bytes | None]:
+    import pyarrow.parquet as pq
 
-
-def _by_source(batches: Iterator["pa.RecordBatch"]) -> dict[tuple[str, bool], dict[int, bytes | None]]:
-    found: dict[tuple[str, bool], dict[int, bytes | None]] = {}
-    for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in ("queue", "dead_letter", "sequence_number", "digest"))
-        for queue, dead_letter, number, digest in zip(*columns, strict=True):
-            found.setdefault((queue, dead_letter), {})[number] = digest
+    found: dict[int, bytes | None] = {}
+    for path in archived.files:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=["sequence_number", "digest"]):
+                numbers, digests = (batch.column(name).to_pylist() for name in ("sequence_number", "digest"))
+                for number, digest in zip(numbers, digests, strict=True):
+                    if any(first <= number <= last for first, last in archived.ranges):
+                        found[number] = digest
     return found
 
 

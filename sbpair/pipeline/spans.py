@@ -60,6 +60,15 @@ def uncovered(wanted: Span, covered: Iterable[Span]) -> list[Span]:
     return missing
 
 
+def overlaps(wanted: Span, covered: Iterable[Span]) -> list[Span]:
+    """What of `wanted` spans of `covered` have."""
+    return [
+        replace(wanted, first=max(wanted.first, one.first), last=min(wanted.last, one.last))
+        for one in covered
+        if one.same_place(wanted) and one.first <= wanted.last and wanted.first <= one.last
+    ]
+
+
 def merged(spans: Iterable[Span]) -> list[Span]:
     """The same numbers in as few spans as possible."""
     result: list[Span] = []

@@ -1,133 +1,169 @@
 """Audits over time: how backlogs grow and when they are full, which findings come and go.
 
-The history is what `sbpair audit --history DIR` appends: one line an audit and pair. A finding that flaps was there in
-one audit and gone in the next, several times over; an audit that could not run its check says nothing about it.
+The history is what `sbpair audit --history DIR` appends: one line an audit and pair, a few thousand lines after a year
+of hourly audits. A finding that flaps was there in one audit and gone in the next, several times over; an audit that
+could not run its check says nothing about it.
 """
 
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
 
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
+from sbpair.core.redact import quoted
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+Row = dict[str, Any]
 
-HISTORY_SCHEMA: Final = (
-    "taken_at string, pair string, findings map<string,bigint>, severities map<string,bigint>, skipped array<string>, "
-    "queues array<struct<queue: string, active: bigint, dead_letter: bigint, scheduled: bigint, size_bytes: bigint>>"
-)
 QUEUE_CAPACITY_BYTES: Final = DOCUMENTED_SETTINGS.max_size_in_megabytes * 1024 * 1024
-"""A backlog queue as the documents have it."""
-_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""Years 1 to 9999: Spark reads more of them than a date has."""
-_COUNTS = ("active", "dead_letter", "scheduled", "size_bytes")
+"""Size of a backlog queue ("Paired Namespaces: Implementation Details and Cost")."""
+_COUNTS: Final = ("active", "dead_letter", "scheduled", "size_bytes")
+_MOST_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
-def read_history(spark: "SparkSession", path: str, *, since: float | None = None) -> "DataFrame":
-    """One row an audit, `at` its time in epoch seconds; from `since` on.
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One line of a history. `at`: UTC epoch seconds."""
+
+    pair: str
+    at: float
+    findings: Mapping[str, int]
+    """Messages or queues concerned, by code of the finding."""
+    skipped: frozenset[str]
+    """Codes of the checks that could not run."""
+    queues: Mapping[str, Mapping[str, int]]
+    """Counts (`active`, `dead_letter`, `scheduled`, `size_bytes`) by queue."""
+
+
+def read_history(folder: Path, *, since: float | None = None) -> list[Audit]:
+    """The audits of a history folder in the order of their times, each once; from `since` (UTC epoch seconds) on.
 
     Raises:
         UsageError: no such folder, or a line that is not of a history.
     """
-    from pyspark.sql import functions as F
+    if not folder.exists():
+        raise UsageError(f"There is no {folder}.", hint="sbpair audit --history DIR writes a history.")
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
+    found = {(one.pair, one.at): one for file in files for one in _audits(file)}
+    wanted = (one for one in found.values() if since is None or one.at >= since)
+    return sorted(wanted, key=lambda one: (one.pair, one.at))
 
+
+def _audits(file: Path) -> Iterator[Audit]:
     try:
-        lines = spark.read.schema(f"{HISTORY_SCHEMA}, broken string").json(
-            path, columnNameOfCorruptRecord="broken", pathGlobFilter="*.jsonl"
+        with file.open("rb") as opened:
+            for line in iter(lambda: opened.readline(_MOST_LINE_BYTES), b""):
+                if line.strip():
+                    yield _audit(line, file)
+    except OSError as error:
+        raise UsageError(f"Cannot read the history {file}: {error}.") from error
+
+
+def _audit(line: bytes, file: Path) -> Audit:
+    """Anything but time and pair may be missing: older releases wrote less."""
+    try:
+        read = json.loads(line)
+        at = datetime.fromisoformat(read["taken_at"])
+        pair = read["pair"]
+        if not isinstance(pair, str):
+            raise TypeError("the pair is no text")
+        return Audit(
+            pair,
+            (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(),
+            {str(code): int(count or 0) for code, count in (read.get("findings") or {}).items()},
+            frozenset(map(str, read.get("skipped") or ())),
+            {
+                str(one.get("queue")): {name: int(one.get(name) or 0) for name in _COUNTS}
+                for one in read.get("queues") or ()
+                if one
+            },
         )
-    except Exception as error:
-        if "PATH_NOT_FOUND" in str(error):
-            raise UsageError(f"There is no {path}.", hint="sbpair audit --history DIR writes a history.") from error
-        raise
-    read = lines.withColumn("at", F.unix_micros(F.try_to_timestamp("taken_at")) / 1_000_000).persist()
-    in_range = f"at between {_FIRST_SECOND} and {_LAST_SECOND}"
-    wrong = read.where(f"broken is not null or pair is null or not coalesce({in_range}, false)").first()
-    if wrong is not None:
-        shown = str(wrong["broken"] or wrong["taken_at"])[:100]
-        raise UsageError(f"{path} holds a line that is none of an audit's history: {shown!r}.")
-    rows = read.drop("broken", "taken_at").dropDuplicates(["pair", "at"])
-    return rows if since is None else rows.where(F.col("at") >= since)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        shown = line[:100].decode(errors="replace").strip()
+        raise UsageError(f"{file} has a line that is not of an audit history: {quoted(shown)}.") from error
 
 
-def readings(history: "DataFrame") -> "DataFrame":
+def readings(history: Iterable[Audit]) -> list[Row]:
     """Per audit: what was in the pair's backlog queues."""
-    from pyspark.sql import functions as F
 
-    return (
-        history.select("pair", "at", F.explode_outer("queues").alias("one"))
-        .groupBy("pair", "at")
-        .agg(*(F.coalesce(F.sum(f"one.{name}"), F.lit(0)).alias(name) for name in _COUNTS))
-        .select("pair", "at", *_COUNTS)
-        .orderBy("pair", "at")
-    )
+    def summed(one: Audit, name: str) -> int:
+        return sum(queue[name] for queue in one.queues.values())
+
+    return [{"pair": one.pair, "at": one.at, **{name: summed(one, name) for name in _COUNTS}} for one in history]
 
 
-def growth(history: "DataFrame") -> "DataFrame":
-    """Per queue: what it held first and last, how fast it grows, when it is full at that rate.
+def growth(history: Iterable[Audit]) -> list[Row]:
+    """Per queue: what it held first and last, how fast it grows, when it is full at that rate; the most urgent first.
 
     The rate is the slope of the straight line through all readings (least squares).
     """
-    from pyspark.sql import functions as F
+    series: dict[tuple[str, str], list[tuple[float, Mapping[str, int]]]] = {}
+    for one in history:
+        for queue, counts in one.queues.items():
+            series.setdefault((one.pair, queue), []).append((one.at, counts))
+    rows = [_grown(pair, queue, points) for (pair, queue), points in series.items()]
 
-    left = f"({QUEUE_CAPACITY_BYTES} - size_bytes)"
-    return (
-        history.select("pair", "at", F.explode("queues").alias("one"))
-        .select("pair", "at", "one.*")
-        .groupBy("pair", "queue")
-        .agg(
-            F.count("*").alias("readings"),
-            F.min("at").alias("first_at"),
-            F.max("at").alias("last_at"),
-            F.min_by("active", "at").alias("active_first"),
-            F.max_by("active", "at").alias("active"),
-            F.max_by("dead_letter", "at").alias("dead_letter"),
-            F.max_by("size_bytes", "at").alias("size_bytes"),
-            (F.regr_slope("active", "at") * 3600).alias("messages_per_hour"),
-            (F.regr_slope("size_bytes", "at") * 3600).alias("bytes_per_hour"),
-        )
-        .selectExpr(
-            "pair",
-            "queue",
-            "readings",
-            "first_at",
-            "last_at",
-            "active_first",
-            "active",
-            "dead_letter",
-            "size_bytes",
-            "coalesce(messages_per_hour, 0D) as messages_per_hour",
-            "coalesce(bytes_per_hour, 0D) as bytes_per_hour",
-            f"case when bytes_per_hour > 0 then greatest(0D, {left} / bytes_per_hour * 3600) end as seconds_until_full",
-        )
-        .orderBy(F.asc_nulls_last("seconds_until_full"), F.desc("active"), "pair", "queue")
-    )
+    def urgency(row: Row) -> tuple[Any, ...]:
+        left = row["seconds_until_full"]
+        return left is None, left or 0.0, -row["active"], row["pair"], row["queue"]
+
+    return sorted(rows, key=urgency)
 
 
-def findings(history: "DataFrame") -> "DataFrame":
-    """Per pair and code of a finding: in how many audits, first and last, and how often it came or went."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
+def _grown(pair: str, queue: str, points: Sequence[tuple[float, Mapping[str, int]]]) -> Row:
+    (first_at, first), (last_at, last) = points[0], points[-1]
+    bytes_per_second = _slope([(at, counts["size_bytes"]) for at, counts in points])
+    room = QUEUE_CAPACITY_BYTES - last["size_bytes"]
+    return {
+        "pair": pair,
+        "queue": queue,
+        "readings": len(points),
+        "first_at": first_at,
+        "last_at": last_at,
+        "active_first": first["active"],
+        "active": last["active"],
+        "dead_letter": last["dead_letter"],
+        "size_bytes": last["size_bytes"],
+        "messages_per_hour": _slope([(at, counts["active"]) for at, counts in points]) * 3600,
+        "bytes_per_hour": bytes_per_second * 3600,
+        "seconds_until_full": max(0.0, room / bytes_per_second) if bytes_per_second > 0 else None,
+    }
 
-    codes = history.select("pair", F.explode(F.map_keys("findings")).alias("code")).distinct()
-    audits = history.select("pair", "at", "findings", "skipped").join(codes, "pair")
-    looked = audits.where("not coalesce(array_contains(skipped, code), false)").withColumn(
-        "count", F.coalesce(F.try_element_at("findings", "code"), F.lit(0))
-    )
-    in_time = Window.partitionBy("pair", "code").orderBy("at")
-    there = looked.withColumn("there", F.col("count") > 0)
-    return (
-        there.withColumn("changed", F.col("there") != F.lag("there").over(in_time))
-        .groupBy("pair", "code")
-        .agg(
-            F.count("*").alias("audits"),
-            F.count_if(F.col("there")).alias("seen"),
-            F.min(F.when(F.col("there"), F.col("at"))).alias("first_seen"),
-            F.max(F.when(F.col("there"), F.col("at"))).alias("last_seen"),
-            F.count_if(F.col("changed")).alias("changes"),
-            F.max_by("there", "at").alias("open"),
-            F.max_by("count", "at").alias("latest"),
-            F.max("count").alias("most"),
-        )
-        .select("pair", "code", "open", "latest", "most", "seen", "audits", "first_seen", "last_seen", "changes")
-        .orderBy(F.desc("open"), F.desc("changes"), "pair", "code")
-    )
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """Of the straight line through the points, a second; 0 where all were read at the same time."""
+    middle = sum(at for at, _ in points) / len(points)
+    average = sum(value for _, value in points) / len(points)
+    spread = sum((at - middle) ** 2 for at, _ in points)
+    return sum((at - middle) * (value - average) for at, value in points) / spread if spread else 0.0
+
+
+def findings(history: Sequence[Audit]) -> list[Row]:
+    """Per pair and code of a finding: in how many audits, first and last, and how often it came or went; open ones
+    first, then those that changed most."""
+    codes = sorted({(one.pair, code) for one in history for code in one.findings})
+    rows = (_seen(pair, code, [one for one in history if one.pair == pair]) for pair, code in codes)
+    return sorted((row for row in rows if row), key=lambda row: (not row["open"], -row["changes"]))
+
+
+def _seen(pair: str, code: str, audits: Iterable[Audit]) -> Row:
+    checked = [(one.at, one.findings.get(code, 0)) for one in audits if code not in one.skipped]
+    if not checked:
+        return {}
+    at = [when for when, count in checked if count > 0]
+    return {
+        "pair": pair,
+        "code": code,
+        "open": checked[-1][1] > 0,
+        "latest": checked[-1][1],
+        "most": max(count for _, count in checked),
+        "seen": len(at),
+        "audits": len(checked),
+        "first_seen": min(at, default=None),
+        "last_seen": max(at, default=None),
+        "changes": sum((before > 0) != (after > 0) for (_, before), (_, after) in pairwise(checked)),
+    }

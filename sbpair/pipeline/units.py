@@ -9,29 +9,24 @@ The archive's folder has to be one that every executor and the driver see.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from sbpair.core.errors import UsageError
+from sbpair.files import make_private_file, make_private_folder
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, marking_errors
 from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.manifest import ArchiveFile
 from sbpair.pipeline.paths import put_in_place
-from sbpair.pipeline.reader import SpanPartition
 from sbpair.pipeline.rows import message_row, to_batch
-from sbpair.pipeline.schemas import MESSAGE_COLUMNS, SCHEMA_VERSION, UNIT_COLUMNS, arrow_schema
-from sbpair.pipeline.source_options import known_options, spans_from_json
-from sbpair.pipeline.spans import Span, pieces
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from sbpair.pipeline.schemas import MESSAGE_COLUMNS, SCHEMA_VERSION, arrow_schema
+from sbpair.pipeline.spans import Span
 
 UNKNOWN_DATE = "unknown"
 ROW_GROUP_ROWS = 50_000
@@ -41,57 +36,35 @@ _SEQUENCE = next(place for place, (name, *_) in enumerate(MESSAGE_COLUMNS) if na
 
 
 @dataclass(frozen=True, slots=True)
-class UnitOptions:
-    """What to archive, cut into how large pieces, where to."""
+class Archiving:
+    """What every task of an archiving knows. `run` is part of every file's name: what an earlier run left is never
+    overwritten."""
 
-    pair: str
-    config: Path | None
-    ranges: tuple[Span, ...]
-    unit_messages: int
+    pair: PairByName
     root: Path
     run: str
-    """Part of every file's name: what an earlier run left is never overwritten."""
 
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "UnitOptions":
-        options = known_options(given, ("pair", "config", "ranges", "unitMessages", "root", "run"))
-        try:
-            return cls(
-                pair=options["pair"],
-                config=Path(options["config"]) if options.get("config") else None,
-                ranges=spans_from_json(options["ranges"]),
-                unit_messages=int(options["unitMessages"]),
-                root=Path(options["root"]),
-                run=options["run"],
-            )
-        except KeyError as error:
-            raise UsageError(f"The source needs the option {error}.") from error
+    def of(self, span: Span) -> "ArchivedUnit":
+        """Browse a span and write its files, in a task of Spark.
 
-
-class UnitReader(DataSourceReader):
-    """Each partition is a unit: a piece of a span, archived by one task."""
-
-    def __init__(self, options: UnitOptions) -> None:
-        with marking_errors():
-            self.options = options
-            self.pair = PairByName.load(options.pair, options.config)
-
-    def partitions(self) -> list[InputPartition]:
-        cut = pieces(self.options.ranges, self.options.unit_messages)
-        found: list[InputPartition] = [SpanPartition(index, span) for index, span in enumerate(cut)]
-        return found or [SpanPartition(0, None)]
-
-    def read(self, partition: Any) -> Iterator["pa.RecordBatch"]:
-        if partition.span is None:
-            return
+        Raises:
+            TaskError: with one of our errors in its text.
+        """
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None else 0
-        with marking_errors(), Connection.to(self.pair, "secondary") as connection:
-            with UnitFiles(self.options.root, self.options.run, self.pair.name, partition.span) as files:
-                for page in connection.browse(partition.span):
-                    files.add([message_row(self.pair.name, one) for one in page])
-            rows = [(partition.index, *facts, attempt) for facts in files.written]
-        yield to_batch(rows, arrow_schema(UNIT_COLUMNS))
+        files = UnitFiles(self.root, self.run, self.pair.name, span)
+        with marking_errors(), Connection.to(self.pair, "secondary") as connection, files:
+            for page in connection.browse(span):
+                files.add([message_row(self.pair.name, one) for one in page])
+        return ArchivedUnit(tuple(files.written), attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedUnit:
+    """The files of a unit, and which attempt of its task wrote them."""
+
+    files: tuple[ArchiveFile, ...]
+    attempt: int
 
 
 class UnitFiles:
@@ -100,7 +73,7 @@ class UnitFiles:
     def __init__(self, root: Path, run: str, pair: str, span: Span) -> None:
         self._root, self._run, self._pair, self._span = root, run, pair, span
         self._open: dict[str, _DayFile] = {}
-        self.written: list[tuple[Any, ...]] = []
+        self.written: list[ArchiveFile] = []
 
     def __enter__(self) -> "UnitFiles":
         return self
@@ -159,7 +132,8 @@ class _DayFile:
         self._numbers: list[int] = []
         self._times: list[int] = []
         with _as_archive_error(self._final):
-            self._final.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._final.parent)
+            make_private_file(self._temporary)
             self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd", write_page_checksum=True)
 
     def add(self, rows: list[tuple[Any, ...]]) -> None:
@@ -183,8 +157,8 @@ class _DayFile:
         self._times = [min([*self._times, *times]), max([*self._times, *times])] if self._times or times else []
         self._rows, self._buffered = [], 0
 
-    def finish(self) -> tuple[Any, ...]:
-        """On disk under its name; the facts in the order of UNIT_COLUMNS, without unit and attempt."""
+    def finish(self) -> ArchiveFile:
+        """On disk under its name."""
         self._flush()
         with _as_archive_error(self._final):
             self._writer.close()
@@ -192,7 +166,8 @@ class _DayFile:
             size = self._final.stat().st_size
         pair, queue, dead_letter, date = self._facts
         first, last = (one // 1000 for one in self._times) if self._times else (None, None)
-        return self._relative, pair, queue, dead_letter, date, self._count, size, *self._numbers, first, last
+        low, high = self._numbers
+        return ArchiveFile(self._relative, pair, queue, dead_letter, date, self._count, size, low, high, first, last)
 
     def discard(self) -> None:
         """Leave nothing of it behind, unless it was finished."""

@@ -1,5 +1,6 @@
 """Where output goes: stdout is data, stderr is talk. Files are written to a temporary name, then renamed."""
 
+import codecs
 import errno
 import os
 import sys
@@ -9,12 +10,62 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.redact import defused, in_build_runner, printable
+from sbpair.files import PRIVATE_FOLDER
 from sbpair.render import formats
-from sbpair.render.encoding import ESCAPE, fitting, stdout_encoding
+from sbpair.render.formats import to_yaml
 from sbpair.render.result import CHECK_FORMATS, CommandResult, Format
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# Text for a stream that cannot show every sign: what it lacks is written as an escape, never an error.
+#
+# Terminals of Windows (cp437, cp1252), pipes under `LC_ALL=C` and `PYTHONIOENCODING=ascii` are such streams; and a name
+# from a file may hold half of a surrogate pair, which not even UTF-8 has.
+
+ESCAPE = "sbpair.escape"
+"""Name of the error handler: `\\u2588`, beyond the first plane two of them. JSON reads them back as what they were."""
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    escaped = (f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    return "".join(escaped), error.end
+
+
+codecs.register_error(ESCAPE, _escape)
+
+
+def escape_what_stdout_lacks() -> None:
+    """From now on no sign makes a write to stdout fail."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors=ESCAPE)
+
+
+def stdout_encoding() -> str:
+    """Encoding of stdout, also while rich has put a stand-in before it."""
+    return getattr(sys.stdout, "encoding", None) or getattr(sys.__stdout__, "encoding", None) or "utf-8"
+
+
+def fitting(text: str, result: CommandResult, chosen: Format, encoding: str) -> str:
+    """`text`, which is `result` in the chosen format, with the signs only that the encoding has.
+
+    The escapes are the format's own, so that a reader of the format gets the text as it was.
+    """
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        if chosen is Format.YAML:
+            return to_yaml(result, unicode=False)
+        errors = "xmlcharrefreplace" if chosen in (Format.HTML, Format.JUNIT) else ESCAPE
+        return text.encode(encoding, errors).decode(encoding)
+    return text
+
 
 _WRITERS: dict[Format, Callable[[CommandResult], str]] = {
     Format.JSON: formats.to_json,
@@ -47,7 +98,7 @@ def emit(result: CommandResult, wanted: Format | None, *, outfile: Path | None =
     if chosen is Format.GITHUB:
         _append_step_summary(result)
     if outfile is None:
-        sys.stdout.write(text)
+        put(text if chosen is Format.GITHUB else safe_for_readers(text, chosen))
         sys.stdout.flush()
     else:
         write_file(outfile, text)
@@ -60,10 +111,23 @@ def _show(result: CommandResult, *, color: bool) -> None:
 
         make_console(color=color).print(as_renderable(result))
     else:
-        from sbpair.render.prose import wrapped
+        from sbpair.render.tables import wrapped
 
-        sys.stdout.write(wrapped(result.text) if result.prose else result.text)
+        put(wrapped(result.text) if result.prose else result.text)
     sys.stdout.flush()
+
+
+def put(text: str) -> None:
+    """Write data to stdout."""
+    sys.stdout.write(text)
+
+
+def safe_for_readers(text: str, chosen: Format) -> str:
+    """The text for a stdout that a build runner may read: in a format with no escape of its own for the runner's
+    commands they are broken up there, and nowhere else."""
+    if chosen in (Format.JSON, Format.JSONL, Format.YAML) or not in_build_runner(os.environ):
+        return text
+    return text.replace("##", "#&#35;") if chosen in (Format.HTML, Format.JUNIT) else defused(text)
 
 
 def _append_step_summary(result: CommandResult) -> None:
@@ -111,7 +175,7 @@ def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe: renaming over it would take it away from everybody
         path.write_text(text, encoding="utf-8", newline="\n")
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER if private else 0o777)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
@@ -126,14 +190,15 @@ def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_file(path: Path, text: str) -> None:
-    """`write_atomically` for a file the user named.
+def write_file(path: Path, text: str, *, private: bool = False) -> None:
+    """`write_atomically` for a file the user named. Plans and snapshots are private; what `--outfile` writes is not: it
+    may be for another user's monitoring.
 
     Raises:
         SbpairError: the file cannot be written.
     """
     try:
-        write_atomically(path, text)
+        write_atomically(path, text, private=private)
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -183,13 +248,21 @@ def colors_wanted(no_color: bool) -> bool:
     return not no_color and not os.environ.get("NO_COLOR")
 
 
+def say_lines(text: str) -> None:
+    """Write a text of our own to stderr, which has its line ends where they belong: a help page, a stack."""
+    for line in text.splitlines():
+        say(line)
+
+
 def say(text: str) -> None:
-    """Write talk to stderr. When nobody is there to listen any more the work goes on without it.
+    """Write one line to stderr, whatever is in the text: a line end in a foreign value must not begin another record.
+    When nobody is there to listen any more the work goes on without it.
 
     `sys.stderr` is asked for every time, because a progress bar puts itself in between while it is shown.
     """
+    line = printable(text)
     try:
-        sys.stderr.write("".join(formats.printable(line) + "\n" for line in text.splitlines()))
+        sys.stderr.write((defused(line) if in_build_runner(os.environ) else line) + "\n")
         sys.stderr.flush()
     except BrokenPipeError:
         silence(sys.stderr)

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sbpair.core.outcome import Exit
+from sbpair.core.redact import defused, printable
+from sbpair.core.serialization import to_plain
 from sbpair.render.result import CommandResult, Table
 from sbpair.version import __version__
 
@@ -17,7 +19,7 @@ def envelope(
 ) -> dict[str, Any]:
     """The JSON envelope of the contract: data or error, never both."""
     head = {"command": command, "version": __version__, "exit_code": int(exit_code), "exit_name": exit_code.label}
-    return head | ({"error": dict(error)} if error is not None else {"data": data})
+    return head | ({"error": dict(error)} if error is not None else {"data": to_plain(data)})
 
 
 def to_json(result: CommandResult) -> str:
@@ -28,7 +30,7 @@ def to_jsonl(result: CommandResult) -> str:
     """One record a line: the rows of the first table, or the data itself when there is none."""
     if result.streamed:
         return ""
-    records = result.tables[0].rows if result.tables else [result.data]
+    records = result.tables[0].rows if result.tables else [to_plain(result.data)]
     return "".join(dump_json(record) + "\n" for record in records)
 
 
@@ -38,9 +40,15 @@ def to_yaml(result: CommandResult, *, unicode: bool = True) -> str:
 
     plain = json.loads(dump_json(envelope(result.command, result.exit, data=result.data)))
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=unicode)
-    if unicode and _DRIVES_A_TERMINAL.search(text):
-        return to_yaml(result, unicode=False)
+    if not unicode or _DRIVES_A_TERMINAL.search(text) or defused(text) != text:
+        # In double quotes and on one line each, YAML has an escape for whatever must not stand there as it is.
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, default_style='"', width=_ONE_LINE)
+        return _RUNNER_WORDS.sub(r"\\x23", text)
     return text
+
+
+_ONE_LINE = 2**31
+_RUNNER_WORDS = re.compile(r"#(?=#(?:vso)?\[)", re.IGNORECASE)
 
 
 def written(table: Table) -> Table:
@@ -70,10 +78,14 @@ def to_markdown(result: CommandResult) -> str:
 def _markdown_table(table: Table) -> str:
     head = "| " + " | ".join(column.title for column in table.columns) + " |"
     rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
-    rows = [
-        "| " + " | ".join(_flat(row.get(c.key)).replace("|", "\\|") for c in table.columns) + " |" for row in table.rows
-    ]
-    return "\n".join([*([f"### {table.title}", ""] if table.title else []), head, rule, *rows])
+    rows = ["| " + " | ".join(_markdown_cell(row.get(c.key)) for c in table.columns) + " |" for row in table.rows]
+    title = [f"### {printable(table.title)}", ""] if table.title else []
+    return "\n".join([*title, head, rule, *rows])
+
+
+def _markdown_cell(value: Any) -> str:
+    """A value that neither ends its cell nor makes a link, an image or a tag; a bare address leads where it says."""
+    return _flat(value).replace("|", "\\|").replace("<", "\\<").replace("](", "]\\(")
 
 
 def iso_time(epoch_seconds: float | None) -> str | None:
@@ -105,13 +117,6 @@ def _text(value: Any) -> str:
     return dump_json(value) if isinstance(value, (dict, list, tuple)) else str(value)
 
 
-def printable(text: str) -> str:
-    """`text` with control characters shown as escapes, so that message content cannot drive a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def _flat(value: Any) -> str:
     """A value on one line: tabs and line ends become spaces."""
     return printable(_text(value).translate(_TO_SPACES))
@@ -121,14 +126,17 @@ _TO_SPACES = str.maketrans("\t\n\r\v\f", "     ")
 
 
 def dump_json(value: Any, indent: int | None = None) -> str:
-    """JSON that cannot drive a terminal; times as ISO 8601, bytes as hex, other values as their text."""
+    """JSON that drives neither a terminal nor a build runner; times as ISO 8601, bytes as hex, others as their text."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
     return _DRIVES_A_TERMINAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-_DRIVES_A_TERMINAL = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What JSON leaves as it is: the second set of control characters, those that turn the writing direction, and halves of
-surrogate pairs, which no file can hold."""
+_DRIVES_A_TERMINAL = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]|(?<=#)#(?=(?:vso)?\\[)",
+    re.IGNORECASE,
+)
+"""What JSON leaves as it is: the second set of control characters, line ends beyond ASCII, those that turn the writing
+direction, halves of surrogate pairs, which no file can hold, and the second `#` of a build runner's `##[`."""
 
 
 def _plain(value: Any) -> Any:
@@ -137,3 +145,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
+
+
+def has_all_signs(encoding: str) -> bool:
+    """Whether lines and blocks can be drawn."""
+    return encoding.lower().startswith("utf")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from xml.sax.saxutils import quoteattr
 
 from sbpair.core.outcome import Exit
-from sbpair.render.formats import printable
+from sbpair.core.redact import defused, printable
 from sbpair.render.result import Check, CommandResult, Format, Metric, Severity
 
 GITHUB_ANNOTATIONS_PER_KIND = 10
@@ -84,7 +84,9 @@ def exposition(metrics: Iterable[Metric]) -> str:
 
 
 def _prometheus_value(value: str) -> str:
-    return printable(value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
+    """The value between the quotes. The format knows three escapes, so whatever cannot be shown is escaped first."""
+    lines = (printable(line) for line in value.split("\n"))
+    return "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
 
 
 def to_github(result: CommandResult) -> str:
@@ -100,7 +102,7 @@ def to_github(result: CommandResult) -> str:
             lines.append(
                 f"{len(checks) - GITHUB_ANNOTATIONS_PER_KIND} more {kind}s are not annotated; see the full table."
             )
-    lines.append(printable(result.summary or result.command))
+    lines.append(defused(printable(result.summary or result.command)))
     return "\n".join(lines) + "\n"
 
 
@@ -110,7 +112,7 @@ def _annotation(kind: str, check: Check) -> str:
 
 
 def _github_value(text: str) -> str:
-    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+    return defused(printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")))
 
 
 def to_junit(result: CommandResult) -> str:

@@ -93,7 +93,8 @@ class Metric:
 class CommandResult:
     """The one value a command returns.
 
-    `data` is the JSON envelope's data; `tables[0]` is what the line formats (jsonl, tsv, markdown) show; `summary` is
+    `data` is the JSON envelope's data: the dataclass that the command declares (see `sbpair.cli.options.command`);
+    `tables[0]` is what the line formats (jsonl, tsv, markdown) show; `summary` is
     the last line for a person, `notes` the lines before it.
     """
 
@@ -102,6 +103,8 @@ class CommandResult:
     tables: tuple[Table, ...] = ()
     summary: str = ""
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    """Lines after the notes for those who ask for more with --verbose."""
     exit: Exit = Exit.OK
     checks: tuple[Check, ...] | None = None
     metrics: tuple[Metric, ...] = ()
@@ -113,5 +116,7 @@ class CommandResult:
     """What people see instead of `tables`, where one table of everything is too wide for them."""
     page: "Page | None" = None
     """The report that `-o html` writes."""
+    closing: bool = False
+    """`summary` and `notes` go to stderr wherever stdout does not show them, unless the command runs quietly."""
     streamed: bool = False
     """The records went out one by one already; JSON Lines has nothing to add."""

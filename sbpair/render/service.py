@@ -2,13 +2,73 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
+from sbpair.core.words import counted
+from sbpair.render.formats import iso_time
 from sbpair.render.monitoring import exposition
 from sbpair.render.result import Metric
+
+# Events of the runtime as one line each for a person; None for those not worth a line.
+
+
+def describe(event: events.Event) -> str | None:
+    """What happened, in words. Single diverted and forwarded batches are left to the progress display."""
+    match event:
+        case events.FailedOver(entity=entity, cause=cause, forced=forced):
+            return f"FAILED OVER {entity}: {'on request' if forced else cause}. Sends go to the backlog."
+        case events.FailedBack(entity=entity, seconds_away=seconds, diverted_messages=count):
+            diverted = counted(count, "message")
+            return f"FAILED BACK {entity} after {format_duration(seconds)}: {diverted} went to the backlog."
+        case events.EntityInvalid(entity=entity, error_code=code):
+            return f"{entity} itself is wrong ({code}): sends raise until a ping succeeds."
+        case events.BacklogQueueLeft(queue=queue, error_code=code, retry_after_seconds=seconds):
+            return f"Backlog queue {queue} left the rotation ({code}); next try in {format_duration(seconds)}."
+        case events.BacklogQueueReturned(queue=queue):
+            return f"Backlog queue {queue} is back in the rotation."
+        case events.SideFaulted(side=side, message=message):
+            return f"The {side} namespace refuses: {message} It is probed until it takes messages again."
+        case events.SideRestored(side=side):
+            return f"The {side} namespace takes messages again."
+        case events.PairingNoticed(message=message):
+            return f"Note: {message}"
+        case events.DeadLettered(queue=queue, sequence_number=number, reason=reason, description=description):
+            return f"Dead-lettered message {number} of {queue}: {reason}. {description}"
+        case events.ReceiveFailed():
+            return describe_together([event])
+        case events.Restarting(error_code=code, message=message, seconds=seconds):
+            return f"Failed ({code}: {message}); restarting in {format_duration(seconds)}."
+        case events.Paused(entity=entity, error_code=code, seconds=seconds):
+            return f"Holding back {entity or 'everything'} for {format_duration(seconds)} ({code})."
+        case events.LockedElsewhere(queue=queue, sequence_number=number, until=until):
+            return (
+                f"Waiting in {queue}: message {number} is locked by another receiver until "
+                f"{iso_time(until)} at the latest, unless it is renewed; its session is not overtaken."
+            )
+        case events.Resumed(entity=entity):
+            return f"Resuming {entity or 'everything'}."
+        case events.MessageHandled(side=side, session_id=session, message_id=message, result=result, detail=detail):
+            quiet = result in ("completed", "duplicate")
+            return None if quiet else f"Message {message} of session {session} ({side}): {result}. {detail}".rstrip()
+        case events.StepDone(item=item, result=result, detail=detail):
+            return f"{item}: {result}{f' ({detail})' if detail else ''}"
+        case _:
+            return None
+
+
+def describe_together(failures: Sequence[events.ReceiveFailed]) -> str:
+    """Failed receives of the same cause as one line; the first one's words stand for all."""
+    first = failures[0]
+    others = len({failure.queue for failure in failures}) - 1
+    what = first.queue + (f" and {others} more" if others else "")
+    why = f"{first.error_code}: {first.message}" if first.message else first.error_code
+    waits = [one.retry_after_seconds for one in failures if one.retry_after_seconds is not None]
+    after = f"next try in {format_duration(max(waits))}." if waits else "given up."
+    return f"Cannot read {what} ({why}); {after}"
+
 
 FAILURES_IN_A_ROW = 3
 """So often a queue may fail in a row before the service counts as unhealthy; a single dropped connection is none."""
@@ -110,8 +170,12 @@ class ServiceMetrics:
 
     def _samples(self) -> Iterator[Metric]:
         counts = self._counts
-        yield from self._counter("forwarded_messages_total", "Messages that went home.", counts.forwarded, _FROM_TO)
-        yield from self._counter("forwarded_bytes_total", "Bytes that went home.", counts.forwarded_bytes, _FROM_TO)
+        yield from self._counter(
+            "forwarded_messages_total", "Messages sent back to the primary.", counts.forwarded, _FROM_TO
+        )
+        yield from self._counter(
+            "forwarded_bytes_total", "Bytes sent back to the primary.", counts.forwarded_bytes, _FROM_TO
+        )
         yield from self._counter(
             "dead_lettered_messages_total", "Messages put into dead-letter queues.", counts.dead_lettered, _WHY
         )

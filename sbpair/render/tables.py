@@ -4,18 +4,53 @@ What a grid drops or shortens before it gives up, in this order: drawn bars, col
 the same in every row (said once, above it).
 """
 
+import re
+import shutil
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from sbpair.core.redact import printable
 from sbpair.render import formats
-from sbpair.render.encoding import has_all_signs
+from sbpair.render.formats import has_all_signs
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table as RichTable
+
+
+# Prose for a terminal: lines broken between words where it is too narrow, joined where they were broken wider.
+
+NARROWEST_COLUMNS = 20
+_CODE = "    "
+"""A paragraph that begins with this is an example and stays as it is."""
+
+
+def wrapped(text: str, width: int | None = None) -> str:
+    """The text for a terminal of `width` columns, or for the one that is there.
+
+    Lines without indent that follow each other are one paragraph; an indented line keeps its indent, or what stands in
+    columns before its words.
+    """
+    columns = max(width or shutil.get_terminal_size().columns, NARROWEST_COLUMNS)
+    if max(map(len, text.splitlines()), default=0) <= columns:
+        return text
+    return "\n\n".join("\n".join(_paragraph(one, columns)) for one in text.rstrip("\n").split("\n\n")) + "\n"
+
+
+def _paragraph(text: str, width: int) -> Iterator[str]:
+    if text.startswith(_CODE):
+        yield text
+        return
+    joined = re.sub(r"(?<=\S)\n(?=\S)", " ", text)
+    for line in joined.split("\n"):
+        hanging = re.match(r"\s*(?:\S+\s{2,})*", line)
+        indent = len(hanging[0]) if hanging and len(hanging[0]) <= width // 2 else len(line) - len(line.lstrip())
+        yield textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
 
 READABLE_COLUMNS = 20
 """A cell that is folded needs this much width to be read."""
@@ -45,7 +80,7 @@ def as_renderable(result: CommandResult) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    lines = (Text(formats.printable(line)) for line in (*result.notes, result.summary) if line)
+    lines = (Text(printable(line)) for line in (*result.notes, result.summary) if line)
     return Group(*map(_Fitted, result.screen or result.tables), *lines)
 
 
@@ -59,7 +94,7 @@ def as_text(result: CommandResult, encoding: str = "utf-8") -> str:
         console.print(_Fitted(table))
     for line in (*result.notes, result.summary):
         if line:
-            console.print(formats.printable(line), markup=False, soft_wrap=True)
+            console.print(printable(line), markup=False, soft_wrap=True)
     return "\n".join(line.rstrip() for line in sheet.getvalue().splitlines()) + "\n"
 
 
@@ -151,7 +186,7 @@ def _grid(table: Table, sign: str, *, narrow: bool = False) -> "RichTable":
     from rich.text import Text
 
     grid = RichTable(
-        title=table.title or None,
+        title=Text(printable(table.title), style="table.title") if table.title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,

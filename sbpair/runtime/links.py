@@ -2,9 +2,9 @@
 
 import asyncio
 
+from sbpair.concurrency import abandoning
 from sbpair.core.errors import ServiceError
 from sbpair.ports import MessageReceiver, MessageSender, Messaging
-from sbpair.runtime.bounded import abandoning
 
 CLOSE_SECONDS = 5.0
 

@@ -1,16 +1,14 @@
 """Settings: flags > environment > project file > user file > defaults; each value says where it came from.
 
 keys.py         the table of keys: checks, documentation, JSON Schema
-documents.py    JSON and YAML of unknown origin within bounds
-files.py        which files, and the strict reader with line numbers
+files.py        which files, JSON and YAML of unknown origin within bounds, the strict reader with line numbers
 environment.py  SBPAIR_... variables
 state.py        the pair `local` and the remembered default pair
 resolve.py      what wins, and the `Pair`s that come out
 """
 
-from sbpair.settings.documents import DocumentError, parse_json, parse_yaml, read_text
 from sbpair.settings.environment import environment_names
-from sbpair.settings.files import read_file
+from sbpair.settings.files import DocumentError, parse_json, parse_yaml, read_file, read_text, together
 from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
 from sbpair.settings.resolve import HOW_TO_CONFIGURE, Settings, load
 from sbpair.settings.state import LOCAL_PAIR, emulator_state, local_pair, remember_default_pair, state_directory
@@ -33,4 +31,5 @@ __all__ = [
     "read_text",
     "remember_default_pair",
     "state_directory",
+    "together",
 ]

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
 from sbpair.settings.keys import (
     NAMESPACE_KEYS,
     PAIR_KEYS,
@@ -42,6 +42,8 @@ def from_environment(environ: Mapping[str, str], base: Mapping[str, Sourced]) ->
     for key in ROOT_KEYS[1:]:
         yield from _variable(environ, f"SBPAIR_{key.name.upper()}", key, key.name)
     target = _environment_target(environ, base)
+    if target == ENVIRONMENT_PAIR and not _names_a_namespace(environ, base):
+        return
     for key in PAIR_KEYS:
         yield from _variable(environ, f"SBPAIR_{key.name.upper()}", key, f"pairs.{target}.{key.name}")
     for side in SIDES:
@@ -58,6 +60,17 @@ def _environment_target(environ: Mapping[str, str], base: Mapping[str, Sourced])
     chosen = environ.get("SBPAIR_PAIR") or (base["default_pair"].value if "default_pair" in base else None)
     names = {key.split(".")[1] for key in base if key.startswith("pairs.")}
     return str(chosen or (next(iter(names)) if len(names) == 1 else ENVIRONMENT_PAIR))
+
+
+def _names_a_namespace(environ: Mapping[str, str], base: Mapping[str, Sourced]) -> bool:
+    """Whether there is a pair for these variables: one of a file, or one that they say the namespaces of.
+
+    A certificate or an interval alone makes no pair.
+    """
+    if any(key.startswith(f"pairs.{ENVIRONMENT_PAIR}.") for key in base):
+        return True
+    names = (f"SBPAIR_{side.upper()}_{key}" for side in SIDES for key in ("NAMESPACE", "CONNECTION_STRING"))
+    return any(environ.get(name) for name in names)
 
 
 def _check_pair(name: str) -> None:

@@ -1,15 +1,18 @@
 """Which files are read, and the strict reading of one: every complaint has file, line and the nearest known key."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
-from sbpair.core.wording import quoted, shortened
-from sbpair.settings.documents import DocumentError, compose_yaml, construct_yaml, read_text, yaml_problem
+from sbpair.core.redact import quoted, scrub, shortened
 from sbpair.settings.keys import (
     FILE_NAME,
     FORMAT_VERSION,
@@ -21,6 +24,207 @@ from sbpair.settings.keys import (
     Sourced,
     check_pair_name,
 )
+
+# JSON and YAML of unknown origin, read within bounds: size, depth, and what YAML aliases expand to.
+#
+# Snapshots, plans and price tables are passed around between people; reading one must neither exhaust memory nor end in
+# anything but a sentence.
+
+MOST_BYTES = 256 * 1024 * 1024
+"""A snapshot of a full namespace (10,000 queues) is about 10 MB."""
+MOST_JSON_DEPTH = 100
+MOST_YAML_BYTES = 1024 * 1024
+MOST_YAML_NODES = 50_000
+MOST_YAML_DEPTH = 50
+_CHUNK_BYTES = 1024 * 1024
+
+
+class DocumentError(ValueError):
+    """The file cannot be read as the document it should be; the text says why, without naming the file."""
+
+
+def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
+    """Text of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        DocumentError: not there, not readable, too large, not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            data = _read_at_most(file, most_bytes + 1)
+    except (OSError, ValueError) as error:  # a ValueError: a name with a null in it
+        raise DocumentError(getattr(error, "strerror", None) or str(error)) from error
+    if len(data) > most_bytes:
+        raise DocumentError(f"it is larger than {most_bytes // (1024 * 1024)} MB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"byte {error.start} is not UTF-8") from error
+
+
+def _read_at_most(file: BufferedReader, most_bytes: int) -> bytes:
+    """Piece by piece: asked for all at once, Python reserves the bound's memory for a file of any size."""
+    chunks: list[bytes] = []
+    left = most_bytes
+    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
+
+
+def parse_json(text: str | bytes, *, exact: bool = False) -> Any:
+    """Value of a JSON document; with `exact`, numbers with a fraction as Decimal.
+
+    Raises:
+        DocumentError: not JSON, NaN or infinity, a number that is too long, half a character, or nested too deeply.
+    """
+    try:
+        value = json.loads(text, parse_float=Decimal if exact else None, parse_constant=_refuse_constant)
+        _check_json(value)
+    except RecursionError as error:
+        raise DocumentError("it is nested too deeply") from error
+    except ValueError as error:
+        raise DocumentError(f"not valid JSON: {error}") from error
+    return value
+
+
+def _check_json(value: Any) -> None:
+    """Refuse with ValueError what no later reader has to reckon with: depth, 1e999, and lone halves of a surrogate
+    pair, which cannot be written anywhere again."""
+    level: list[Any] = [value]
+    for _ in range(MOST_JSON_DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                _check_texts(item)
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, str):
+                _check_texts((item,))
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise ValueError("a number is too large")
+        if not below:
+            return
+        level = below
+    raise ValueError("it is nested too deeply")
+
+
+def _check_texts(texts: Iterable[str]) -> None:
+    for text in texts:
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ValueError("a text has half a character (a lone surrogate) in it") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Stops at the bounds instead of looking at them afterwards: what is beyond is not even scanned."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        self._nodes += 1
+        if self._depth > MOST_YAML_DEPTH + 1:
+            raise DocumentError("it is nested too deeply")
+        if self._nodes > MOST_YAML_NODES:
+            raise DocumentError(f"it has more than {MOST_YAML_NODES:,} values")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+def compose_yaml(text: str) -> yaml.Node | None:
+    """Nodes of a YAML document whose aliases expand to a bounded size.
+
+    Raises:
+        DocumentError: too large, or nested or aliased beyond the bounds. yaml.YAMLError: not YAML.
+    """
+    if len(text) > MOST_YAML_BYTES:
+        raise DocumentError(f"it is larger than {MOST_YAML_BYTES // (1024 * 1024)} MB")
+    node: yaml.Node | None = yaml.compose(text, Loader=_BoundedLoader)
+    if node is not None and _expanded(node, {}, 0) > MOST_YAML_NODES:
+        raise DocumentError("its aliases expand to too much")
+    return node
+
+
+def parse_yaml(text: str) -> Any:
+    """Value of a YAML document, made of plain types only.
+
+    Raises:
+        DocumentError: see `compose_yaml`, and what is not YAML.
+    """
+    try:
+        node = compose_yaml(text)
+        return None if node is None else construct_yaml(yaml.SafeLoader(""), node)
+    except yaml.YAMLError as error:
+        problem, line = yaml_problem(error)
+        raise DocumentError(f"not valid YAML: {problem}" + (f" (line {line})" if line else "")) from error
+
+
+def construct_yaml(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """The plain value of a node.
+
+    Raises:
+        yaml.YAMLError: the node is not of the type that its tag or its looks say (`2026-13-45`, `!!int nine`).
+    """
+    try:
+        return loader.construct_object(node, deep=True)
+    except yaml.YAMLError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        kind = node.tag.rpartition(":")[2]
+        raise yaml.constructor.ConstructorError(
+            None, None, f"a value here is not the {kind} it looks like; quote it if it is a text", node.start_mark
+        ) from error
+
+
+def yaml_problem(error: yaml.YAMLError) -> tuple[str, int | None]:
+    """What is wrong, and in which line if that is known. The line is not repeated: it may hold anything."""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+    mark = getattr(error, "problem_mark", None)
+    return str(problem), None if mark is None else mark.line + 1
+
+
+def _check_scalar(node: yaml.ScalarNode) -> None:
+    try:
+        _check_texts((node.value,))
+    except ValueError as error:
+        raise DocumentError(f"line {node.start_mark.line + 1}: {error}") from error
+
+
+def _expanded(node: yaml.Node, known: dict[int, int | None], depth: int) -> int:
+    """Nodes below and including this one, as if every alias were written out."""
+    if depth > MOST_YAML_DEPTH:
+        raise DocumentError("it is nested too deeply")
+    if id(node) in known:
+        size = known[id(node)]
+        if size is None:
+            raise DocumentError("an alias refers to what contains it")
+        return size
+    known[id(node)] = None
+    children = (
+        [child for pair in node.value for child in pair]
+        if isinstance(node, yaml.MappingNode)
+        else node.value
+        if isinstance(node, yaml.SequenceNode)
+        else []
+    )
+    if isinstance(node, yaml.ScalarNode):
+        _check_scalar(node)
+    total = 1 + sum(_expanded(child, known, depth + 1) for child in children)
+    known[id(node)] = total
+    return total
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
@@ -83,7 +287,13 @@ def read_file(path: Path) -> dict[str, Sourced]:
     """
     try:
         node = compose_yaml(read_text(path))
-        return {} if node is None else dict(_Reader(path).root(node))
+        if node is None:
+            return {}
+        reader = _Reader(path)
+        values = dict(reader.root(node))
+        if reader.problems:
+            raise together(reader.problems)
+        return values
     except DocumentError as error:
         raise ConfigurationError(f"Cannot read {path}: {error}") from error
     except yaml.YAMLError as error:
@@ -91,52 +301,69 @@ def read_file(path: Path) -> dict[str, Sourced]:
         raise ConfigurationError(f"{path}{f':{line}' if line else ''}: not valid YAML: {problem}") from error
 
 
+def together(problems: Sequence[ConfigurationError]) -> ConfigurationError:
+    """One error that names all the problems, each with its own hint."""
+    if len(problems) == 1:
+        return problems[0]
+    lines = [one.message if one.hint == ConfigurationError.hint else f"{one.message} {one.hint}" for one in problems]
+    error = ConfigurationError(f"{len(lines)} problems in the configuration: {'; '.join(lines)}")
+    error.problems = tuple(map(scrub, lines))
+    return error
+
+
 class _Reader:
-    """Walks the YAML nodes of one file, so that every complaint has a line number."""
+    """Walks the YAML nodes of one file, so that every problem has a line number, and goes on after it: whoever corrects
+    a file wants to see all that is wrong."""
 
     def __init__(self, path: Path) -> None:
+        self.problems: list[ConfigurationError] = []
         self._path = path
         self._loader = yaml.SafeLoader("")
 
     def root(self, node: yaml.Node) -> Iterator[tuple[str, Sourced]]:
+        """Keys with their values; what is wrong is in `problems` afterwards."""
         for name, key_node, value in self._entries(node, "the file"):
             if name == "pairs":
                 for pair, pair_node, body in self._entries(value, "pairs"):
                     self._check_pair_name(pair, pair_node)
                     yield from self._pair(f"pairs.{pair}.", body)
             else:
-                yield self._value("", name, key_node, value, ROOT_KEYS, ("pairs",))
-        version = self._plain_version(node)
-        if version != FORMAT_VERSION:
-            raise ConfigurationError(f"{self._path}: `version: {FORMAT_VERSION}` is expected, found {quoted(version)}.")
-
-    def _plain_version(self, node: yaml.Node) -> Any:
-        return next((self._plain(value) for name, _, value in self._entries(node, "") if name == "version"), None)
+                yield from self._value("", name, key_node, value, ROOT_KEYS, ("pairs",))
+        if not isinstance(node, yaml.MappingNode):
+            return
+        version = next((value for key, value in node.value if getattr(key, "value", None) == "version"), None)
+        found = None if version is None else self._plain(version)
+        if found != FORMAT_VERSION:
+            text = f"{self._path}: `version: {FORMAT_VERSION}` is expected, found {quoted(found)}."
+            self.problems.append(ConfigurationError(text))
 
     def _pair(self, prefix: str, node: yaml.Node) -> Iterator[tuple[str, Sourced]]:
         for name, key_node, value in self._entries(node, prefix.rstrip(".")):
             if name in SIDES:
                 for inner, inner_node, inner_value in self._entries(value, prefix + name):
-                    yield self._value(f"{prefix}{name}.", inner, inner_node, inner_value, NAMESPACE_KEYS)
+                    yield from self._value(f"{prefix}{name}.", inner, inner_node, inner_value, NAMESPACE_KEYS)
             else:
-                yield self._value(prefix, name, key_node, value, PAIR_KEYS, SIDES)
+                yield from self._value(prefix, name, key_node, value, PAIR_KEYS, SIDES)
 
     def _check_pair_name(self, name: str, node: yaml.Node) -> None:
         try:
             check_pair_name(name)
         except UsageError as error:
-            raise ConfigurationError(f"{self._at(node)}: {error.message}") from error
+            self._wrong(node, error.message)
 
     def _entries(self, node: yaml.Node, where: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigurationError(f"{self._at(node)}: {where} must be a mapping of keys to values.")
+            self._wrong(node, f"{where} must be a mapping of keys to values.")
+            return
         seen: set[str] = set()
         for key_node, value in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigurationError(f"{self._at(key_node)}: a key is a name, not a list or mapping.")
+                self._wrong(key_node, "a key is a name, not a list or mapping.")
+                continue
             name = key_node.value
             if name in seen:
-                raise ConfigurationError(f"{self._at(key_node)}: the key {quoted(name)} is given twice.")
+                self._wrong(key_node, f"the key {quoted(name)} is given twice.")
+                continue
             seen.add(name)
             yield name, key_node, value
 
@@ -148,20 +375,23 @@ class _Reader:
         node: yaml.Node,
         keys: tuple[Key, ...],
         also: tuple[str, ...] = (),
-    ) -> tuple[str, Sourced]:
+    ) -> Iterator[tuple[str, Sourced]]:
         key = next((candidate for candidate in keys if candidate.name == name), None)
         if key is None:
             known = [candidate.name for candidate in keys] + list(also)
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            raise ConfigurationError(
-                f"{self._at(key_node)}: unknown key {quoted(name)}.",
-                hint=f"Did you mean {near[0]!r}?" if near else f"Known keys here: {', '.join(known)}.",
-            )
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known keys here: {', '.join(known)}."
+            self._wrong(key_node, f"unknown key {quoted(name)}.", hint)
+            return
         try:
             value = key.check(self._plain(node))
         except SbpairError as error:
-            raise ConfigurationError(f"{self._at(node)}: {prefix}{name} {error.message}") from error
-        return prefix + name, Sourced(value, self._at(node))
+            self._wrong(node, f"{prefix}{name} {error.message}")
+            return
+        yield prefix + name, Sourced(value, self._at(node))
+
+    def _wrong(self, node: yaml.Node, text: str, hint: str | None = None) -> None:
+        self.problems.append(ConfigurationError(f"{self._at(node)}: {text}", hint=hint))
 
     def _plain(self, node: yaml.Node) -> Any:
         return construct_yaml(self._loader, node)

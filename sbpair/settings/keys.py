@@ -8,9 +8,10 @@ from typing import Any
 from sbpair.core.access import HOST, AuthMethod, ControlPlane, Transport
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
+from sbpair.core.failover.machine import DOCUMENTED, POLICIES
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import MAX_BACKLOG_QUEUE_COUNT
-from sbpair.core.wording import quoted
+from sbpair.core.redact import quoted
 
 FILE_NAME = "sbpair.yaml"
 FORMAT_VERSION = 1
@@ -58,17 +59,19 @@ def check_pair_name(name: str) -> str:
     """Return `name` if a pair can be called so.
 
     Raises:
-        UsageError: empty, over 100 characters, with a dot (which separates keys) or a control character.
+        UsageError: not 1 to 100 letters, digits, hyphens and underscores. A dot separates keys, and whatever else a
+            shell gives a meaning has no place in what a completion offers.
     """
-    if not name.strip() or len(name) > _MOST_NAME_CHARACTERS or "." in name or not name.isprintable():
+    if not _PAIR_NAME.fullmatch(name):
         raise UsageError(
-            f"{quoted(name)} is no name for a pair: 1 to {_MOST_NAME_CHARACTERS} characters, no dot, no control "
-            "character."
+            f"{quoted(name)} is no name for a pair: 1 to {_MOST_NAME_CHARACTERS} letters, digits, hyphens and "
+            "underscores, beginning with a letter or digit."
         )
     return name
 
 
 _MOST_NAME_CHARACTERS = 100
+_PAIR_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{_MOST_NAME_CHARACTERS - 1}}}")
 
 
 def _count(most: int) -> Callable[[Any], int]:
@@ -103,6 +106,20 @@ def _texts(check: Callable[[str], str]) -> Callable[[Any], tuple[str, ...]]:
     return run
 
 
+def _flag(value: Any) -> bool:
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    if not isinstance(value, bool):
+        raise UsageError("is neither true nor false")
+    return value
+
+
+def _policy(value: Any) -> str:
+    if value not in POLICIES:
+        raise UsageError(f"is {quoted(value)}; known: {', '.join(POLICIES)}")
+    return str(value)
+
+
 def _one_of(enum: type[AuthMethod] | type[ControlPlane] | type[Transport]) -> Callable[[Any], Any]:
     def run(value: Any) -> Any:
         try:
@@ -122,6 +139,7 @@ def secret_reference(value: Any) -> Mapping[str, str]:
 
 
 _STRING = {"type": "string"}
+_BOOLEAN = {"type": "boolean"}
 _DURATION = {"type": "string", "examples": ["1m", "30s", "PT1M"]}
 _SECRET = {
     "type": "object",
@@ -146,12 +164,22 @@ NAMESPACE_KEYS = (
     Key("subscription", _text, "Subscription id, for ARM", _STRING),
     Key("ca_file", _text, "PEM file of the certificate authority to trust instead of the system's", _STRING),
     Key("management_url", _text, "Base URL of ARM outside the public cloud", _STRING),
+    Key(
+        "allow_plaintext",
+        _flag,
+        "Let a connection string with UseDevelopmentEmulator=true send its token in clear beyond this machine",
+        {"type": "boolean"},
+    ),
 )
 PAIR_KEYS = (
     Key("backlog_queues", _count(MAX_BACKLOG_QUEUE_COUNT), "Number of backlog queues",
         {"type": "integer", "minimum": 1, "maximum": MAX_BACKLOG_QUEUE_COUNT}, 10),
     Key("failover_interval", _duration, "Failures are borne this long before failover, 0 to 60m", _DURATION, 60.0),
     Key("ping_interval", _duration, "Pause between pings of an unavailable entity, 1s to 30m", _DURATION, 60.0),
+    Key("policy", _policy, "Which errors start a failover", {"enum": list(POLICIES)}, DOCUMENTED.name),
+    Key("hold_sessions", _flag, "Keep order within a session across failover and failback", _BOOLEAN, False),
+    Key("enable_syphon", _flag, "Applications that open the pair bring its backlog back to the primary", _BOOLEAN,
+        False),
     Key("entities", _texts(check_entity_path), "Queues and topics on the primary the applications send to",
         {"type": "array", "items": _STRING}, ()),
     Key("protected", _texts(_text), "Shell patterns of queues that are never deleted",

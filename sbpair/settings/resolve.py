@@ -14,16 +14,16 @@ from sbpair.core.access import (
     NamespaceAccess,
     Secret,
     Transport,
+    check_credential,
     host_of,
     parse_connection_string,
 )
 from sbpair.core.errors import ConfigurationError, InvalidNameError
 from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.core.wording import quoted
-from sbpair.settings.documents import DocumentError, read_text
+from sbpair.core.redact import quoted
 from sbpair.settings.environment import from_environment
-from sbpair.settings.files import config_files, read_file
+from sbpair.settings.files import DocumentError, config_files, read_file, read_text, user_file
 from sbpair.settings.keys import PAIR_KEYS, Sourced
 from sbpair.settings.state import LOCAL_PAIR, local_pair, remembered_default_pair
 
@@ -39,6 +39,8 @@ class Settings:
     files: tuple[Path, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     call_seconds: float = CALL_SECONDS
+    project_file: Path | None = None
+    """The file found in or above the working directory, which may be somebody else's; not one the user has named."""
 
     def pair_names(self) -> tuple[str, ...]:
         names = {key.split(".")[1] for key in self.values if key.startswith("pairs.")}
@@ -93,6 +95,9 @@ class Settings:
                 backlog_queue_count=self._pair_value(prefix, "backlog_queues"),
                 failover_interval_seconds=self._pair_value(prefix, "failover_interval"),
                 ping_interval_seconds=self._pair_value(prefix, "ping_interval"),
+                policy=self._pair_value(prefix, "policy"),
+                hold_sessions=self._pair_value(prefix, "hold_sessions"),
+                enable_syphon=self._pair_value(prefix, "enable_syphon"),
             ),
             entities=self._pair_value(prefix, "entities"),
             protected=self._pair_value(prefix, "protected"),
@@ -120,7 +125,7 @@ class Settings:
                 f"{prefix}auth is connection-string, but {prefix}connection_string is not given.",
                 hint="Give it as `connection_string: {env: NAME}` or `{file: PATH}`.",
             )
-        return NamespaceAccess(
+        access = NamespaceAccess(
             label=label,
             host=host,
             auth=auth,
@@ -132,12 +137,24 @@ class Settings:
             ca_file=get("ca_file"),
             management_url=get("management_url"),
             call_seconds=self.call_seconds,
+            allow_plaintext=bool(get("allow_plaintext")) and not self._of_project(prefix + "allow_plaintext"),
+            chosen_by_user=not any(self._of_project(prefix + name) for name in _CHOICES_OF_HOST),
         )
+        check_credential(access)
+        if access.auth is not AuthMethod.CONNECTION_STRING and access.management_url is not None:
+            check_credential(access, resource_manager=True)
+        return access
+
+    def _of_project(self, key: str) -> bool:
+        """Whether a value stands in the project file."""
+        found = self.values.get(key)
+        return found is not None and self.project_file is not None and found.source.startswith(f"{self.project_file}:")
 
     def _getter(self, prefix: str) -> Callable[[str], Any]:
         return lambda name: self.get(prefix + name)
 
 
+_CHOICES_OF_HOST = ("namespace", "ca_file", "management_url")
 HOW_TO_CONFIGURE = (
     "Write sbpair.yaml (see `sbpair help config`), or set SBPAIR_PRIMARY_CONNECTION_STRING and "
     "SBPAIR_SECONDARY_CONNECTION_STRING. `sbpair demo` and the pair `local` need no configuration."
@@ -198,13 +215,32 @@ def load(
     variables = os.environ if environ is None else environ
     values: dict[str, Sourced] = {}
     files = []
-    for path in config_files(config, variables, directory or Path.cwd()):
-        values.update(read_file(path))
+    found = config_files(config, variables, directory or Path.cwd())
+    for path in found:
+        read = read_file(path)
+        _refuse_redefinition(values, read)
+        values.update(read)
         files.append(path)
+    of_project = files[-1] if files and files[-1] not in (config, user_file(variables)) else None
+    if variables.get("SBPAIR_CONFIG"):
+        of_project = None
     remembered = remembered_default_pair(variables)
     embedded = local_pair(variables)
     if remembered and any(key.startswith(f"pairs.{remembered['default_pair'].value}.") for key in values | embedded):
         values.update(remembered)
     values.update(from_environment(variables, values))
     values.update(embedded)
-    return Settings(values, tuple(files), dict(variables), call_seconds)
+    return Settings(values, tuple(files), dict(variables), call_seconds, of_project)
+
+
+def _refuse_redefinition(values: Mapping[str, Sourced], read: Mapping[str, Sourced]) -> None:
+    """A pair of the user's own file is theirs: a file in some folder that changes parts of it (what is protected, where
+    the backlog is) under the same name would turn a command they know into another."""
+    pairs = {key.split(".")[1]: found for key, found in values.items() if key.startswith("pairs.")}
+    for key, found in read.items():
+        if key.startswith("pairs.") and (name := key.split(".")[1]) in pairs:
+            raise ConfigurationError(
+                f"{found.source}: the pair `{name}` is defined in {pairs[name].source} already, and a file in a folder "
+                "cannot change it.",
+                hint="Rename one of the two, or use this file alone with --config.",
+            )

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.core.errors import ConfigurationError
-from sbpair.settings.documents import DocumentError, parse_json, read_text
-from sbpair.settings.files import home_folder, is_file
+from sbpair.settings.files import DocumentError, home_folder, is_file, parse_json, read_text
 from sbpair.settings.keys import SIDES, Sourced
 
 LOCAL_PAIR = "local"

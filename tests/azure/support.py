@@ -9,6 +9,7 @@ from sbpair.amqp import sections
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.azure.credentials import NamedCredential
 from sbpair.core.access import AuthMethod
+from sbpair.emulator.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
 
 
 class FixedTokens:
@@ -20,7 +21,9 @@ class FixedTokens:
 
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         self.asked += 1
-        return AccessToken("header.payload.signature", int(time.time() + self._lifetime_seconds))
+        expires_at = time.time() + self._lifetime_seconds
+        audience = SERVICE_BUS_AUDIENCE if "servicebus" in scopes[0] else "https://management.azure.com"
+        return AccessToken(make_bearer_token(expires_at, audience=audience), int(expires_at))
 
     async def close(self) -> None:
         pass

@@ -11,10 +11,14 @@ from sbpair.azure.management import ArmAdmin
 from sbpair.core import errors
 from sbpair.core.access import NamespaceAccess, Secret
 from sbpair.core.entities import EntityStatus, QueueSettings, Tier
-from sbpair.emulator.arm_models import ArmFacts
+from sbpair.core.errors import EntityExistsError
+from sbpair.core.pairing import MAX_DELIVERY_COUNT
+from sbpair.core.replication.settings import REPLICATED_SETTINGS, problems
+from sbpair.emulator.admin.arm_models import ArmFacts
 from sbpair.emulator.entities import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.limits import Tier as EmulatedTier
 from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.ports import NamespaceAdmin
 from tests.azure.support import FixedCredential, message
 from tests.contract.conftest import access_to, arm_access_to
 
@@ -62,8 +66,29 @@ async def test_topics_are_the_same_from_both(emulator: Emulator, data_plane: Dat
     topics = [topic async for topic in data_plane.list_topics()]
     assert topics == [topic async for topic in arm.list_topics()]
     assert topics == [await data_plane.get_topic("a/events")] == [await arm.get_topic("a/events")]
+    assert await data_plane.get_queue("a/events") is await arm.get_queue("a/events") is None, "it is a topic"
     assert topics[0].subscription_count == 1
     assert topics[0].max_size_in_megabytes == 2048
+
+
+@pytest.mark.parametrize("plane", ["data_plane", "arm"])
+async def test_a_topic_and_a_session_subscription_are_made(
+    emulator: Emulator, data_plane: DataPlaneAdmin, arm: ArmAdmin, plane: str
+) -> None:
+    admin: NamespaceAdmin = data_plane if plane == "data_plane" else arm
+    assert await admin.get_subscription("a/events", "all") is None
+    assert (await admin.create_topic("a/events")).path == "a/events"
+    made = await admin.create_subscription("a/events", "all", REPLICATED_SETTINGS)
+    assert made.path == "a/events/Subscriptions/all"
+    assert list(problems(made.settings, REPLICATED_SETTINGS)) == []
+    for other in (data_plane, arm):
+        found = await other.get_subscription("a/events", "all")
+        assert found is not None
+        assert (found.settings.requires_session, found.settings.max_delivery_count) == (True, MAX_DELIVERY_COUNT)
+    with pytest.raises(EntityExistsError):
+        await admin.create_topic("a/events")
+    with pytest.raises(EntityExistsError):
+        await admin.create_subscription("a/events", "all", REPLICATED_SETTINGS)
 
 
 async def test_a_queue_s_own_keys_are_named_without_the_keys(emulator: Emulator, data_plane: DataPlaneAdmin) -> None:

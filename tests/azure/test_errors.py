@@ -12,7 +12,7 @@ from azure.servicebus import exceptions as sdk_exceptions
 from sbpair.azure.errors import WireError, kind_of_condition, translate, translating
 from sbpair.core import errors
 from sbpair.core.errors import Category, ServiceError
-from sbpair.core.wording import scrub
+from sbpair.core.redact import scrub
 
 
 class Response:

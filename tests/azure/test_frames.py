@@ -5,7 +5,7 @@ import struct
 import pytest
 from azure.servicebus._pyamqp._decode import decode_frame
 
-from sbpair.amqp.codec import decode_all
+from sbpair.amqp.codec import decode, decode_all
 from sbpair.amqp.types import Described, Symbol
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError
@@ -122,3 +122,10 @@ def test_a_performative_that_would_unpack_to_much_or_to_nothing_is_refused(body:
     with pytest.raises(WireError) as refused:
         frames.performative_end(memoryview(body))
     assert refused.value.condition == "amqp:connection:framing-error"
+
+
+def test_dead_letter_texts_are_cut_to_what_the_service_keeps() -> None:
+    outcome, _ = decode(frames.rejected("r" * 60_000, "d" * 60_000))
+    condition, description, info = outcome.value[0].value
+    assert condition == frames.DEAD_LETTER_CONDITION
+    assert (len(description), [len(text) for text in info.values()]) == (4096, [4096, 4096])

@@ -24,10 +24,10 @@ from sbpair.azure.payloads import to_received
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import SbpairError, ServiceError
-from sbpair.core.plain import from_plain, to_plain
-from sbpair.emulator.link import IncomingDelivery, Link
-from sbpair.emulator.performatives import BEGIN, CLOSE, OPEN, perform
-from sbpair.emulator.performatives import error as amqp_error
+from sbpair.core.serialization import from_plain, to_plain
+from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.performatives import BEGIN, CLOSE, OPEN, perform
+from sbpair.emulator.engine.performatives import error as amqp_error
 from sbpair.emulator.tls import TlsFiles
 from tests.azure.support import FixedCredential, message
 from tests.core.test_fuzz import BACKLOG, ODD
@@ -384,7 +384,7 @@ async def oracle(certificates: TlsFiles) -> AsyncIterator[tuple[Oracle, AzureMes
     one = Oracle()
     async with open_port(PlainNamespace(), one, certificates) as port:
         host = f"127.0.0.1:{port.number}"
-        text = connection_string(host).replace(SECRET, port.namespace.rules["root"].primary_key)  # type: ignore[attr-defined]
+        text = connection_string(host).replace(SECRET, port.namespace.rules[0].primary_key)  # type: ignore[attr-defined]
         access = NamespaceAccess(
             label="primary",
             host=host,

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.analyze [--huge] [--rows 1000000 --rows 10000000] [--engine spark] [--folder DIR]
 
 Each engine runs in a process of its own; memory is the highest sum of the resident sets of its processes. All get two
-threads. Spark's session start is told apart from its work. DuckDB and Polars come with `pip install duckdb polars`.
+threads. `bare` is a Spark session as PySpark starts it with one count over the same files: what Spark costs whatever it
+does. Polars and NumPy come with `pip install 'sbpair[bench]'`.
 """
 
 import argparse
@@ -25,11 +26,14 @@ from tests.benchmarks.table import Row, print_rows
 
 THREADS = 2
 QUICK_ROWS = (100_000,)
-FULL_ROWS = (1_000_000, 10_000_000)
+FULL_ROWS = (10_000, 1_000_000, 10_000_000)
 HUGE_ROWS = 50_000_000
-ENGINES = ("spark", "duckdb", "polars")
-AIMS = {10_000_000: 3.0, HUGE_ROWS: 1.0}
-"""Spark's time as a multiple of DuckDB's, at most."""
+SMALL_ROWS = 10_000
+ONE_TASK_ROWS = 500_000
+ENGINES = ("spark", "local", "bare", "duckdb", "polars")
+OURS = ("spark", "local")
+AIMS = {(SMALL_ROWS, "bare"): 1.2, (10_000_000, "polars"): 1.5, (HUGE_ROWS, "duckdb"): 1.2, (HUGE_ROWS, "polars"): 1.2}
+"""Spark's time as a multiple of another's, at most. Starts of the session and of libraries are part of all times."""
 LINEAR = 1.3
 _AS_OF = 1_793_491_200 + 9 * 3600
 _TOP = 20
@@ -38,7 +42,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Figures:
-    """One engine at one size. `seconds` is without the start."""
+    """One engine at one size. `seconds` is everything."""
 
     rows: int
     seconds: float
@@ -58,7 +62,7 @@ def measure(sizes: Sequence[int], engines: Sequence[str], folder: Path) -> list[
     """The same for chosen sizes and engines; archives are made in `folder`, or found there."""
     from tests.benchmarks.backlogs import make_archive
 
-    there = [engine for engine in engines if engine == "spark" or importlib.util.find_spec(engine) is not None]
+    there = [one for one in engines if one in (*OURS, "bare") or importlib.util.find_spec(one) is not None]
     found: dict[str, list[Figures]] = {engine: [] for engine in there}
     for size in sizes:
         files = make_archive(folder / f"rows-{size}", size)
@@ -70,7 +74,7 @@ def measure(sizes: Sequence[int], engines: Sequence[str], folder: Path) -> list[
 def _compared(size: int, found: dict[str, list[Figures]], place: int) -> Iterator[Row]:
     case = f"{size:,} rows"
     at = {engine: figures[place] for engine, figures in found.items()}
-    assert len({one.duplicates for one in at.values()}) == 1, at
+    assert len({one.duplicates for engine, one in at.items() if engine != "bare"}) == 1, at
     for engine, one in at.items():
         yield Row("analyze", case, f"time: {engine}", round(one.seconds, 2), "s")
         yield Row("analyze", case, f"rows a second: {engine}", round(size / one.seconds))
@@ -80,7 +84,7 @@ def _compared(size: int, found: dict[str, list[Figures]], place: int) -> Iterato
         yield Row("analyze", case, "session start: spark", round(at["spark"].start_seconds, 1), "s")
         for other in at.keys() - {"spark"}:
             ratio = round(at["spark"].seconds / at[other].seconds, 2)
-            aim = AIMS.get(size) if other == "duckdb" else None
+            aim = AIMS.get((size, other))
             yield Row("analyze", case, f"time: spark / {other}", ratio, "x", at_most=aim)
 
 
@@ -115,25 +119,53 @@ def _measured(engine: str, rows: int, files: Sequence[str]) -> Figures:
 
 
 def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
-    from sbpair.pipeline.analysis.analyze import RESULTS, Analysis
+    """As `pipeline analyze` does it, the start of the session included."""
+    from sbpair.pipeline.analysis.analyze import analyse
+    from sbpair.pipeline.analysis.engines import SparkEngine
     from sbpair.pipeline.analysis.question import Question
-    from sbpair.pipeline.schemas import message_schema
-    from sbpair.pipeline.session import SparkRequest, open_spark
+    from sbpair.pipeline.analysis.units import together, units_in
+    from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
     began = time.monotonic()
-    with open_spark(SparkRequest(rows=rows, scanned=True, master=f"local[{THREADS}]")) as session:
+    units = units_in(files, at_least=THREADS)
+    if rows <= ONE_TASK_ROWS:
+        units = [together(units)]
+    with open_spark(SparkRequest(rows=100_000, master=f"local[{THREADS}]")) as session:
         started = time.monotonic()
-        messages = session.spark.read.schema(message_schema())
-        analysis = Analysis.of(
-            session.spark, lambda: messages.parquet(*files), Question(_AS_OF), files=files, cores=THREADS
-        )
-        for name in RESULTS:
-            frame = analysis.frames[name]
-            (frame.limit(_TOP) if name in ("sessions", "duplicates") else frame).toArrow()
-        duplicates = analysis.frames["duplicates"].count()
+        found = analyse(SparkEngine.over_units(session, units), Question(_AS_OF), rows=rows, top=_TOP)
         ended = time.monotonic()
-        analysis.close()
-    return {"seconds": ended - started, "start_seconds": started - began, "duplicates": duplicates}
+    return {"seconds": ended - began, "start_seconds": started - began, "duplicates": found.counts["duplicates"]}
+
+
+def _local(files: Sequence[str], rows: int) -> dict[str, Any]:
+    """`pipeline analyze --engine local`."""
+    began = time.monotonic()
+    from sbpair.pipeline.analysis.analyze import analyse
+    from sbpair.pipeline.analysis.engines import LocalEngine
+    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.analysis.units import units_in
+
+    started = time.monotonic()
+    engine = LocalEngine(units_in(files, at_least=THREADS), cores=THREADS)
+    found = analyse(engine, Question(_AS_OF), rows=rows, top=_TOP)
+    return {
+        "seconds": time.monotonic() - began,
+        "start_seconds": started - began,
+        "duplicates": found.counts["duplicates"],
+    }
+
+
+def _bare(files: Sequence[str], rows: int) -> dict[str, Any]:
+    """What Spark costs whatever it does: a session as PySpark starts it, and one count."""
+    from pyspark.sql import SparkSession
+
+    began = time.monotonic()
+    session = SparkSession.builder.master(f"local[{THREADS}]").config("spark.ui.enabled", "false").getOrCreate()
+    started = time.monotonic()
+    assert session.read.parquet(*files).count() == rows
+    ended = time.monotonic()
+    session.stop()
+    return {"seconds": ended - began, "start_seconds": started - began, "duplicates": 0}
 
 
 _VIEW = """
@@ -175,9 +207,9 @@ _DUCKDB = {
 
 
 def _duckdb(files: Sequence[str], rows: int) -> dict[str, Any]:
+    began = time.monotonic()
     import duckdb
 
-    began = time.monotonic()
     connection = duckdb.connect(config={"threads": THREADS})
     started = time.monotonic()
     names = ", ".join(f"'{file}'" for file in files)
@@ -186,7 +218,7 @@ def _duckdb(files: Sequence[str], rows: int) -> dict[str, Any]:
     for name, query in _DUCKDB.items():
         found = connection.execute(query).fetchall()
         duplicates = len(found) if name == "duplicates" else duplicates
-    return {"seconds": time.monotonic() - started, "start_seconds": started - began, "duplicates": duplicates}
+    return {"seconds": time.monotonic() - began, "start_seconds": started - began, "duplicates": duplicates}
 
 
 def _polars(files: Sequence[str], rows: int) -> dict[str, Any]:
@@ -250,11 +282,13 @@ def _polars(files: Sequence[str], rows: int) -> dict[str, Any]:
     for name, query in queries.items():
         found = query.collect(engine="streaming")
         duplicates = found.height if name == "duplicates" else duplicates
-    return {"seconds": time.monotonic() - started, "start_seconds": started - began, "duplicates": duplicates}
+    return {"seconds": time.monotonic() - began, "start_seconds": started - began, "duplicates": duplicates}
 
 
 _RUNNERS: dict[str, Callable[[Sequence[str], int], dict[str, Any]]] = {
     "spark": _spark,
+    "local": _local,
+    "bare": _bare,
     "duckdb": _duckdb,
     "polars": _polars,
 }

@@ -17,15 +17,15 @@ from typing import Any
 from sbpair.azure.connect import make_admin
 from sbpair.connect import open_sides
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
-from sbpair.core.audit import run as run_checks
+from sbpair.core.inspection.audit import run as run_checks
+from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
-from sbpair.core.snapshot import Snapshot
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
+from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.gather import gather, gather_each
-from sbpair.runtime.peeking import peeking
+from sbpair.runtime.inspection.gather import gather, gather_each
 from tests.benchmarks.processes import ask
 
 BACKLOG_QUEUES = 10

@@ -26,8 +26,8 @@ from sbpair.azure.wire import ReceiverWire, SenderWire, make_sdk_receiver, make_
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.message import Disposition, Received
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.ledger import Ledger
-from sbpair.runtime.syphon import DrainRequest, drain
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.syphon import DrainRequest, drain
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded
 
 RECEIVE = 100

@@ -8,7 +8,6 @@ and in as many as Spark has cores; the faster counts. Rounds take turns and the 
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -150,11 +149,10 @@ def bench() -> Iterator[Bench]:
 
 @contextmanager
 def _worker(kind: str, config: Path) -> "Iterator[subprocess.Popen[str]]":
-    """Its first line tells the seconds that its start took. What `pipeline warm` makes is looked for in the folder."""
+    """Its first line tells the seconds that its start took."""
     command = [sys.executable, "-m", "tests.benchmarks.pipeline_workers", kind, str(config)]
-    environ = os.environ | {"XDG_CACHE_HOME": str(config.parent / "cache")}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=_ROOT, stdin=pipe, stdout=pipe, text=True, env=environ) as process:
+    with subprocess.Popen(command, cwd=_ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             yield process
         finally:
@@ -262,37 +260,6 @@ def _far(on: Bench, messages: int) -> Iterator[Row]:
     yield Row("pipeline", case, "time: archive / plain pyarrow", round(archive.seconds / pyarrow.seconds, 2), "x")
 
 
-def _warming(on: Bench) -> Iterator[Row]:
-    """Starts without the archive of classes that `pipeline warm` makes, then with it."""
-    cold = [_started(on) for _ in range(STARTS)]
-    environ = os.environ | {"XDG_CACHE_HOME": str(on.folder / "cache"), "XDG_STATE_HOME": str(on.folder / "state")}
-    command = [sys.executable, "-m", "sbpair", "pipeline", "warm", "-q", "-o", "json"]
-    told = subprocess.run(command, cwd=_ROOT, env=environ, capture_output=True, text=True, check=True)
-    made = json.loads(told.stdout)["data"]
-    warm = [_started(on) for _ in range(STARTS)]
-    case = f"best of {STARTS}"
-    yield Row("pipeline", case, "warm: making the file", made["seconds"], "s")
-    yield Row("pipeline", case, "warm: its size", round(made["bytes"] / 2**20), "MB")
-    for what, place in (("session start", 0), ("session start and first archive --take", 1)):
-        before, after = (min(one[place] for one in starts) for starts in (cold, warm))
-        yield Row("pipeline", case, f"{what}, cold", round(before, 1), "s")
-        yield Row("pipeline", case, f"{what}, warm", round(after, 1), "s")
-        yield Row("pipeline", case, f"{what}: warm / cold", round(after / before, 2), "x", at_most=0.8)
-
-
-def _started(on: Bench) -> tuple[float, float]:
-    """Seconds of a session's start, and of that with a first job, a small one."""
-    on.on.fill(100, SIZE_BYTES)
-    with _worker("spark", on.config) as process:
-        start: float = answer(process)
-        began = time.perf_counter()
-        ask(process, "archive", folder=str(on.fresh()), take=True)
-        first = time.perf_counter() - began
-        load = f"load {os.getloadavg()[0]:.1f}"
-        print(f"session start {start:.2f} s, first archive --take {first:.2f} s, {load}", file=sys.stderr, flush=True)
-    return start, start + first
-
-
 def run(quick: bool) -> list[dict[str, Any]]:
     """All figures; `quick` takes a minute at most, the whole about ten."""
     sizes = QUICK_SIZES if quick else SIZES
@@ -312,7 +279,6 @@ def run(quick: bool) -> list[dict[str, Any]]:
         )
         if not quick:
             rows += _far(on, sizes[0])
-            rows += _warming(on)
     return [row.as_dict() for row in rows]
 
 

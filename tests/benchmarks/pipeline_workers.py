@@ -125,7 +125,7 @@ class Spark:
 
     def __init__(self, config: Path) -> None:
         from sbpair.pipeline import register
-        from sbpair.pipeline.session import SparkRequest, open_spark
+        from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
         began = time.perf_counter()
         self._config, self._pair = config, PairByName.load(PAIR, config)
@@ -150,7 +150,9 @@ class Spark:
     def replay(self, folder: str, ledger: str) -> int:
         from sbpair.pipeline.replay import ReplayRequest, replay
 
-        return replay(self._session, ReplayRequest(self._pair, self._config, (folder,), Path(ledger))).forwarded
+        return replay(
+            self._session, ReplayRequest(self._pair, self._config, (folder,), Path(ledger), although_in_queues=True)
+        ).forwarded
 
 
 def main() -> None:

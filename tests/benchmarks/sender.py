@@ -15,8 +15,8 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.pairing import PairedNamespaces
-from sbpair.runtime.sender import Where
+from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.sender import Where
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded, embedded
 from tests.benchmarks.table import Row, print_rows
 
@@ -37,6 +37,7 @@ async def paired(on: Embedded) -> AsyncIterator[PairedNamespaces]:
         primary=home,
         secondary=away,
         secondary_admin=admin,
+        create_missing=True,
         clock=SystemClock(),
         observer=Quiet(),
     )

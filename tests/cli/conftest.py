@@ -4,7 +4,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +24,20 @@ def sbpair(tmp_path: Path) -> Sbpair:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sbpair]:
     """`sbpair` in a home where two embedded namespaces run: the pair `local`, on free ports, for one test module."""
-    runner = Sbpair(tmp_path_factory.mktemp("home"))
-    process = runner.start("emulator", "--port", "0")
+    with embedded_pair(Sbpair(tmp_path_factory.mktemp("home"))) as runner:
+        yield runner
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Sbpair]:
+    """`local` for one test: nothing provisioned, nothing sent."""
+    with embedded_pair(Sbpair(tmp_path)) as runner:
+        yield runner
+
+
+@contextmanager
+def embedded_pair(runner: Sbpair, *arguments: str, **options: Any) -> Iterator[Sbpair]:
+    process = runner.start("emulator", "--port", "0", *arguments, **options)
     try:
         _await_state(process, runner.home / "state" / "sbpair" / "emulator.json")
         yield runner

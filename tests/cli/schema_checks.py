@@ -5,7 +5,8 @@ from typing import Any
 
 import jsonschema
 
-from sbpair.cli.schemas import COMMANDS, envelope_schema
+from sbpair.cli.schema import data_schema, envelope_schema, outputs
+from sbpair.core.serialization import to_plain
 from sbpair.render.formats import dump_json
 
 
@@ -22,10 +23,12 @@ def closed(schema: Any) -> Any:
 def check_document(command: str, text: str) -> Any:
     """What a command printed with -o json, checked and read."""
     document = json.loads(text)
-    jsonschema.Draft202012Validator(closed(envelope_schema(command))).validate(document)
+    jsonschema.Draft202012Validator(closed(envelope_schema(command, outputs()[command]))).validate(document)
     return document
 
 
 def check_data(command: str, data: Any) -> None:
     """Check the data of a result as it would be printed."""
-    jsonschema.Draft202012Validator(closed(COMMANDS[command]())).validate(json.loads(dump_json(data)))
+    jsonschema.Draft202012Validator(closed(data_schema(command, outputs()[command]))).validate(
+        json.loads(dump_json(to_plain(data)))
+    )

@@ -147,7 +147,7 @@ def _preload() -> None:
     for name in (
         "sbpair.azure.connect",
         "sbpair.azure.links",
-        "sbpair.runtime.gather",
+        "sbpair.runtime.inspection.gather",
         "sbpair.render.tables",
         "rich.live",
     ):
@@ -173,7 +173,7 @@ def _become(job: dict[str, Any], terminal: int, talk: Path) -> None:
     os.environ.update({"TERM": "xterm"} | job["environ"])
     sys.stdout = sys.__stdout__ = TextIOWrapper(os.fdopen(1, "wb"), encoding=job["encoding"], line_buffering=True)
     sys.stderr = TextIOWrapper(os.fdopen(2, "wb"), encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    from sbpair.cli.exit import main
+    from sbpair.cli.main import main
 
     code = 70
     try:

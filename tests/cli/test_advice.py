@@ -16,7 +16,7 @@ from sbpair.cli.app import app
 SOURCES = Path(__file__).parents[2] / "sbpair"
 VALUES = {"pair": "orders", "subject": "contoso/x-servicebus-transfer/3"}
 """What stands for the placeholders of a remedy."""
-_ADVICE = re.compile(r"(?:^|`|then |with: |: )sbpair ((?!x\b|has a defect)[a-z][^`\n]*)", re.MULTILINE)
+_ADVICE = re.compile(r"(?:^|`|then |with: |: )sbpair ((?!x\b)[a-z][^`\n]*)", re.MULTILINE)
 
 
 def _texts() -> Iterator[tuple[str, str]]:
@@ -66,3 +66,19 @@ def test_the_parser_takes_it(where: str, advised: str) -> None:
             command.make_context(path[-1], words)
         except typer.TyperException as error:
             assert type(error).__name__ == "MissingParameter", f"{where}: {error}"  # named, not written out
+
+
+def _options(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False):
+            yield from parameter.opts
+            yield from parameter.secondary_opts
+    for below in getattr(command, "commands", {}).values():
+        yield from _options(below)
+
+
+def test_an_option_that_the_hint_of_an_error_names_is_one_of_today() -> None:
+    known = set(_options(get_command(app)))
+    hints = [text for where, text in _texts() if where.startswith("core/errors.py:")]
+    named = {option for text in hints for option in re.findall(r"(?<!\S)--[a-z][a-z-]+", text)}
+    assert {"--rate", "--concurrency", "--plan-out"} <= named <= known

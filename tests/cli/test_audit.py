@@ -102,7 +102,7 @@ def test_monitoring_formats(local: Sbpair) -> None:
 
 
 def test_findings_in_monitoring_formats(local: Sbpair) -> None:
-    assert local("provision", "local", "--count", "11").code == 0
+    assert local("provision", "local", "--queues", "11").code == 0
     try:
         warned = local("audit", "local", "-o", "nagios")
         assert warned.code == 1
@@ -113,7 +113,7 @@ def test_findings_in_monitoring_formats(local: Sbpair) -> None:
         junit = ElementTree.fromstring(local("audit", "local", "-o", "junit").stdout)
         assert int(junit.attrib["failures"]) > 0
     finally:
-        assert local("cleanup", "local", "--apply").code == 0
+        assert local("cleanup", "local", "--yes").code == 0
 
 
 def test_an_unreachable_namespace_ends_with_6_and_is_unknown_to_nagios(

@@ -104,3 +104,40 @@ def test_the_schema_accepts_the_file_and_refuses_a_typo(configured: Sbpair) -> N
     jsonschema.validate(document, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document | {"auht": "x"}, schema)
+
+
+def test_check_lists_everything_that_is_wrong_and_does_not_advise_itself(sbpair: Sbpair) -> None:
+    (sbpair.home / "sbpair.yaml").write_text(
+        """\
+version: 1
+pairs:
+  orders:
+    primary: {namespace: contoso-weu}
+    secondary: {namspace: contoso-neu}
+    backlog_queues: 0
+  bills:
+    primary: not a mapping
+auth: telepathy
+""",
+        encoding="utf-8",
+    )
+    ran = sbpair("config", "check")
+    assert (ran.code, ran.stdout) == (2, "")
+    lines = ran.stderr.splitlines()
+    assert lines[0] == "Error: 4 problems in the configuration:"
+    assert [line.split("sbpair.yaml:")[1].split(":")[0] for line in lines[1:5]] == ["5", "6", "8", "9"]
+    assert "Did you mean 'namespace'?" in lines[1]
+    assert lines[5:] == ["Correct it and check again."]
+    told = sbpair("config", "check", "-o", "json").error["message"]
+    assert all(part in told for part in ("'namspace'", "backlog_queues", "bills", "telepathy"))
+
+
+def test_check_names_every_pair_that_is_wrong(sbpair: Sbpair) -> None:
+    side = "{connection_string: {env: NOT_SET_ANYWHERE}}"
+    (sbpair.home / "sbpair.yaml").write_text(
+        f"version: 1\npairs:\n  one: {{primary: {side}}}\n  two: {{primary: {side}}}\n", encoding="utf-8"
+    )
+    lines = sbpair("config", "check").stderr.splitlines()
+    assert lines[0] == "Error: 2 problems in the configuration:"
+    assert "pairs.one.primary" in lines[1]
+    assert "pairs.two.primary" in lines[2]

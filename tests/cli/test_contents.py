@@ -114,7 +114,7 @@ def test_the_root_help_lists_every_command_and_imports_none(sbpair: Sbpair) -> N
     done = subprocess.run(
         [sys.executable, "-c", STARTED, "--help"], capture_output=True, text=True, env=sbpair.variables(), timeout=60
     )
-    listed = {line.split()[0] for line in done.stdout.split("Commands:")[1].splitlines() if line.startswith("  ")}
+    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
     assert set(COMMANDS) <= listed
     loaded = done.stderr
     for entry in COMMANDS.values():
@@ -130,7 +130,7 @@ def test_one_command_imports_no_other(sbpair: Sbpair) -> None:
         timeout=60,
     )
     assert "'sbpair.cli.completion'" in done.stderr
-    assert "'sbpair.cli.drain'" not in done.stderr
+    assert "'sbpair.cli.transfer.drain'" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -149,3 +149,19 @@ def test_a_mistyped_option_is_answered_with_the_nearest(sbpair: Sbpair, command:
     ran = sbpair(*command.split(), "--outputt", "json")
     assert (ran.code, ran.stdout) == (2, "")
     assert "--output" in ran.stderr.replace("--outputt", "")
+
+
+def test_help_of_a_command_is_its_help_and_a_slip_gets_a_suggestion(sbpair: Sbpair) -> None:
+    assert sbpair("help", "emulator", "fault").stdout == sbpair("emulator", "fault", "--help").stdout
+    assert sbpair("help").stdout == sbpair("--help").stdout
+    slip = sbpair("help", "drian")
+    assert (slip.code, slip.stdout) == (2, "")
+    assert "'drian' is neither a topic nor a command." in slip.stderr
+    assert "'drain'" in slip.stderr
+
+
+def test_help_explains_the_terms(sbpair: Sbpair) -> None:
+    told = sbpair("help", "terms")
+    assert told.code == 0
+    for term in ("pair", "primary", "secondary", "backlog queue", "drain", "syphon"):
+        assert f"\n{term}\n" in f"\n{told.stdout}"

@@ -14,7 +14,7 @@ import pytest
 from sbpair import amqp
 from sbpair.amqp import Section
 from sbpair.cli.demo_messages import SESSION_QUEUE, demo_messages, fingerprint, message_id_of
-from sbpair.cli.demo_proof import compare, expected_places
+from sbpair.cli.demo_story import compare, expected_places
 from sbpair.core.message import Received
 
 MESSAGES = list(demo_messages(120, now=1_790_000_000.0, schedule_seconds=5.0))

@@ -100,7 +100,7 @@ def test_a_credential_without_a_token_is_named(sbpair: Sbpair) -> None:
         "    secondary: {namespace: contoso-b.example}\n",
         encoding="utf-8",
     )
-    ran = sbpair("doctor", "p", "--timeout", "2s", "-o", "json")
+    ran = sbpair("--config", "sbpair.yaml", "doctor", "p", "--timeout", "2s", "-o", "json")
     assert ran.code == 4
     row = next(row for row in ran.data["checks"] if row["check"] == "credential")
     assert "`environment`" in row["detail"]

@@ -43,7 +43,7 @@ def test_seeded_messages_survive_kill_9(sbpair: Sbpair) -> None:
     stop(process, signal.SIGKILL)
     process = start(sbpair, *arguments)
     try:
-        browsed = sbpair("peek", "local", "--primary", "--entity", "orders", "--body", "-o", "jsonl")
+        browsed = sbpair("peek", "local", "--side", "primary", "--entity", "orders", "--body", "-o", "jsonl")
         assert [json.loads(line)["body"] for line in browsed.stdout.splitlines()] == ["kept"]
     finally:
         stop(process)
@@ -101,7 +101,7 @@ def test_refusals(sbpair: Sbpair, arguments: tuple[str, ...], message: str) -> N
 @pytest.mark.parametrize(
     ("seed", "message"),
     [
-        ("other-ns: {}", "speaks of other-ns"),
+        ("other-ns: {}", "unknown namespaces: other-ns"),
         ("local-primary: {queus: {}}", "did you mean 'queues'"),
         ("local-primary: {queues: {orders: {max_size: 1}}}", "unknown key 'max_size'"),
         ("local-primary: {tier: Gold}", "Basic, Standard or Premium"),
@@ -118,3 +118,9 @@ def test_a_bad_seed_is_refused(sbpair: Sbpair, seed: str, message: str) -> None:
 
 def test_what_is_not_emulated_is_written_down(sbpair: Sbpair) -> None:
     assert len(sbpair("emulator", "--not-emulated", "-o", "json").data) > 10
+
+
+def test_the_clients_that_were_tried_are_written_down(sbpair: Sbpair) -> None:
+    rows = sbpair("emulator", "--compatibility", "-o", "json").data
+    assert {row["language"] for row in rows} >= {"Python", "Java"}
+    assert all(0 < row["passed"] == row["scenarios"] - len(row["failed"]) for row in rows)

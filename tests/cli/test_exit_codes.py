@@ -25,14 +25,12 @@ from tests.cli.test_mistakes import MISTAKES
 
 TESTS = Path(__file__).parents[1]
 NOBODY = "Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=Root;SharedAccessKey=QUJD;UseDevelopmentEmulator=true"
-SLOW = "send gone orders"
-"""Opening a pairing is tried three times, half a minute apart."""
 _PREPARE = """\
 import asyncio
 from sbpair.connect import open_sides
 from sbpair.core.entities import QueueSettings
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
-from sbpair.core.replication import replicated_settings
+from sbpair.core.replication.settings import replicated_settings
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.settings import load
 
@@ -41,7 +39,8 @@ async def main():
         await sides.primary_admin.create_queue("orders", QueueSettings())
         for admin in (sides.primary_admin, sides.secondary_admin):
             await admin.create_queue("parcels", replicated_settings(None))
-        for primary, indexes, destination in (("local", 2, ""), ("astray", 1, "nowhere"), ("stranded", 1, "orders")):
+        backlogs = (("local", 2, ""), ("half", 1, ""), ("astray", 1, "nowhere"), ("stranded", 1, "orders"))
+        for primary, indexes, destination in backlogs:
             for index in range(indexes):
                 path = f"{primary}-primary/x-servicebus-transfer/{index}"
                 await sides.secondary_admin.create_queue(path, DOCUMENTED_SETTINGS)
@@ -60,13 +59,9 @@ class World:
 
     runner: Sbpair
     faults: FaultControl
-    slow: "subprocess.Popen[str]"
     silent: tuple[socket.socket, socket.socket]
 
     def run(self, cell: Run) -> Ran:
-        if cell.line == SLOW:
-            out, err = self.slow.communicate("one\n", timeout=120)
-            return Ran(self.slow.returncode, out, err)
         if not cell.fault:
             return self.runner(*cell.line.split(), stdin=cell.stdin)
         self.faults.add(cell.fault)
@@ -108,13 +103,10 @@ def world(local: Sbpair) -> Iterator[World]:
     configuration = {"version": 1, "pairs": _pairs(files, state["ca_file"])}
     (runner.home / "sbpair.yaml").write_text(json.dumps(configuration), encoding="utf-8")
     (runner.home / "line").write_text("a file, not a folder", encoding="utf-8")
-    slow = runner.start(*SLOW.split(), stdin=subprocess.PIPE)
     try:
         runner.python(_PREPARE)
-        yield World(runner, _control(state, files["local-secondary"]), slow, silent)
+        yield World(runner, _control(state, files["local-secondary"]), silent)
     finally:
-        slow.kill()
-        slow.communicate()
         for one in silent:
             one.close()
 
@@ -172,9 +164,8 @@ CELLS = [(command, code, cell) for command, row in TABLE.items() for code, cell 
 
 
 def _named(kind: type[Cell]) -> list[Any]:
-    """Cells of one kind as parameters; the one that takes longest comes last, while it runs beside the others."""
+    """Cells of one kind as parameters."""
     found = [one for one in CELLS if isinstance(one[2], kind)]
-    found.sort(key=lambda one: one[2] == Run(SLOW, "one\n"))
     return [pytest.param(cell, code, id=f"{command}-{int(code)}") for command, code, cell in found]
 
 

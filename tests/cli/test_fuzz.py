@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sbpair.amqp import sections
 from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.azure.payloads import to_received
-from sbpair.cli.peek_rows import GroupKey, grouped, message_row
-from sbpair.cli.plans import plan_table, read_plans
-from sbpair.cli.send_records import InputFormat, to_payload
+from sbpair.cli.failover.records import InputFormat, to_payload
+from sbpair.cli.inspection.plans import plan_table, read_plans
+from sbpair.cli.transfer.peek_shown import GroupKey, grouped, message_row
 from sbpair.core.errors import SbpairError
 from sbpair.core.rewrite import describe
 from sbpair.render.formats import dump_json, to_markdown, to_tsv
 from sbpair.render.result import CommandResult
-from sbpair.runtime.browsing import Browsed
+from sbpair.runtime.browse import Browsed
 from tests.cli.inside import run_inside
 from tests.cli.process import Ran
 from tests.core.snapshots import NOW
@@ -139,7 +139,7 @@ NUMBERS = ("nan", "inf", "-inf", "1e300", "1e-300", "9" * 30, "0000-01", "9999-1
 @given(st.dictionaries(st.sampled_from(OPTIONS), st.sampled_from((*NUMBERS, *TEXTS)), min_size=1, max_size=3))
 def test_options_of_cost(home: Path, options: dict[str, str]) -> None:
     words = [word for option, value in options.items() for word in (f"{option}={value}",)]
-    for more in ((), ("--compare",), ("--sensitivity",)):
+    for more in ((), ("--compare",)):
         with within(seconds=10):
             assert_tame(run_inside(home, "cost", *words, *more, "-o", "json"), "json")
 

@@ -80,9 +80,9 @@ def test_peek_begins_at_a_sequence_number(backlog: Sbpair) -> None:
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        (("--path", "INVOICES/*"), ["bytes"]),
-        (("--session", "s1"), ["bytes"]),
-        (("--session", "s2"), []),
+        (("--destination", "INVOICES/*"), ["bytes"]),
+        (("--session-id", "s1"), ["bytes"]),
+        (("--session-id", "s2"), []),
         (("--since", "1h", "--queue", "3"), ["bytes"]),
         (("--until", "1h"), []),
         (("--since", "2020-01-01", "--until", "2020-01-02T00:00:00+02:00"), []),
@@ -104,8 +104,8 @@ def test_peek_shows_bodies_as_text_or_hex_and_never_drives_the_terminal(backlog:
 
 
 def test_peek_groups_and_counts(backlog: Sbpair) -> None:
-    ran = backlog("peek", "local", "--group-by", "path,session")
-    assert [(row["path"], row["session"], row["messages"]) for row in ran.records] == [
+    ran = backlog("peek", "local", "--group-by", "destination,session")
+    assert [(row["destination"], row["session"], row["messages"]) for row in ran.records] == [
         ("orders", "", "231"),
         ("invoices/in", "s1", "1"),
     ]
@@ -120,7 +120,8 @@ def test_what_peek_prints_can_be_sent_home(backlog: Sbpair) -> None:
     browsed = backlog("peek", "local", "--queue", "3", "-o", "jsonl")
     sent = backlog("send", "local", "round-trip", stdin=browsed.stdout)
     assert sent.code == 0, sent
-    arrived = backlog("peek", "local", "--entity", "round-trip", "--primary", "--body", "-o", "json").data["messages"]
+    browsed = backlog("peek", "local", "--entity", "round-trip", "--side", "primary", "--body", "-o", "json")
+    arrived = browsed.data["messages"]
     assert [(one["subject"], one["session_id"], one["body"]) for one in arrived] == [("bytes", "s1", "00ff")]
     assert "x-ms-path" not in arrived[0]["application_properties"]
 
@@ -137,7 +138,10 @@ def test_a_queue_that_is_missing_makes_the_rest_partial(backlog: Sbpair) -> None
     "arguments",
     [
         ("--since", "soonish"),
-        ("--primary",),
+        (
+            "--side",
+            "primary",
+        ),
         ("--entity", "a", "--queue", "1"),
         ("--entity", "a b"),
         ("--queue", "orders"),

@@ -88,7 +88,7 @@ def test_provision_plans_applies_and_then_has_nothing_to_do(local: Sbpair) -> No
 
 def test_every_step_is_in_the_operations_log(local: Sbpair) -> None:
     before = len(local.operations)
-    assert local("provision", "local", "--count", "11").code == 0
+    assert local("provision", "local", "--queues", "11").code == 0
     (line,) = [one for one in local.operations[before:] if one["result"] == "done"]
     assert line["action"] == "create"
     assert line["queue"] == QUEUE.format(10)
@@ -102,16 +102,16 @@ def test_every_step_is_in_the_operations_log(local: Sbpair) -> None:
 
 
 def test_a_plan_file_is_applied_as_written_and_refused_when_the_world_changed(local: Sbpair) -> None:
-    local("provision", "local", "--count", "13", "--out", "plan.json")
+    local("provision", "local", "--queues", "13", "--plan-out", "plan.json")
     plan = json.loads((local.home / "plan.json").read_text(encoding="utf-8"))
     assert [step["kind"] for step in plan["plans"][0]["steps"]] == ["create", "create"]
     assert local("provision", "local", "--plan", "plan.json").code == 0
-    assert local("cleanup", "local", "--out", "cleanup.json").code == 5
+    assert local("cleanup", "local", "--plan-out", "cleanup.json").code == 0
     wrong = local("provision", "local", "--plan", "cleanup.json")
     assert wrong.code == 2
     assert "sbpair cleanup" in wrong.stderr
-    assert local("cleanup", "local", "--plan", "cleanup.json", "--apply").code == 0
-    update = local("provision", "local", "--plan", "plan.json", "--count", "3")
+    assert local("cleanup", "local", "--plan", "cleanup.json", "--yes").code == 0
+    update = local("provision", "local", "--plan", "plan.json", "--queues", "3")
     assert update.code == 2
 
 
@@ -123,23 +123,23 @@ def test_a_broken_plan_file_is_a_usage_error(local: Sbpair) -> None:
 
 
 def test_cleanup_shows_then_deletes_only_what_is_empty(local: Sbpair, put: Callable[[int, int], None]) -> None:
-    assert local("provision", "local", "--count", "12").code == 0
+    assert local("provision", "local", "--queues", "12").code == 0
     put(11, 3)
     shown = local("cleanup", "local")
     assert shown.code == 5
     assert {row["queue"].rpartition("/")[2]: row["step"] for row in shown.records} == {"10": "delete", "11": "skip"}
-    done = local("cleanup", "local", "--apply", "--no-input")
+    done = local("cleanup", "local", "--yes", "--no-input")
     assert done.code == 3
     assert results(done) == {"10": "done", "11": "skipped"}
     assert "it holds 3 active" in done.stdout
-    slip = local("cleanup", "local", "--apply", "--confirm", QUEUE.format(110))
+    slip = local("cleanup", "local", "--yes", "--confirm", QUEUE.format(110))
     assert slip.code == 2
-    assert results(local("cleanup", "local", "--apply", "--confirm", QUEUE.format(11))) == {"11": "done"}
+    assert results(local("cleanup", "local", "--yes", "--confirm", QUEUE.format(11))) == {"11": "done"}
     assert local("cleanup", "local").code == 0
 
 
 def test_a_terminal_is_asked_for_the_name(local: Sbpair, put: Callable[[int, int], None]) -> None:
-    assert local("provision", "local", "--count", "11").code == 0
+    assert local("provision", "local", "--queues", "11").code == 0
     put(10, 1)
     assert type_into(local, "yes") == 3
     assert type_into(local, QUEUE.format(10)) == 0
@@ -147,10 +147,10 @@ def test_a_terminal_is_asked_for_the_name(local: Sbpair, put: Callable[[int, int
 
 
 def test_messages_are_archived_before_their_queue_goes(local: Sbpair, put: Callable[[int, int], None]) -> None:
-    assert local("provision", "local", "--count", "12").code == 0
+    assert local("provision", "local", "--queues", "12").code == 0
     put(10, 4)
     before = len(local.operations)
-    ran = local("cleanup", "local", "--apply", "--archive-to", "archive", "-o", "json")
+    ran = local("cleanup", "local", "--yes", "--archive", "archive", "-o", "json")
     assert ran.code == 0, ran
     assert {one["queue"]: one["result"] for one in ran.data["outcomes"]} == {
         QUEUE.format(10): "done",
@@ -165,25 +165,25 @@ def test_messages_are_archived_before_their_queue_goes(local: Sbpair, put: Calla
 
 def test_messages_go_home_before_their_queue_goes(local: Sbpair, put: Callable[[int, int], None]) -> None:
     local.make_queue("orders")
-    assert local("provision", "local", "--count", "11").code == 0
+    assert local("provision", "local", "--queues", "11").code == 0
     put(10, 3)
-    ran = local("cleanup", "local", "--apply", "--drain", "-o", "markdown")
+    ran = local("cleanup", "local", "--yes", "--drain", "-o", "markdown")
     assert ran.code == 0, ran
-    assert "local: 3 message(s) went home." in ran.stdout
-    assert len(local("peek", "local", "--entity", "orders", "--primary").records) == 3
+    assert "local: 3 messages back on local-primary." in ran.stdout
+    assert len(local("peek", "local", "--entity", "orders", "--side", "primary").records) == 3
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ("--drain",),
-        ("--archive-to", "x"),
-        ("--apply", "--drain", "--archive-to", "x"),
-        ("--apply", "--drain", "--plan", "x.json"),
-        ("--apply", "--out", "x.json"),
-        ("--plan", "x.json", "--out", "y.json"),
+        ("--archive", "x"),
+        ("--yes", "--drain", "--archive", "x"),
+        ("--yes", "--drain", "--plan", "x.json"),
+        ("--yes", "--plan-out", "x.json"),
+        ("--plan", "x.json", "--plan-out", "y.json"),
         ("--plan", "x.json", *LEFT_OVERS),
-        ("--apply", "--drain", *LEFT_OVERS),
+        ("--yes", "--drain", *LEFT_OVERS),
         ("--left-overs-of", ""),
     ],
 )
@@ -193,20 +193,20 @@ def test_options_of_cleanup_that_contradict_each_other(local: Sbpair, arguments:
 
 
 def type_into(local: Sbpair, typed: str, *more: str) -> int:
-    """Exit code of `cleanup --apply` on a terminal where somebody types `typed`."""
-    return answer(local, "cleanup", "local", "--apply", *more, question="Type its name", typed=typed).code
+    """Exit code of `cleanup --yes` on a terminal where somebody types `typed`."""
+    return answer(local, "cleanup", "local", "--yes", *more, question="Type its name", typed=typed).code
 
 
 def test_protected_patterns_win_over_a_confirmation(local: Sbpair) -> None:
-    assert local("provision", "local", "--count", "11").code == 0
+    assert local("provision", "local", "--queues", "11").code == 0
     config = local.home / "protected.json"
     pair = {side: embedded(local, side) for side in ("primary", "secondary")} | {"protected": ["*/10"]}
     config.write_text(json.dumps({"version": 1, "pairs": {"mine": pair}}), encoding="utf-8")
-    ran = local("--config", str(config), "cleanup", "mine", "--apply", "--confirm", QUEUE.format(10))
+    ran = local("--config", str(config), "cleanup", "mine", "--yes", "--confirm", QUEUE.format(10))
     assert ran.code == 3
     assert results(ran) == {"10": "skipped"}
     assert "protected by the pattern '*/10'" in ran.stdout
-    assert results(local("cleanup", "local", "--apply")) == {"10": "done"}
+    assert results(local("cleanup", "local", "--yes")) == {"10": "done"}
 
 
 def test_left_overs_of_a_former_primary_go_only_when_asked_for_and_only_empty(
@@ -228,7 +228,7 @@ def test_left_overs_of_a_former_primary_go_only_when_asked_for_and_only_empty(
     assert "it holds 2 active" in shown.stdout
 
     before = len(local.operations)
-    applied = local("cleanup", "local", "--apply", "--no-input", *LEFT_OVERS)
+    applied = local("cleanup", "local", "--yes", "--no-input", *LEFT_OVERS)
     assert (applied.code, results(applied)) == (3, {"0": "skipped", "1": "done"})
     logged = {line["queue"]: (line["action"], line["result"]) for line in local.operations[before:]}
     assert logged == {OLD.format(0): ("skip", "skipped"), OLD.format(1): ("delete", "done")}
@@ -239,9 +239,9 @@ def test_left_overs_of_a_former_primary_go_only_when_asked_for_and_only_empty(
 
 def test_left_overs_are_archived_before_they_go(local: Sbpair, leave: Callable[[int, int], None]) -> None:
     leave(3, 2)
-    ran = local("cleanup", "local", "--apply", "--archive-to", "left", *LEFT_OVERS, "-o", "markdown")
+    ran = local("cleanup", "local", "--yes", "--archive", "left", *LEFT_OVERS, "-o", "markdown")
     assert ran.code == 0, ran
-    assert "2 message(s) archived" in ran.stdout
+    assert "2 messages archived" in ran.stdout
     lines = [line for file in (local.home / "left").iterdir() for line in file.read_text("utf-8").splitlines()]
     assert sorted(json.loads(line)["message_id"] for line in lines) == ["old-0", "old-1"]
     gone = local("cleanup", "local", *LEFT_OVERS)
@@ -256,40 +256,69 @@ def test_backlog_queues_that_a_configured_pair_uses_are_no_left_overs(
     assert own.code == 2
     assert "they are those of pair 'local'" in own.stderr
     leave(4, 0)
-    assert local("cleanup", "local", *LEFT_OVERS, "--out", "left.json").code == 5
+    assert local("cleanup", "local", *LEFT_OVERS, "--plan-out", "left.json").code == 0
 
     primary, secondary = (embedded(local, side) for side in ("primary", "secondary"))
     config = local.home / "revived.json"
     revived = {"primary": primary | {"namespace": "contoso-old"}, "secondary": secondary}
     config.write_text(json.dumps({"version": 1, "pairs": {"revived": revived}}), encoding="utf-8")
-    asked = local("--config", str(config), "cleanup", "local", "--apply", *LEFT_OVERS)
+    asked = local("--config", str(config), "cleanup", "local", "--yes", *LEFT_OVERS)
     assert asked.code == 2
     assert "they are those of pair 'revived'" in asked.stderr
-    planned = local("--config", str(config), "cleanup", "local", "--apply", "--plan", "left.json")
+    planned = local("--config", str(config), "cleanup", "local", "--yes", "--plan", "left.json")
     assert planned.code == 2
     assert "they are those of pair 'revived'" in planned.stderr
 
     keep = local.home / "keep.json"
     mine = {"primary": primary, "secondary": secondary, "protected": ["contoso-old/*"]}
     keep.write_text(json.dumps({"version": 1, "pairs": {"mine": mine}}), encoding="utf-8")
-    kept = local("--config", str(keep), "cleanup", "mine", "--apply", *LEFT_OVERS, "--confirm", OLD.format(4))
+    kept = local("--config", str(keep), "cleanup", "mine", "--yes", *LEFT_OVERS, "--confirm", OLD.format(4))
     assert (kept.code, results(kept)) == (3, {"4": "skipped"})
-    assert results(local("cleanup", "local", "--apply", "--plan", "left.json")) == {"4": "done"}
+    assert results(local("cleanup", "local", "--yes", "--plan", "left.json")) == {"4": "done"}
 
 
 def test_a_plan_that_deletes_what_the_pair_uses_by_now_is_stale(local: Sbpair) -> None:
-    assert local("provision", "local", "--count", "11").code == 0
-    assert local("cleanup", "local", "--out", "extra.json").code == 5
+    assert local("provision", "local", "--queues", "11").code == 0
+    assert local("cleanup", "local", "--plan-out", "extra.json").code == 0
     config = local.home / "more.json"
     mine = {side: embedded(local, side) for side in ("primary", "secondary")} | {"backlog_queues": 11}
     document = json.loads((local.home / "extra.json").read_text(encoding="utf-8"))
     document["plans"][0]["pair"] = "mine"
     (local.home / "extra.json").write_text(json.dumps(document), encoding="utf-8")
     config.write_text(json.dumps({"version": 1, "pairs": {"mine": mine}}), encoding="utf-8")
-    ran = local("--config", str(config), "cleanup", "mine", "--apply", "--plan", "extra.json")
+    ran = local("--config", str(config), "cleanup", "mine", "--yes", "--plan", "extra.json")
     assert ran.code == 2
     assert f"The plan deletes {QUEUE.format(10)}, which pair 'mine' uses by now." in ran.stderr
-    assert local("cleanup", "local", "--apply").code == 0
+    assert local("cleanup", "local", "--yes").code == 0
+
+
+def test_a_queue_that_another_configured_pair_counts_on_is_never_deleted(local: Sbpair) -> None:
+    assert local("provision", "local").code == 0
+    sides = {side: embedded(local, side) for side in ("primary", "secondary")}
+    pairs = {"five": sides | {"backlog_queues": 5}, "ten": sides | {"backlog_queues": 10}}
+    config = local.home / "shared.json"
+    config.write_text(json.dumps({"version": 1, "pairs": pairs}), encoding="utf-8")
+    cleaned = local("--config", str(config), "cleanup", "five", "--yes", "-o", "json")
+    assert cleaned.code == 0
+    assert [one["queue"] for plan in cleaned.data["plans"] for one in plan["steps"]] == []
+    notes = {one["queue"]: one["note"] for one in cleaned.data["plans"][0]["unchanged"]}
+    # The pair `local` of the running namespaces counts on them as well; one of the pairs that do is named.
+    named = ("pair 'ten' counts on it", "pair 'local' counts on it")
+    assert [notes[QUEUE.format(index)] in named for index in range(5, 10)] == [True] * 5, notes
+    found = local("--config", str(config), "audit", "five", "--check", "SBP002", "-o", "json")
+    assert [one for pair in found.data["pairs"] for one in pair["findings"]] == []
+
+
+def test_a_writing_command_needs_a_name_or_a_yes(local: Sbpair) -> None:
+    sides = {side: embedded(local, side) for side in ("primary", "secondary")}
+    pairs = {"mine": sides | {"environment": "production"}}
+    config = local.home / "one.json"
+    config.write_text(json.dumps({"version": 1, "pairs": pairs}), encoding="utf-8")
+    for command in ("provision", "cleanup", "drain", "syphon"):
+        ran = local("--config", str(config), command)
+        assert (ran.code, "Name it: mine" in ran.stderr) == (2, True), ran
+    assert local("--config", str(config), "provision", "--all-pairs", "--dry-run").code in (0, 5)
+    assert local("--config", str(config), "provision", "mine", "--all-pairs").code == 2
 
 
 def embedded(local: Sbpair, side: str) -> dict[str, Any]:
@@ -311,8 +340,8 @@ def test_a_refused_credential_is_denied(local: Sbpair, fault: Callable[[str, str
 
 def test_partial_failure_names_every_queue(local: Sbpair, fault: Callable[[str, str], None]) -> None:
     fault("local-secondary", "http-status:status=403,after=1,entity=local-primary/x-servicebus-transfer/10")
-    ran = local("provision", "local", "--count", "12")
+    ran = local("provision", "local", "--queues", "12")
     assert ran.code == 3, ran
     assert results(ran)["10"] == "failed"
     assert results(ran)["11"] == "done"
-    assert local("cleanup", "local", "--apply", "--no-input").code == 0
+    assert local("cleanup", "local", "--yes", "--no-input").code == 0

@@ -48,7 +48,7 @@ def test_what_is_sent_is_processed_once_in_order_and_shown(replicated: Sbpair, t
     log = tmp_path / "log"
     command = f"""sh -c 'echo "$SBPAIR_SESSION_ID $(cat)" >> {log}'"""
     done = replicated(
-        "replicate", "consume", "local", QUEUE, *journal, "--exec", command, "--until-idle", "2s", "-o", "json"
+        "replicate", "consume", "local", QUEUE, *journal, "--exec", command, "--until-idle", "8s", "-o", "json"
     )
     assert (done.code, done.data["completed"], done.data["ended_by"]) == (0, 13, "idle"), done
     by_session: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ def test_a_command_that_fails_ends_in_the_dead_letter_queues_and_in_status(repli
     replicated("replicate", "send", "local", QUEUE, *journal, "--delay", "0", "--session", "bad", stdin="x\n")
     ran = replicated(
         "replicate", "consume", "local", QUEUE, *journal, "--exec", "sh -c 'echo broken >&2; exit 9'",
-        "--attempts", "1", "--until-idle", "2s", "-o", "json",
+        "--attempts", "1", "--until-idle", "8s", "-o", "json",
     )  # fmt: skip
     assert (ran.code, ran.data["failed"]) == (3, 1), ran
     results = {(one["side"], one["result"]) for one in ran.data["counts"]}
@@ -97,8 +97,8 @@ def test_a_session_that_waits_for_a_missing_message_is_stuck_and_can_be_let_go(
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(30) == 143
     assert shown.code == 5, shown
-    assert "elsewhere:2 waits for elsewhere:1" in shown.stdout
-    freed = replicated(*consume, "--gap-timeout", "1s", "--until-idle", "3s", "-o", "json")
+    assert "second waits for elsewhere:1" in shown.stdout
+    freed = replicated(*consume, "--gap-timeout", "1s", "--until-idle", "8s", "-o", "json")
     assert (freed.code, freed.data["completed"]) == (0, 1), freed
 
 
@@ -108,7 +108,7 @@ def test_provision_says_what_is_wrong_with_what_exists(replicated: Sbpair) -> No
     missing = replicated("replicate", "provision", "local", "fresh", "--dry-run")
     assert missing.code == 5
     assert "would be created" in missing.stdout
-    wrong = replicated("replicate", "provision", "local", "primary/x-servicebus-transfer/0", "-n")
+    wrong = replicated("replicate", "provision", "local", "primary/x-servicebus-transfer/0", "--dry-run")
     assert wrong.code == 5
 
 
@@ -140,6 +140,50 @@ def test_a_raw_line_needs_a_session(replicated: Sbpair) -> None:
     ran = replicated("replicate", "send", "local", QUEUE, "-o", "json", stdin="no session\n")
     assert ran.code == 2
     assert "--session" in ran.data["stopped_at"]
+
+
+def test_a_subscription_is_provisioned_sent_to_and_consumed(local: Sbpair, tmp_path: Path) -> None:
+    journal = ("--journal", f"sqlite:{tmp_path / 'j.db'}")
+    dry = local("replicate", "provision", "local", "events/subscriptions/one", "--dry-run", "-o", "json")
+    assert (dry.code, [one["result"] for one in dry.data["outcomes"]]) == (5, ["skipped", "skipped"]), dry
+    for name in ("one", "two"):
+        made = local("replicate", "provision", "local", f"events/Subscriptions/{name}", "-o", "json")
+        assert (made.code, [one["result"] for one in made.data["outcomes"]]) == (0, ["done", "done"]), made
+    again = local("replicate", "provision", "local", "events/Subscriptions/one", "-o", "json")
+    assert [one["result"] for one in again.data["outcomes"]] == ["unchanged", "unchanged"]
+    whole = local("replicate", "provision", "local", "events")
+    assert whole.code == 2, whole
+    assert "events is a topic" in whole.stderr
+    assert "sbpair replicate provision events/Subscriptions/NAME" in whole.stderr
+    looked_up = local("ping", "local", "events", "--control-plane", "--count", "1", "-o", "json")
+    assert looked_up.code == 0, looked_up
+
+    local("replicate", "send", "local", "events", *journal, "--delay", "0", stdin=lines(2, 2, "t"))
+    for name in ("one", "two"):
+        source = f"events/Subscriptions/{name}"
+        run = local(
+            "replicate", "consume", "local", source, *journal, "--exec", "true", "--until-idle", "8s", "-o", "json"
+        )
+        assert (run.code, run.data["completed"], run.data["second_copies_out"]) == (0, 4, 0), run
+    shown = local("replicate", "status", *journal, "--destination", "events/Subscriptions/two", "-o", "json")
+    assert [one["destination"] for one in shown.data["sessions"]] == ["events/subscriptions/two"] * 2
+
+
+def test_a_dead_letter_of_any_kind_is_told_by_the_exit_code(replicated: Sbpair, tmp_path: Path) -> None:
+    odd = {"session_id": "odd", "message_id": "1", "body": "", "application_properties": {"x-sbpair-number": 0}}
+    assert replicated("send", "local", QUEUE, stdin=json.dumps(odd) + "\n").code == 0
+    journal = ("--journal", f"sqlite:{tmp_path / 'j.db'}")
+    ran = replicated(
+        "replicate", "consume", "local", QUEUE, *journal, "--exec", "true", "--until-idle", "8s", "-o", "json"
+    )
+    assert (ran.code, ran.data["dead_lettered"], ran.data["failed"]) == (3, 1, 0), ran
+    assert "1 copy was dead-lettered" in ran.stderr
+
+
+def test_the_old_name_of_limit_is_refused_with_the_new_one(replicated: Sbpair) -> None:
+    ran = replicated("replicate", "consume", "local", QUEUE, "--exec", "true", "--max-messages", "1")
+    assert ran.code == 2
+    assert "--max-messages is called --limit now" in ran.stderr
 
 
 @pytest.mark.timeout(240)

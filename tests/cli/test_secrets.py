@@ -81,7 +81,7 @@ COMMANDS = (
     "config check",
     "peek {pair} --body --timeout 2s",
     "audit {pair} --save {pair}.snapshot --history history",
-    "provision {pair} --out {pair}.plan",
+    "provision {pair} --plan-out {pair}.plan",
     "provision {pair}",
     "cleanup {pair}",
     "drain {pair} --ledger {pair}.ledger --timeout 2s",
@@ -104,7 +104,7 @@ HOW = {
 
 
 SLOW = {("send", "signed"), ("send", "dead")}
-"""The pairing waits a minute for its secondary."""
+"""A message is tried again for minutes."""
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,14 @@ PRIMARY = "local-primary"
 def queue(local: Sbpair) -> None:
     local.make_queue("orders")
     local.make_queue("copies")
+    provisioned = local("provision", "local", "--no-input")
+    assert provisioned.code == 0, provisioned.stderr
 
 
 def bodies(local: Sbpair, entity: str) -> list[str]:
     """What waits in a queue of the primary, browsed."""
-    browsed = local("peek", "local", "--primary", "--entity", entity, "--body", "--max", "1000", "-o", "jsonl")
+    asked = ("--side", "primary", "--entity", entity, "--body", "--limit", "1000", "-o", "jsonl")
+    browsed = local("peek", "local", *asked)
     assert browsed.code == 0, browsed.stderr
     return [json.loads(line)["body"] for line in browsed.stdout.splitlines()]
 
@@ -85,11 +88,11 @@ def test_interval_zero_reroutes_the_failing_message_itself(local: Sbpair, fault:
 
 def test_browsed_messages_go_through_a_pipe_unchanged(local: Sbpair) -> None:
     assert local("send", "local", "orders", stdin='{"body": "piped", "message_id": "p1"}\n').code == 0
-    browsed = local("peek", "local", "--primary", "--entity", "orders", "--max", "1000", "-o", "jsonl")
+    browsed = local("peek", "local", "--side", "primary", "--entity", "orders", "--limit", "1000", "-o", "jsonl")
     line = next(line for line in browsed.stdout.splitlines() if '"p1"' in line)
     assert base64.b64decode(json.loads(line)["payload_base64"])
     assert local("send", "local", "copies", stdin=line + "\n").code == 0
-    copied = local("peek", "local", "--primary", "--entity", "copies", "--body", "-o", "jsonl")
+    copied = local("peek", "local", "--side", "primary", "--entity", "copies", "--body", "-o", "jsonl")
     record = json.loads(copied.stdout.splitlines()[0])
     assert (record["message_id"], record["body"]) == ("p1", "piped")
 

@@ -115,8 +115,8 @@ HANGING = (
     "audit local --save saved.json",
     "audit local -o prometheus --outfile out.prom",
     "peek local -o json --outfile out.json",
-    "provision local --count 12",
-    "provision local --count 12 --out plan.json",
+    "provision local --queues 12",
+    "provision local --queues 12 --plan-out plan.json",
     "cleanup local",
     "status local",
     "status local --watch",
@@ -177,7 +177,7 @@ def test_a_drain_that_is_stopped_can_be_continued_and_loses_nothing(
     assert 0 < report["data"]["forwarded"] < 60
     assert report["data"]["uncompleted"] == 0
     assert sum(number.name in line for line in err.splitlines()) == 1
-    again = home("drain", "local", "--ledger", str(ledger), "--resume", "-o", "json")
+    again = home("drain", "local", "--ledger", str(ledger), "-o", "json")
     assert (again.code, again.data["confirmed_empty"]) == (0, True)
     assert report["data"]["forwarded"] + again.data["forwarded"] == 60
     assert len(waiting(home)) == there + 60
@@ -186,7 +186,7 @@ def test_a_drain_that_is_stopped_can_be_continued_and_loses_nothing(
 
 def waiting(home: Sbpair) -> list[dict[str, Any]]:
     """Messages in the queue on the primary."""
-    browsed = home("peek", "local", "--primary", "--entity", "orders", "--max", "5000", "-o", "json")
+    browsed = home("peek", "local", "--side", "primary", "--entity", "orders", "--limit", "5000", "-o", "json")
     messages: list[dict[str, Any]] = browsed.data["messages"]
     return messages
 
@@ -238,18 +238,18 @@ def test_a_provisioning_that_is_stopped_says_what_it_has_done(
     """What was begun is finished, and is in the operations log."""
     known = len(home.operations)
     fault("local-secondary", "delay:rtt=300ms")
-    with started(home, "provision local --count 40") as process:
+    with started(home, "provision local --queues 40") as process:
         until(lambda: len(home.operations) > known, process)
         out, err = end(process, number, code)
     home("emulator", "fault", "clear", "local-secondary")
     assert "created" in out, "what was done is shown"
     created = [row["queue"] for row in home.operations[known:]]
     assert created
-    there = home("provision", "local", "--count", "40", "--dry-run", "-o", "json").data["plans"][0]["steps"]
+    there = home("provision", "local", "--queues", "40", "--dry-run", "-o", "json").data["plans"][0]["steps"]
     missing = {step["queue"] for step in there if step["kind"] == "create"}
     assert not missing & set(created)
     assert len(missing) + len(created) == 30, (out, err)
-    home("cleanup", "local", "--apply", "--no-input")
+    home("cleanup", "local", "--yes", "--no-input")
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)

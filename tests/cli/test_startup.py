@@ -19,7 +19,14 @@ finally:
 """
 NEVER = {"azure", "aiohttp", "cryptography", "msal", "pyspark", "py4j", "pyarrow", "sqlite3", "rich", "pydantic"}
 """SDKs, Spark, what draws tables, and what typer asks to coerce values."""
-ONLY_WHEN_RUNNING = {"asyncio", "yaml", "sbpair.runtime", "sbpair.connect", "sbpair.settings", "sbpair.core.audit"}
+ONLY_WHEN_RUNNING = {
+    "asyncio",
+    "yaml",
+    "sbpair.runtime",
+    "sbpair.connect",
+    "sbpair.settings",
+    "sbpair.core.inspection.audit",
+}
 QUICK = (
     "audit",
     "completion",
@@ -63,11 +70,22 @@ def test_help_imports_no_sdk(sbpair: Sbpair, command: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--version"], ["config", "show"], ["config", "check"], ["completion", "bash"], ["schema"], ["peek", "--nope"]],
+    [
+        ["--version"],
+        ["config", "show"],
+        ["config", "check"],
+        ["completion", "bash"],
+        ["schema", "audit"],
+        ["peek", "--nope"],
+    ],
 )
 def test_what_contacts_nobody_imports_no_sdk(sbpair: Sbpair, arguments: list[str]) -> None:
     loaded = modules(sbpair, arguments)
     assert not loaded & (NEVER | {"asyncio"})
+
+
+def test_the_list_of_schemas_imports_every_command_and_no_sdk(sbpair: Sbpair) -> None:
+    assert not modules(sbpair, ["schema"]) & NEVER
 
 
 @pytest.mark.parametrize(
@@ -91,5 +109,5 @@ def test_completion_imports_no_sdk(sbpair: Sbpair, line: str, shell: str) -> Non
 
 
 def test_a_value_on_the_line_is_no_reason_for_what_typer_would_ask_for_it(sbpair: Sbpair) -> None:
-    given = ["-o", "json", "peek", "--max", "3", "--queue", "1", "--queue", "2", "--timeout", "3s", "--dlq"]
+    given = ["-o", "json", "peek", "--limit", "3", "--queue", "1", "--queue", "2", "--timeout", "3s", "--dlq"]
     assert "pydantic" not in modules(sbpair, given)

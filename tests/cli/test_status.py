@@ -82,7 +82,7 @@ def test_a_terminal_shows_each_look_in_place(provisioned: Sbpair) -> None:
     watch = ("status", "local", "--watch", "--interval", "200ms", "--count", "2")
     screen = show(provisioned, *watch, columns=150)
     assert screen.code == 0
-    assert screen.shown.count("7 message(s) wait to go home") >= 2
+    assert screen.shown.count("7 messages are waiting in 1 queue") >= 2
     assert "\x1b[1A" in screen.shown
     assert "\u2588" in screen.shown
 
@@ -103,12 +103,29 @@ def test_an_unreachable_side_is_6_and_the_other_one_is_shown(
     assert "sbpair ping" in ran.data["primary"]["hint"]
 
 
-def test_a_refused_credential_is_4_and_the_age_is_still_told(
+def test_without_manage_messages_are_counted_by_browsing(
     provisioned: Sbpair, fault: Callable[[str, str], None]
 ) -> None:
     fault("local-secondary", "unauthorized:operation=http")
     ran = provisioned("status", "local", "--interval", "0", "-o", "json")
-    assert ran.code == 4
-    assert ran.data["secondary"]["state"] == "denied"
-    assert ran.data["active"] is None
+    assert (ran.code, ran.data["secondary"]["state"], ran.data["queues_found_by"]) == (0, "limited", "probed")
+    assert ran.data["active"] == 7
     assert ran.data["oldest_age_seconds"] > 0
+
+
+def test_a_refused_credential_is_4_and_nothing_is_called_empty(
+    provisioned: Sbpair, fault: Callable[[str, str], None]
+) -> None:
+    fault("local-secondary", "unauthorized:operation=http")
+    fault("local-secondary", "unauthorized:operation=attach")
+    ran = provisioned("status", "local", "--interval", "0", "-o", "json")
+    assert (ran.code, ran.data["secondary"]["state"], ran.data["verdict"]) == (4, "denied", "unknown"), ran
+    assert (ran.data["confirmed_empty"], ran.data["active"]) == (False, None)
+    assert {queue["state"] for queue in ran.data["queues"]} == {"unknown"}
+    assert "sbpair doctor local" in ran.data["next_commands"]
+
+
+def test_no_backlog_queue_at_all_is_a_finding(fresh: Sbpair) -> None:
+    ran = fresh("status", "local", "--interval", "0", "-o", "json")
+    assert (ran.code, ran.data["verdict"]) == (5, "no-queues")
+    assert "sbpair provision local" in fresh("status", "local", "--interval", "0").stderr

@@ -1,7 +1,12 @@
 """What is said on stderr in the form that `--log-format` asks for, from the first line to the error at the end."""
 
 import json
+import logging
 
+import pytest
+
+from sbpair.cli.log import TalkHandler
+from sbpair.core.events import DeadLettered, Event
 from tests.cli.process import Sbpair
 
 
@@ -28,3 +33,34 @@ def test_a_consumer_says_what_it_does_as_json(local: Sbpair) -> None:
     ran = local(*consume, "--until-idle", "1s", "--log-format", "json")
     assert ran.code == 0
     assert [json.loads(text)["message"][:30] for text in ran.stderr.splitlines()] == ["Consuming boxes of local. Jour"]
+
+
+def test_messages_dead_lettered_for_one_reason_are_told_once_and_then_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """40 undeliverable messages are no 40 lines."""
+    handler = TalkHandler()
+    for number in range(40):
+        event = DeadLettered(0.0, "q/0", number, "EntityNotFound", "The entity does not exist.")
+        handler.handle(record(f"Dead-lettered message {number}.", event))
+    handler.handle(record("Dead-lettered message 40.", DeadLettered(0.0, "q/0", 40, "MessageTooLarge", "Too large.")))
+    handler.flush()
+    assert capsys.readouterr().err.splitlines() == [
+        "Dead-lettered message 0.",
+        "Dead-lettered message 40.",
+        "39 more dead-lettered: EntityNotFound.",
+    ]
+
+
+def test_with_verbose_each_dead_lettered_message_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = TalkHandler(each=True)
+    for number in range(3):
+        handler.handle(record(f"Message {number}.", DeadLettered(0.0, "q/0", number, "EntityNotFound", "")))
+    handler.flush()
+    assert capsys.readouterr().err.splitlines() == ["Message 0.", "Message 1.", "Message 2."]
+
+
+def record(text: str, event: Event) -> logging.LogRecord:
+    made = logging.LogRecord("sbpair", logging.INFO, __file__, 1, text, (), None)
+    made.event = event
+    return made

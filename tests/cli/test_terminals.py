@@ -16,12 +16,13 @@ from tests.cli.screens import Job, Screen, answer, show, show_each
 LINES: Mapping[str, tuple[str, ...]] = {
     "demo": ("demo --help",),
     "emulator": ("emulator --not-emulated", "emulator fault list"),
-    "provision": ("provision local --dry-run", "provision local --count 12 --dry-run --exit-zero"),
+    "provision": ("provision local --dry-run", "provision local --queues 12 --dry-run --exit-zero"),
     "audit": ("audit local --exit-zero", "audit --list-checks", "audit --explain SBP001"),
     "cleanup": ("cleanup local --exit-zero",),
-    "peek": ("peek local --body", "peek local --group-by path,session", "peek local --queue 99"),
+    "peek": ("peek local --body", "peek local --group-by destination,session", "peek local --queue 99"),
     "drain": ("drain local --dry-run --exit-zero",),
     "syphon": ("syphon --help",),
+    "restore": ("restore --help",),
     "replicate": ("replicate provision local parcels --dry-run --exit-zero",),
     "send": ("send local orders --file lines",),
     "ping": ("ping local --count 1 --interval 0",),
@@ -39,7 +40,7 @@ ALL = [line for lines in LINES.values() for line in lines]
 SOME = (
     "audit --list-checks",
     "audit --explain SBP001",
-    "config check",
+    "config show",
     "cost --messages-per-day 100000 --queues 5,10 --compare",
     "emulator --not-emulated",
     "help config",
@@ -81,7 +82,8 @@ def full(local: Sbpair) -> Sbpair:
     local.python(PUT)
     (local.home / "lines").write_text("one\ntwo\n", encoding="utf-8")
     (local.home / "sbpair.yaml").write_text(
-        "version: 1\npairs:\n  \u00e4rger: {primary: {namespace: contoso-weu}, secondary: {namespace: contoso-neu}}\n",
+        "version: 1\npairs:\n  trouble: {primary: {namespace: contoso-weu}, secondary: {namespace: contoso-neu}, "
+        "environment: \u00e4rger}\n",
         encoding="utf-8",
     )
     return local
@@ -168,9 +170,9 @@ def test_colours_are_for_terminals_that_want_them(full: Sbpair, environ: dict[st
 
 
 def test_the_question_before_a_deletion_is_coloured_unless_forbidden(full: Sbpair) -> None:
-    assert full("provision", "local", "--count", "11").code == 0
+    assert full("provision", "local", "--queues", "11").code == 0
     full.python(PUT.replace("transfer/3", "transfer/10"))
-    ask = ("cleanup", "local", "--apply")
+    ask = ("cleanup", "local", "--yes")
     question = "Type its name"
     assert answer(full, *ask, question=question, typed="").colours
     for arguments, environ in (((), {"NO_COLOR": "1"}), (("--no-color",), {})):
@@ -196,7 +198,7 @@ def test_what_a_terminal_has_no_sign_for_is_escaped(full: Sbpair, encoding: str)
     assert "\\u4f60\\u597d \\ud83d\\ude80" in bodies
     assert ("Gr\\u00fc\\u00dfe" if encoding == "ascii" else "Gr\u00fc\u00dfe") in bodies
     assert "\\u2500" not in bodies, "lines are drawn with what there is"
-    checked = screens[SOME.index("config check")].shown
+    checked = screens[SOME.index("config show")].shown
     assert ("\\u00e4rger" if encoding == "ascii" else "\u00e4rger") in checked
 
 
@@ -277,7 +279,7 @@ def test_records_that_nobody_reads_stop_no_sending(full: Sbpair) -> None:
     os.close(writing)
     _, talk = process.communicate(timeout=60)
     assert (process.returncode, talk) == (0, "")
-    counted = full("peek", "local", "--primary", "--entity", "unread", "-n", "1000", "-o", "json")
+    counted = full("peek", "local", "--side", "primary", "--entity", "unread", "-n", "1000", "-o", "json")
     assert len(counted.data["messages"]) == 200
 
 

@@ -32,7 +32,16 @@ def mute(sbpair: Sbpair) -> Iterator[Sbpair]:
 
 @pytest.mark.parametrize(
     "line",
-    ["audit", "provision", "cleanup", "drain", "peek", "send orders", "status", "replicate send orders --session s"],
+    [
+        "audit",
+        "provision environment",
+        "cleanup environment",
+        "drain environment",
+        "peek",
+        "send orders --retry-for 0",
+        "status",
+        "replicate send orders --session s",
+    ],
 )
 def test_a_namespace_that_says_nothing_is_given_up_when_told(mute: Sbpair, line: str) -> None:
     began = time.monotonic()

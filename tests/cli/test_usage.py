@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbpair import __version__
+from sbpair.cli.app import GROUPS
 from tests.cli.process import Sbpair
 
 COMMANDS = (
@@ -49,15 +51,26 @@ def test_help_lists_every_command(sbpair: Sbpair) -> None:
         assert f"\n  {command.split()[0]} " in ran.stdout
 
 
+def test_help_groups_the_commands_in_the_order_of_the_contract_and_names_common_options_once(sbpair: Sbpair) -> None:
+    text = sbpair("--help").stdout
+    places = [text.index(f"\n{title}:\n") for title in GROUPS]
+    assert places == sorted(places)
+    assert next(iter(GROUPS)) == "Find and recover"
+    for option in ("--config", "--output", "--outfile", "--no-color", "--quiet", "--log-format", "--timeout"):
+        assert text.count(f"{option} ") + text.count(f"{option}\n") == 1
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_examples_and_the_common_options(sbpair: Sbpair, command: str) -> None:
+def test_help_has_examples_and_says_where_the_common_options_are(sbpair: Sbpair, command: str) -> None:
     ran = sbpair(*command.split(), "-h")
     assert ran.code == 0
     examples = ran.stdout.split("Examples:")[1].split("\n\n")[0].strip().splitlines()
     assert len(examples) >= 2
     assert all("sbpair " in line for line in examples)
-    for option in ("--config", "--output", "--outfile", "--no-color", "--quiet", "--log-format", "--timeout"):
-        assert option in ran.stdout
+    assert "(--config, -o, --outfile," in ran.stdout
+    assert "\n  --outfile " not in ran.stdout
+    assert "see sbpair --help" in " ".join(ran.stdout.split())
+    assert not re.search(r"<\w+(\[\w+\])?>|\[\[|range|<=", ran.stdout)
     assert ("[writes" in ran.stdout) == (command in WRITING)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sbpair.core.entities import Counts, QueueSettings, Tier
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError
-from sbpair.core.plan import Expected
+from sbpair.core.inspection.plan import Expected
 from sbpair.ports import NamespaceAdmin
 
 BACKLOG = QueueSettings(

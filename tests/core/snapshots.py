@@ -5,8 +5,16 @@ from typing import Any
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
+from sbpair.core.inspection.snapshot import (
+    FORMAT_VERSION,
+    How,
+    NamespaceSnapshot,
+    PairFields,
+    Peeked,
+    QueueSeen,
+    Snapshot,
+)
 from sbpair.core.pairing import Pair, SendAvailabilityOptions, backlog_settings
-from sbpair.core.snapshot import FORMAT_VERSION, How, NamespaceSnapshot, PairFields, Peeked, QueueSeen, Snapshot
 
 NOW = 1_790_000_000.0
 
@@ -48,7 +56,14 @@ def a_queue(
 
 
 def a_namespace(label: str, *queues: QueueSeen, topics: tuple[TopicFacts, ...] = (), **facts: Any) -> NamespaceSnapshot:
-    told = {"tier": Tier.STANDARD, "status": "Active", "service_time": NOW, "control_plane": "arm", **facts}
+    told = {
+        "tier": Tier.STANDARD,
+        "status": "Active",
+        "service_time": NOW,
+        "control_plane": "arm",
+        "location": f"region of {label}",
+        **facts,
+    }
     return NamespaceSnapshot(
         label=label,
         host=host(label),

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sbpair.core.access import AuthMethod, NamespaceAccess
-from sbpair.core.audit import CHECKS, AuditReport, Severity, Thresholds, explain, run
 from sbpair.core.entities import Counts, EntityStatus, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import UsageError
+from sbpair.core.inspection.audit import CHECKS, AuditReport, Severity, Thresholds, explain, run
+from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
-from sbpair.core.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from tests.core.snapshots import NOW, a_namespace, a_pair, a_queue, a_snapshot, healthy, host, path
 
 HOUR = 3600.0
@@ -51,6 +51,10 @@ def of_primary(**changes: Any) -> Snapshot:
     return replace(healthy(), primary=with_facts(healthy().primary, **changes))
 
 
+def of_both(primary: dict[str, Any], secondary: dict[str, Any]) -> Snapshot:
+    return replace(of_primary(**primary), secondary=with_facts(healthy().secondary, **secondary))
+
+
 @pytest.mark.parametrize("tier", Tier)
 def test_a_freshly_provisioned_pair_has_no_findings(tier: Tier) -> None:
     queues = [a_queue(one, tier=tier, peeked=Peeked(False, False)) for one in a_pair().backlog_paths()]
@@ -84,12 +88,17 @@ BACKLOG_CASES: list[tuple[str, dict[str, Any], str, Severity]] = [
     ("SBP011", {"forward_dead_lettered_messages_to": "errors"}, "does not find them", Severity.WARNING),
     ("SBP012", {"requires_session": True}, "refused", Severity.CRITICAL),
     ("SBP013", {"requires_duplicate_detection": True}, "silently dropped", Severity.ERROR),
-    ("SBP009", {"counts": Counts(dead_letter=2)}, "2 dead letter(s)", Severity.WARNING),
-    ("SBP009", {"counts": Counts(transfer_dead_letter=1)}, "1 dead letter(s)", Severity.WARNING),
+    ("SBP009", {"counts": Counts(dead_letter=2)}, "2 dead letters", Severity.WARNING),
+    ("SBP009", {"counts": Counts(transfer_dead_letter=1)}, "1 dead letter:", Severity.WARNING),
     ("SBP009", {"peeked": Peeked(False, True)}, "counts do not show", Severity.WARNING),
     ("SBP008", {"counts": Counts(active=3), "peeked": Peeked(True, False, NOW - 60)}, "waited 1m", Severity.INFO),
     ("SBP008", {"counts": Counts(active=3), "peeked": Peeked(True, False, NOW - HOUR)}, "waited 1h", Severity.WARNING),
-    ("SBP008", {"counts": Counts(3), "peeked": Peeked(True, False, NOW - 25 * HOUR)}, "nobody syphons", Severity.ERROR),
+    (
+        "SBP008",
+        {"counts": Counts(3), "peeked": Peeked(True, False, NOW - 25 * HOUR)},
+        "no syphon is running",
+        Severity.ERROR,
+    ),
     ("SBP008", {"counts": Counts(scheduled=1)}, "nobody has touched the queue for 1h23m", Severity.WARNING),
     ("SBP008", {"peeked": Peeked(True, False, NOW)}, "messages that the counts do not show", Severity.INFO),
 ]
@@ -132,7 +141,12 @@ def test_extra_queues_are_worse_with_messages() -> None:
     more = (a_queue(path(3)), a_queue(path(4), counts=Counts(active=1)))
     report = run(healthy(more=more), a_pair())
     assert found(report, "SBP002") == [(path(4), Severity.ERROR), (path(3), Severity.WARNING)]
-    assert report.findings[0].remedy.startswith("sbpair cleanup orders --apply --drain\n")
+    assert report.findings[0].remedy.startswith("sbpair drain orders\n")
+
+
+def test_a_queue_that_another_pair_counts_on_is_not_extra() -> None:
+    report = run(healthy(more=(a_queue(path(3)), a_queue(path(4)))), a_pair(), others=[replace(a_pair(4), name="b")])
+    assert found(report, "SBP002") == [(path(4), Severity.WARNING)]
 
 
 def test_gaps_are_told_as_ranges() -> None:
@@ -194,12 +208,18 @@ NAMESPACE_CASES: list[tuple[str, Snapshot, Severity]] = [
     ("SBP021", of_secondary(service_time=NOW - 30), Severity.WARNING),
     ("SBP021", of_secondary(service_time=NOW + 90), Severity.ERROR),
     ("SBP026", of_secondary(status="Removing"), Severity.ERROR),
+    ("SBP028", of_both({"location": "West Europe"}, {"location": "westeurope"}), Severity.WARNING),
+    ("SBP028", of_both({"name": "Same"}, {"name": "same"}), Severity.ERROR),
 ]
 
 
 @pytest.mark.parametrize(("code", "snapshot", "severity"), NAMESPACE_CASES)
 def test_checks_of_a_namespace(code: str, snapshot: Snapshot, severity: Severity) -> None:
     assert only(snapshot, code) == [(host("fabrikam"), severity)]
+
+
+def test_two_regions_are_fine() -> None:
+    assert only(of_both({"location": "westeurope"}, {"location": "northeurope"}), "SBP028") == []
 
 
 def test_the_primary_is_looked_at_as_well() -> None:
@@ -288,7 +308,7 @@ class TestSkipped:
     def test_without_the_primary_its_checks_are_skipped(self) -> None:
         snapshot = with_primary(healthy(), facts=None, queues=None, topics=None, observed_at=None)
         expected = {"SBP005", "SBP014", "SBP015", "SBP016", "SBP017", "SBP018", "SBP019", "SBP020", "SBP021"}
-        assert self.codes(snapshot) == expected | {"SBP022", "SBP026", "SBP027"}
+        assert self.codes(snapshot) == expected | {"SBP022", "SBP026", "SBP027", "SBP028"}
 
     def test_one_side_untold_does_not_hide_the_other(self) -> None:
         snapshot = with_primary(of_secondary(alias="dr"), facts=None)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.core.billing import quantity_costing, steps, to_cents, total
-from sbpair.core.cost import (
+from sbpair.core.cost.model import (
     AVERAGE_MONTH,
     DOCUMENTED_SYPHON,
     SDK_SYPHON,
@@ -25,9 +24,9 @@ from sbpair.core.cost import (
     polling_syphon,
     without_pairing,
 )
+from sbpair.core.cost.prices import Meter, PriceTable, built_in, quantity_costing, steps, to_cents, total
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
-from sbpair.core.prices import Meter, PriceTable, built_in
 
 PRICES = built_in()
 KILOBYTE = 1024
@@ -38,7 +37,7 @@ def by_kind(workload: Workload) -> dict[Kind, int]:
 
 
 class TestSeedFigures:
-    """Seed 000: 10 backlog queues are 40 receives an hour, 960 a day, 28,800 in 30 days; four charges per message."""
+    """As documented: 10 queues are 40 receives an hour, 960 a day, 28,800 in 30 days; four charges per message."""
 
     @pytest.mark.parametrize(("hours", "receives"), [(1, 40), (24, 960), (720, 28_800)])
     def test_idle_receives(self, hours: int, receives: int) -> None:
@@ -178,7 +177,7 @@ class TestLines:
         for line in result.charges:
             assert line.amount == line.quantity * line.unit_price
         polls = next(line for line in result.operations if line.kind is Kind.SYPHON_POLL)
-        assert polls.formula == "10 queues x 1 host(s) x 4 an hour x 720 hours"
+        assert polls.formula == "10 queues x 1 host x 4 an hour x 720 hours"
         paid = next(line for line in result.charges if line.meter is Meter.STANDARD_OPERATIONS and line.amount)
         assert paid.formula == "87 million operations (from 13 on) x 0.80 USD"
 

@@ -1,8 +1,9 @@
-"""Seed 000, close and fault: the partner has five seconds, in processes with the syphon."""
+"""Close and fault as documented: the partner has five seconds, in processes with the syphon."""
 
 import pytest
 
-from sbpair.core.coupling import Condition, Coupling, Side
+from sbpair.core.failover.coupling import Condition, Coupling
+from sbpair.core.pairing import Side
 
 
 @pytest.mark.parametrize("condition", [Condition.CLOSED, Condition.FAULTED])

@@ -23,7 +23,7 @@ from sbpair.core.errors import (
     UnknownServiceError,
     UsageError,
 )
-from sbpair.core.failover import (
+from sbpair.core.failover.machine import (
     DOCUMENTED,
     POLICIES,
     ROUTES,

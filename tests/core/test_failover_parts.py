@@ -4,12 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.core.budget import Budget
 from sbpair.core.errors import ArgumentRefusedError, MessageTooLargeError, ReservedPropertyError, UsageError
-from sbpair.core.holding import SessionHolds
-from sbpair.core.latency import percentile, summarise
-from sbpair.core.outgoing import Keys, check_partitioning, first_that_fit, is_scheduled, keys_of, refuse_reserved
+from sbpair.core.failover.sending import (
+    Budget,
+    Keys,
+    SessionHolds,
+    check_partitioning,
+    first_that_fit,
+    is_scheduled,
+    keys_of,
+    refuse_reserved,
+)
 from sbpair.core.rewrite import compose
+from sbpair.runtime.failover.ping import percentile, summarise
 
 S = ("orders", "s1")
 

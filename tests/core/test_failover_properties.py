@@ -11,7 +11,7 @@ from sbpair.core.errors import (
     OperationTimeoutError,
     ServerBusyError,
 )
-from sbpair.core.failover import PINGING, TRANSITIONS, EntityFailover, Route, State, Verdict
+from sbpair.core.failover.machine import PINGING, TRANSITIONS, EntityFailover, Route, State, Verdict
 
 INTERVAL, PING = 60.0, 30.0
 COUNTED = st.sampled_from([ConnectionLostError("x"), OperationTimeoutError("x")])

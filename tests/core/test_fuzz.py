@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Uint
-from sbpair.core import audit
-from sbpair.core.billing import to_cents, total
-from sbpair.core.cost import Workload, estimate
+from sbpair.core.cost.model import Workload, estimate
+from sbpair.core.cost.prices import Meter, built_in, exact, explain, from_retail, from_yaml, to_cents, total
+from sbpair.core.cost.usage import COLUMNS, Field, add_up, billed_row, is_header, map_columns, read_metrics
 from sbpair.core.durations import format_duration, parse_duration
 from sbpair.core.errors import MessageError, SbpairError, UsageError
+from sbpair.core.inspection import audit
+from sbpair.core.inspection.plan import Plan, plan_cleanup, plan_provision
+from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.message import Received
 from sbpair.core.names import MAX_ENTITY_PATH_CHARACTERS, parse_backlog_queue_path
-from sbpair.core.ownership import SessionEntry, Terms, is_stuck
-from sbpair.core.plan import Plan, plan_cleanup, plan_provision
-from sbpair.core.price_files import exact, from_retail, from_yaml
-from sbpair.core.prices import Meter, built_in, explain
+from sbpair.core.replication.ownership import SessionEntry, Terms, is_stuck
 from sbpair.core.rewrite import (
     TtlMode,
     describe,
@@ -30,9 +30,7 @@ from sbpair.core.rewrite import (
     is_ping,
     strip_broker_annotations,
 )
-from sbpair.core.snapshot import Snapshot
 from sbpair.core.summary import plain
-from sbpair.core.usage import COLUMNS, Field, add_up, billed_row, is_header, map_columns, read_metrics
 from sbpair.core.where import FIELDS, parse_where
 from tests.core.snapshots import NOW, a_pair, a_queue, healthy, path
 from tests.core.test_prices import rows
@@ -69,7 +67,7 @@ def test_a_plan_with_anything_exchanged_is_read_or_refused(document: Any) -> Non
 
 
 @bounded(100)
-@given(mutated(SessionEntry("s", owner="x", lease_until=NOW, updated_at=NOW).to_dict()))
+@given(mutated(SessionEntry("q", "s", owner="x", lease_until=NOW, updated_at=NOW).to_dict()))
 def test_an_entry_of_a_journal_with_anything_exchanged_is_read_or_refused(document: Any) -> None:
     tame(lambda: is_stuck(SessionEntry.from_dict(document), now=NOW, terms=Terms()), UsageError)
 

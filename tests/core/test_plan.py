@@ -6,13 +6,22 @@ from typing import Any
 
 import pytest
 
-from sbpair.core.drift import differences
+from sbpair.core.access import NamespaceAccess
 from sbpair.core.durations import NEVER_DAYS
 from sbpair.core.entities import Counts, EntityStatus, QueueSettings, Tier
 from sbpair.core.errors import SbpairError, StalePlanError, UsageError
+from sbpair.core.inspection.plan import (
+    Expected,
+    Plan,
+    Risk,
+    StepKind,
+    check_target,
+    differences,
+    plan_cleanup,
+    plan_provision,
+)
+from sbpair.core.inspection.snapshot import Peeked, Unread
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, backlog_settings
-from sbpair.core.plan import Expected, Plan, Risk, StepKind, check_target, plan_cleanup, plan_provision
-from sbpair.core.snapshot import Peeked, Unread
 from tests.core.snapshots import a_pair, a_queue, healthy, host, path
 
 NEVER_SECONDS = NEVER_DAYS * 86_400 + 10_085.477581
@@ -163,6 +172,18 @@ class TestCleanup:
         plan = plan_cleanup(healthy(more=full), a_pair(), confirmed=[path(3).upper()])
         assert kinds(plan) == [(StepKind.DELETE, path(3)), (StepKind.SKIP, path(4))]
         assert plan.steps[0].with_messages and plan.steps[0].risk is Risk.HIGH
+
+    def test_a_queue_that_another_pair_counts_on_is_not_extra(self) -> None:
+        more = (a_queue(path(3)), a_queue(path(4)), a_queue(path(5)))
+        other = replace(a_pair(5), name="other")
+        plan = plan_cleanup(healthy(more=more), a_pair(), others=[other], confirmed=[path(3)])
+        assert kinds(plan) == [(StepKind.DELETE, path(5))]
+        assert [(one.queue, one.note) for one in plan.unchanged] == [
+            (path(3), "pair 'other' counts on it"),
+            (path(4), "pair 'other' counts on it"),
+        ]
+        elsewhere = replace(other, secondary=NamespaceAccess("adatum", host("adatum")))
+        assert len(plan_cleanup(healthy(more=more), a_pair(), others=[elsewhere]).steps) == 3
 
     def test_a_name_confirms_no_queue_in_use(self) -> None:
         assert plan_cleanup(healthy(), a_pair(), confirmed=[path(0)]).empty

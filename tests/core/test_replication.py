@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from sbpair.core.audit import Severity, run
-from sbpair.core.cost import Flow, Kind, Side, Workload, active_active, estimate
+from sbpair.core.cost.model import Flow, Kind, Workload, active_active, estimate
+from sbpair.core.cost.prices import Meter, built_in
 from sbpair.core.entities import EntityStatus, Tier
-from sbpair.core.prices import Meter, built_in
-from sbpair.core.replication import REPLICATED_SETTINGS, problems, replicated_settings
-from sbpair.core.snapshot import Snapshot
+from sbpair.core.inspection.audit import Severity, run
+from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.pairing import Side
+from sbpair.core.replication.settings import REPLICATED_SETTINGS, problems, replicated_settings
 from tests.core.snapshots import a_namespace, a_pair, a_queue, healthy
 
 GOOD = REPLICATED_SETTINGS
@@ -29,7 +30,11 @@ def test_what_is_provisioned_has_no_problem() -> None:
         ({"auto_delete_on_idle_seconds": 300.0}, "deletes itself", True),
         ({"max_delivery_count": 10}, "After 10 deliveries", True),
         ({"status": EntityStatus.SEND_DISABLED}, "SendDisabled", True),
-        ({"requires_duplicate_detection": True}, "Duplicate detection", False),
+        (
+            {"requires_duplicate_detection": True, "duplicate_detection_history_time_window_seconds": 604_800.0},
+            "Duplicate detection drops what is sent twice for 7 days",
+            False,
+        ),
     ],
 )
 def test_every_problem_is_told_with_its_side(changes: dict[str, object], said: str, serious: bool) -> None:

@@ -90,7 +90,7 @@ def test_only_what_is_set_gets_an_alias():
     assert part(backlog, Section.APPLICATION_PROPERTIES) == {"x-ms-path": "orders"}
 
 
-def test_the_way_back_restores_everything_but_the_tied_partition_key():
+def test_the_way_back_restores_everything_with_the_tied_partition_key():
     original = full_message()
     restored = home(for_backlog(original, "orders"))
     assert restored.destination == "orders"
@@ -104,7 +104,21 @@ def test_the_way_back_restores_everything_but_the_tied_partition_key():
     assert dict(annotations) == {
         "x-app": Array(0x98, ()),
         "x-opt-scheduled-enqueue-time": Timestamp(1_800_000_000_000),
+        "x-opt-partition-key": "cart-7",
     }
+    assert restored.partition_key == "cart-7"
+
+
+def test_a_session_message_comes_back_with_the_partition_key_that_the_retired_syphon_sets():
+    original = compose(body=b"x", message_id="1", session_id="s")
+    restored = home(for_backlog(original, "q"))
+    assert restored.partition_key == "s"
+    assert part(restored.payload, Section.MESSAGE_ANNOTATIONS) == {"x-opt-partition-key": "s"}
+
+
+def test_a_partition_key_that_differs_from_the_session_is_the_senders_own():
+    original = compose(body=b"x", message_id="1", session_id="s", partition_key="p")
+    assert home(for_backlog(original, "q")).payload == original
 
 
 def test_a_partition_key_without_a_session_travels_unchanged():
@@ -213,6 +227,54 @@ def test_the_backlog_queues_own_time_to_live_stays_behind():
         },
     )
     assert home(delivered).payload == original
+
+
+ARRIVED_MS = round((NOW - 60) * 1000)
+
+
+def stamped_by_queue(payload, *, queue_ttl_ms):
+    """The message as a backlog queue with a time to live of its own delivers it, with the stamps of the service."""
+    properties = dict(enumerate(part(payload, Section.PROPERTIES) or []))
+    properties[PropertyField.ABSOLUTE_EXPIRY_TIME] = Timestamp(ARRIVED_MS + queue_ttl_ms)
+    properties.setdefault(PropertyField.CREATION_TIME, None)
+    if properties[PropertyField.CREATION_TIME] is None:
+        properties[PropertyField.CREATION_TIME] = Timestamp(ARRIVED_MS)
+    return sections.edit(
+        payload,
+        {
+            Section.HEADER: sections.build(header={HeaderField.TTL: Uint(queue_ttl_ms)}),
+            Section.MESSAGE_ANNOTATIONS: sections.build(
+                message_annotations={Symbol("x-opt-enqueued-time"): Timestamp(ARRIVED_MS)}
+            ),
+            Section.PROPERTIES: sections.build(properties=properties),
+        },
+    )
+
+
+def test_the_creation_time_that_a_backlog_queue_stamps_stays_behind():
+    original = compose(body=b"x", message_id="1")
+    assert home(stamped_by_queue(for_backlog(original, "q"), queue_ttl_ms=HOUR_MS)).payload == original
+
+
+def test_a_senders_own_creation_time_is_kept_beside_the_stamps():
+    original = sections.build(properties=["1", *[None] * 8, Timestamp(5)], data=b"")
+    assert home(stamped_by_queue(for_backlog(original, "q"), queue_ttl_ms=HOUR_MS)).payload == original
+
+
+def test_a_message_with_a_time_to_live_of_its_own_gets_it_back_without_the_stamps():
+    original = compose(body=b"x", message_id="1", ttl_seconds=90)
+    assert home(stamped_by_queue(for_backlog(original, "q"), queue_ttl_ms=HOUR_MS)).payload == original
+
+
+def test_a_time_to_live_that_wrapped_around_is_read_from_the_pair_of_times():
+    created, ttl = 1_780_000_000_000, 100 * 86_400_000
+    properties = {
+        PropertyField.ABSOLUTE_EXPIRY_TIME: Timestamp(created + ttl),
+        PropertyField.CREATION_TIME: Timestamp(created),
+    }
+    wrapped = sections.build(header={HeaderField.TTL: Uint(ttl % 2**32)}, properties=properties, data=b"")
+    alias = part(for_backlog(wrapped, "q"), Section.APPLICATION_PROPERTIES)["x-ms-timetolive"]
+    assert alias.value == ttl * 10_000
 
 
 # Schedule

@@ -29,7 +29,7 @@ from sbpair.amqp.types import (
     same,
 )
 from sbpair.core.errors import MalformedMessageError, ReservedPropertyError
-from sbpair.core.rewrite import NEVER_MS, for_backlog, for_primary, strip_broker_annotations
+from sbpair.core.rewrite import LAST_MS, for_backlog, for_primary, strip_broker_annotations
 
 
 def whole(kind, bits, signed):
@@ -39,7 +39,7 @@ def whole(kind, bits, signed):
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
 symbols = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20).map(Symbol)
-times = st.integers(0, NEVER_MS).map(Timestamp)
+times = st.integers(0, LAST_MS).map(Timestamp)
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -101,7 +101,7 @@ def messages(draw):
     created, ttl = properties[PropertyField.CREATION_TIME], header[HeaderField.TTL]
     if created is not None and draw(st.booleans()):
         expiry = created + (ttl if ttl is not None else draw(st.integers(0, 2**40)))
-        properties[PropertyField.ABSOLUTE_EXPIRY_TIME] = Timestamp(min(expiry, NEVER_MS))
+        properties[PropertyField.ABSOLUTE_EXPIRY_TIME] = Timestamp(min(expiry, LAST_MS))
     body = draw(
         st.one_of(
             st.lists(st.binary(max_size=300), max_size=3).map(lambda data: {"data": data}),
@@ -141,12 +141,12 @@ def home(payload):
     return for_primary(payload, now=1_790_000_000.0, enqueued_at=None)
 
 
-def without_tied_key(payload):
-    """The original as it is to come back: without a partition key that says what the session says."""
+def with_tied_key(payload):
+    """The original as it is to come back: a session brings its partition key along."""
     annotations = dict(read(payload, Section.MESSAGE_ANNOTATIONS) or {})
     session = sections.field(read(payload, Section.PROPERTIES), PropertyField.GROUP_ID)
-    if session is not None and annotations.get("x-opt-partition-key") == session:
-        del annotations[Symbol("x-opt-partition-key")]
+    if session:
+        annotations.setdefault(Symbol("x-opt-partition-key"), session)
     return annotations
 
 
@@ -158,8 +158,8 @@ def test_the_round_trip_leaves_every_other_byte_identical(original):
     for section in Section:
         if section != Section.MESSAGE_ANNOTATIONS:
             assert content(restored.payload, section) == content(original, section), section.name
-    # The schedule comes back at the end of the map, all else stands in its place.
-    come_back, went = read(restored.payload, Section.MESSAGE_ANNOTATIONS) or {}, without_tied_key(original)
+    # The schedule and the tied key come back at the end of the map, all else stands in its place.
+    come_back, went = read(restored.payload, Section.MESSAGE_ANNOTATIONS) or {}, with_tied_key(original)
     assert sorted(come_back) == sorted(went)
     assert all(codec.encode(come_back[key]) == codec.encode(went[key]) for key in went)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core.errors import PairingError
-from sbpair.core.rotation import Rotation, stable_choice
+from sbpair.core.failover.sending import Rotation, stable_choice
 
 QUEUES = tuple(f"contoso/x-servicebus-transfer/{index}" for index in range(10))
 

@@ -1,5 +1,7 @@
 """The pump's machine by hand: what it wants done after what it was told. No clock, no I/O."""
 
+from dataclasses import replace
+
 import pytest
 
 from sbpair.core.errors import (
@@ -12,22 +14,25 @@ from sbpair.core.errors import (
     SendIncompleteError,
     ServerBusyError,
 )
-from sbpair.core.lanes import BATCH_ENVELOPE_BYTES
-from sbpair.core.message import Disposition, Received
-from sbpair.core.moves import (
+from sbpair.core.message import Disposition, Received, State
+from sbpair.core.transfer.machine import HOLD_SECONDS, Settlement
+from sbpair.core.transfer.order import Skipped
+from sbpair.core.transfer.state import (
+    BATCH_ENVELOPE_BYTES,
     Finish,
     Forward,
     Leave,
     Limits,
-    LookAgain,
+    LockMet,
     Measure,
     PauseBegan,
     PauseEnded,
+    PollAgain,
     Renew,
+    Sample,
     Send,
     Settle,
 )
-from sbpair.core.settlement import HOLD_SECONDS, Settlement
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
@@ -136,20 +141,207 @@ def test_a_session_waits_for_a_message_that_was_lost():
     pump.now = 6.0
     pump.fail(batch, ConnectionLostError("down"))
     pump.now = 7.5
-    assert LookAgain(QUEUE) in pump.poll()
-    pump.now = 9.0
+    actions = pump.poll()
+    assert PollAgain(QUEUE) in actions
+    pump.confirm([action for action in actions if isinstance(action, Settle)])
     assert pump.sends() == []
     pump.arrive(1, session="s", receipt=2)
+    pump.arrive(2, session="s", receipt=2)
     assert [numbers(batch) for batch in pump.sends()] == [[1, 2]]
 
 
-def test_a_gap_that_nobody_fills_closes():
+def skip(pump, number, session="s"):
+    """A browse showed this message, which a receive had passed over."""
+    pump.machine.expect(received(number), Forward(b"", "orders", session), pump.now)
+
+
+def lead(pump, number=1):
+    """Send one message of the queue, so that this pump is the one that goes on there."""
+    pump.arrive(number, session="first")
+    [batch] = pump.sends()
+    pump.machine.sent(batch, pump.now)
+    pump.confirm(pump.settles())
+
+
+def answer(pump, sample, *numbers, state=State.ACTIVE):
+    page = [replace(received(number), state=state) for number in numbers]
+    pump.machine.sampled(sample, page, in_hand=pump.machine.in_hand(QUEUE), now=pump.now)
+
+
+def samples(actions):
+    return [action for action in actions if isinstance(action, Sample)]
+
+
+def test_time_alone_closes_no_gap():
     pump = Pump()
-    pump.machine.expect(received(1), Forward(b"", "orders", "s"), 90.0)
-    pump.arrive(2, session="s", lock=300.0)
+    lead(pump)
+    skip(pump, 2)
+    pump.arrive(3, session="s", lock=1e9)
+    for hour in range(100):
+        pump.now = 3600.0 * hour
+        for action in pump.poll():
+            assert not isinstance(action, Send)
+            if isinstance(action, Sample):
+                answer(pump, action, 2, 3)
+            elif isinstance(action, Settle):
+                assert action.disposition is Disposition.RELEASE
+                pump.machine.settled(action, pump.now)
+
+
+@pytest.mark.parametrize("state", [None, State.DEFERRED])
+def test_a_gap_closes_when_a_browse_shows_that_its_message_is_gone_or_deferred(state):
+    pump = Pump()
+    lead(pump)
+    skip(pump, 2)
+    pump.arrive(3, session="s")
     assert pump.sends() == []
-    pump.now = 91.0
-    assert [numbers(batch) for batch in pump.sends()] == [[2]]
+    pump.now = 0.3
+    [sample] = samples(pump.poll())
+    assert sample.first == 2
+    if state is None:
+        answer(pump, sample, 3)
+    else:
+        pump.machine.sampled(sample, [replace(received(2), state=state)], in_hand=frozenset(), now=pump.now)
+    assert [numbers(batch) for batch in pump.sends()] == [[3]]
+
+
+def test_a_leader_waits_a_moment_then_releases_what_is_blocked_and_stands_back():
+    pump = Pump()
+    lead(pump)
+    skip(pump, 2)
+    pump.arrive(3, session="s")
+    pump.arrive(4, session="free")
+    assert [numbers(batch) for batch in pump.sends()] == [[4]]
+    pump.now = 0.4
+    assert pump.settles() == []
+    pump.now = 1.0
+    [release] = pump.settles()
+    assert (release.disposition, release.item.received.sequence_number) == (Disposition.RELEASE, 3)
+    assert pump.machine.grant(100, pump.now, QUEUE) == 0
+
+
+def test_whoever_is_behind_another_releases_at_once_and_asks_for_one_when_the_head_stands_still():
+    pump = Pump()
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    [release] = pump.settles()
+    assert release.disposition is Disposition.RELEASE
+    pump.confirm([release])
+    assert pump.machine.grant(100, pump.now, QUEUE) == 0
+    for head, may_receive in ((1, 0), (5, 0), (9, 0), (9, 1)):
+        pump.now += 1.0
+        [sample] = samples(pump.poll())
+        assert sample.first == 1
+        answer(pump, sample, head, head + 1)
+        granted = pump.machine.grant(100, pump.now, QUEUE)
+        assert granted == may_receive
+    pump.machine.returned(1)
+    pump.machine.tried(QUEUE, [received(9)], pump.now)
+    pump.arrive(9, session="s")
+    assert [numbers(batch) for batch in pump.sends()] == [[9]]
+    assert pump.machine.grant(100, pump.now, QUEUE) == 100
+
+
+def test_what_was_asked_for_and_released_is_noticed_when_somebody_else_takes_it():
+    pump = Pump()
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    pump.confirm(pump.settles())
+    skip(pump, 3)
+    pump.machine.proved(QUEUE, Skipped(1, 5))
+    pump.arrive(5, session="s")
+    [release] = pump.settles()
+    assert release.disposition is Disposition.RELEASE
+    assert pump.machine.skipped([received(6)], [Forward(b"", "orders", "s")]) == [Skipped(1, 6)]
+
+
+def test_whoever_is_handed_the_head_knows_nothing_of_what_lies_before_it():
+    """It may have been ours when the head was browsed, and somebody else's since."""
+    pump = Pump()
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    pump.confirm(pump.settles())
+    pump.now += 1.0
+    [sample] = samples(pump.poll())
+    answer(pump, sample, 9)
+    pump.machine.tried(QUEUE, [received(7)], pump.now)
+    assert not pump.machine.standing_back(QUEUE)
+    assert pump.machine.skipped([received(7)], [Forward(b"", "orders", "s")]) == [Skipped(1, 7)]
+
+
+def test_a_browse_during_which_something_was_released_proves_nothing():
+    pump = Pump()
+    before = pump.machine.forgotten(QUEUE)
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    assert pump.machine.forgotten(QUEUE) == before
+    pump.settles()
+    assert pump.machine.forgotten(QUEUE) > before
+
+
+def test_what_comes_before_its_release_is_confirmed_goes_back_if_more_was_released_meanwhile():
+    pump = Pump()
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    [first] = pump.settles()
+    assert first.disposition is Disposition.RELEASE
+    pump.arrive(2, session="s", receipt=2)
+    pump.arrive(3, session="s")
+    pump.confirm([first])
+    releases = pump.settles()
+    assert [(one.received.sequence_number, one.disposition) for one in releases] == [
+        (3, Disposition.RELEASE),
+        (2, Disposition.RELEASE),
+    ]
+    pump.confirm(releases)
+    assert (pump.machine.live, pump.machine.tally.forwarded) == (0, 0)
+
+
+def test_what_goes_back_unseen_goes_back_also_if_its_release_was_not_confirmed_yet():
+    pump = Pump()
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    [first] = pump.settles()
+    pump.machine.refused(received(2, receipt=2), lock_until=60.0, lock_seconds=60.0)
+    pump.confirm([first])
+    [second] = pump.settles()
+    assert (second.disposition, second.received) == (Disposition.RELEASE, received(2, receipt=2))
+
+
+def test_a_head_that_does_not_move_is_held_for_so_that_other_sessions_go_on():
+    pump = Pump(in_flight_messages=10, lock_wait_seconds=65.0)
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    pump.confirm(pump.settles())
+    met = []
+    while pump.machine.standing_back(QUEUE):
+        pump.now += 1.0
+        actions = pump.poll()
+        for sample in samples(actions):
+            answer(pump, sample, 1, 2, 3)
+        if granted := pump.machine.grant(100, pump.now, QUEUE):
+            pump.machine.returned(granted)
+            pump.machine.tried(QUEUE, [], pump.now)
+            met += [action for action in pump.poll() if isinstance(action, LockMet)]
+    assert [(lock.sequence_number, lock.seconds) for lock in met] == [(1, 60.0)]
+    assert 3.0 <= pump.now <= 5.0
+    skip(pump, 1)
+    for number in range(2, 6):
+        pump.arrive(number, session="s")
+    pump.arrive(6, session="free")
+    assert [numbers(batch) for batch in pump.sends()] == [[6]]
+    assert pump.machine.grant(100, pump.now, QUEUE) == 9  # the window but what is on its way: held ones do not fill it
+    pump.machine.returned(9)
+    for number in range(7, 10):
+        pump.arrive(number, session="s")
+    pump.now += 0.2
+    released = [settle.item.received.sequence_number for settle in pump.settles()]
+    assert released == [9, 8, 7, 5, 4, 3, 2], "more than half of the window is blocked"
+    assert pump.machine.standing_back(QUEUE)
+    assert not pump.machine.stalled(QUEUE, pump.now)
+    pump.now += 65.0
+    assert pump.machine.stalled(QUEUE, pump.now)
+    assert pump.machine.known_locked(QUEUE) == {1}
 
 
 def test_what_was_sent_by_an_earlier_run_closes_its_gap():
@@ -284,15 +476,15 @@ def test_a_long_outage_gives_everything_back_and_receives_nothing_until_the_next
 
 def test_a_lock_about_to_end_is_renewed_and_one_that_ended_is_not_sent():
     pump = Pump()
-    pump.machine.expect(received(0), Forward(b"", "orders", "s"), 1000.0)
     pump.arrive(1, session="s", lock=60.0)
-    pump.poll()
+    [batch] = pump.sends()
     pump.now = 46.0
     [renew] = [action for action in pump.poll() if isinstance(action, Renew)]
     pump.machine.renewed(renew, 106.0)
     pump.now = 92.0
     [renew] = [action for action in pump.poll() if isinstance(action, Renew)]
     pump.machine.renew_failed(renew, LockLostError("gone"), pump.now)
+    pump.fail(batch, ConnectionLostError("down"))
     pump.poll()
     assert (pump.machine.live, pump.machine.tally.locks_lost) == (0, 1)
 
@@ -338,7 +530,7 @@ def test_forwarded_but_not_completed_is_remembered():
 def test_a_released_message_may_come_back_before_its_release_is_confirmed():
     pump = Pump()
     pump.arrive(1, verdict=Leave("filtered out"))
-    pump.machine.release_parked()
+    pump.machine.release_left()
     [settle] = pump.settles()
     pump.arrive(1, receipt=2)
     assert pump.machine.live == 1

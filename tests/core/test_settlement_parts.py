@@ -3,10 +3,10 @@
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.core.locks import LockClock
 from sbpair.core.message import Received
 from sbpair.core.retry import REFUSED, SYPHON
 from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.core.transfer.state import LockClock
 from sbpair.core.where import parse_where
 
 

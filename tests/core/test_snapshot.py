@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sbpair.core.entities import Counts, EntityStatus, NamespaceFacts, QueueFacts, QueueSettings
 from sbpair.core.errors import UsageError
-from sbpair.core.plain import json_schema
-from sbpair.core.snapshot import NOT_ASKED, Calls, How, Peeked, QueueSeen, Snapshot, Unread
+from sbpair.core.inspection.snapshot import NOT_ASKED, Calls, How, Peeked, QueueSeen, Snapshot, Unread
+from sbpair.core.serialization import json_schema
 from tests.core.snapshots import a_pair, a_queue, healthy, path
 
 

@@ -1,17 +1,31 @@
-"""What follows from looks at a pair: rates, the end of the backlog, one sentence."""
+"""What follows from samples of a pair: rates, the end of the backlog, one sentence."""
 
 from dataclasses import replace
 
 import pytest
 
-from sbpair.core.status import Look, QueueLook, SideLook, empty_in_seconds, outlook, rate_per_second, to_dict
+from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.inspection.status import (
+    PairStatus,
+    SideStatus,
+    empty_in_seconds,
+    further,
+    outlook,
+    rate_per_second,
+    to_dict,
+)
 
-SIDE = SideLook("primary", "contoso", "reachable")
-LOOK = Look("orders", 1000.0, SIDE, replace(SIDE, side="secondary"), (QueueLook("q/0", 100, 1, 0, 640_000, 400.0),))
+SIDE = SideStatus("primary", "contoso", "reachable")
+QUEUE = QueueContents(
+    "q/0", active=100, deferred=0, dead_letter=1, scheduled=0, size_in_bytes=640_000, oldest_enqueued_at=400.0
+)
+STATUS = PairStatus("orders", 1000.0, SIDE, replace(SIDE, side="secondary"), Backlog("orders", 1000.0, (QUEUE,)))
 
 
-def later(active: int | None, seconds: float = 10.0) -> Look:
-    return replace(LOOK, taken_at=LOOK.taken_at + seconds, queues=(QueueLook("q/0", active, 0, 0, 0, 400.0),))
+def later(active: int | None, seconds: float = 10.0, **values: object) -> PairStatus:
+    at = STATUS.taken_at + seconds
+    queue = replace(QUEUE, active=active, dead_letter=0, oldest_enqueued_at=400.0 if active else None)
+    return replace(STATUS, taken_at=at, backlog=Backlog("orders", at, (replace(queue, **values),)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -25,43 +39,42 @@ def later(active: int | None, seconds: float = 10.0) -> Look:
         (later(50, 0.0), None, None),
     ],
 )
-def test_rate_and_end(after: Look, rate: float | None, left: float | None) -> None:
-    assert rate_per_second(LOOK, after) == rate
+def test_rate_and_end(after: PairStatus, rate: float | None, left: float | None) -> None:
+    assert rate_per_second(STATUS, after) == rate
     assert empty_in_seconds(after, rate) == left
 
 
-def test_one_look_has_no_rate() -> None:
-    assert rate_per_second(None, LOOK) is None
+def test_one_sample_has_no_rate() -> None:
+    assert rate_per_second(None, STATUS) is None
 
 
 @pytest.mark.parametrize(
-    ("look", "rate", "words"),
+    ("status", "rate", "words"),
     [
-        (later(0), None, "Nothing waits"),
-        (later(None), None, "is not known"),
-        (later(50), -5.0, "50 message(s) wait to go home, the oldest since 10m10s; 5.0/s go home: empty in about 10s."),
-        (later(50), 2.0, "2.0/s more come in"),
-        (later(50), 0.0, "none goes home at the moment. Bring them: sbpair drain orders"),
+        (later(0), None, "The backlog is empty"),
+        (later(None), None, "Not read: q/0"),
+        (later(50), -5.0, "50 messages are waiting in 1 queue, the oldest for 10m10s. 5.0 a second are leaving: none "),
+        (later(50), 2.0, "2.0 a second are added"),
+        (later(50), 0.0, "Nothing is draining them. Run: sbpair drain orders"),
+        (later(0, dead_letter=3), 0.0, "3 dead letters remain in 1 queue. Run: sbpair peek orders --dlq"),
+        (replace(later(5), primary=replace(SIDE, state="unreachable")), 0.0, "drain when it is back: sbpair drain"),
     ],
 )
-def test_the_sentence_says_what_will_become_of_it(look: Look, rate: float | None, words: str) -> None:
-    assert words in outlook(look, rate)
+def test_the_sentence_says_what_will_become_of_it(status: PairStatus, rate: float | None, words: str) -> None:
+    assert words in outlook(status, rate)
+
+
+def test_what_comes_after_the_first_sentence_is_told_too() -> None:
+    assert [one.commands[-1] for one in further(STATUS)] == ["sbpair drain orders --dlq"]
 
 
 def test_a_drain_is_reckoned_at_the_average_size() -> None:
     """101 messages of 640,000 bytes together are 6,337 bytes each: one step of 64 KB, so 3 operations each."""
-    assert LOOK.drain.message_operations == 300
+    assert STATUS.drain.message_operations == 300
 
 
-def test_states_and_unknown_counts() -> None:
-    queues = (
-        QueueLook("a", missing=True),
-        QueueLook("b", 0, 0),
-        QueueLook("c"),
-        QueueLook("d", oldest_enqueued_at=1.0),
-    )
-    assert [queue.state for queue in queues] == ["missing", "empty", "unknown", "waiting"]
-    look = replace(LOOK, queues=queues)
-    assert look.active is None
-    assert replace(LOOK, queues=queues[:2]).active == 0
-    assert to_dict(look, None)["oldest_age_seconds"] == 999.0
+def test_data() -> None:
+    told = to_dict(STATUS, None)
+    assert told["oldest_age_seconds"] == 600.0
+    assert (told["verdict"], told["confirmed_empty"], told["queues"][0]["state"]) == ("waiting", False, "waiting")
+    assert told["next_commands"][0] == "sbpair drain orders"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from sbpair.core.cost.usage import Billed, add_up, billed_row, column_key, is_header, map_columns, read_metrics
 from sbpair.core.errors import UsageError
-from sbpair.core.usage import Billed, add_up, billed_row, column_key, is_header, map_columns, read_metrics
 
 
 def names(text: str) -> list[str]:

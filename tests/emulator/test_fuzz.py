@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.errors import EntityError
-from sbpair.emulator.fault_text import fault_to_json, parse_json, parse_text, rule_to_text
-from sbpair.emulator.faults import FaultError, Faults
+from sbpair.emulator.faults import FaultError, Faults, fault_to_json, parse_json, parse_text, rule_to_text
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError, plant

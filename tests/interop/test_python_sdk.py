@@ -228,17 +228,19 @@ async def test_schedule_cancel_and_peek(
 ) -> None:
     admin.create_queue(name)
     async with new_async_client(options) as client, client.get_queue_sender(name) as sender:
-        soon = datetime.now(UTC) + timedelta(seconds=1)
+        later = datetime.now(UTC) + timedelta(hours=1)
         bodies = ("kept", "cancelled")
-        kept, cancelled = await sender.schedule_messages([ServiceBusMessage(body) for body in bodies], soon)
+        kept, cancelled = await sender.schedule_messages([ServiceBusMessage(body) for body in bodies], later)
         await sender.cancel_scheduled_messages([cancelled])
         async with client.get_queue_receiver(name) as receiver:
             [peeked] = await receiver.peek_messages(5)
             assert (str(peeked), peeked.state) == ("kept", ServiceBusMessageState.SCHEDULED)
             assert peeked.sequence_number == kept
+            soon = datetime.now(UTC) + timedelta(seconds=1)
+            await sender.schedule_messages(ServiceBusMessage("due"), soon)
             [message] = await take(receiver, 1)
             assert datetime.now(UTC) >= soon
-            assert (str(message), message.state) == ("kept", ServiceBusMessageState.ACTIVE)
+            assert (str(message), message.state) == ("due", ServiceBusMessageState.ACTIVE)
             await receiver.complete_message(message)
 
 

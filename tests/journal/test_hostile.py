@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core.errors import JournalError, JournalUnavailableError, SbpairError
-from sbpair.core.ownership import SessionEntry, Terms
+from sbpair.core.replication.ownership import SessionEntry, Terms
 from sbpair.journal.open import open_journal
-from sbpair.runtime.leases import Book
+from sbpair.runtime.replication.store import SESSION, SessionStore, key_of
 from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
 
 HOUR = 3600.0
-ENTRY = SessionEntry("s", owner="x", updated_at=1.0).to_dict()
+ENTRY = SessionEntry("q", "s", owner="x", updated_at=1.0).to_dict()
 
 
 def use(path: Path) -> None:
@@ -27,10 +27,10 @@ def use(path: Path) -> None:
         journal = open_journal(f"sqlite:{path}")
         try:
             await journal.check()
-            await Book(journal, Terms()).read("s")
-            async for entry in journal.scan("session"):
+            await SessionStore(journal, "q", Terms()).read("s")
+            async for entry in journal.scan(SESSION):
                 assert isinstance(entry.document, dict)
-            await journal.create("session", "new", {"n": 1}, ttl_seconds=HOUR)
+            await journal.create(SESSION, "new", {"n": 1}, ttl_seconds=HOUR)
         finally:
             await journal.close()
 
@@ -42,7 +42,7 @@ def make(path: Path, document: str = json.dumps(ENTRY)) -> Path:
 
     async def fill() -> None:
         journal = open_journal(f"sqlite:{path}")
-        await journal.create("session", "s", ENTRY, ttl_seconds=HOUR)
+        await journal.create(SESSION, key_of("q", "s"), ENTRY, ttl_seconds=HOUR)
         await journal.close()
 
     asyncio.run(fill())
@@ -129,7 +129,7 @@ def test_a_journal_without_its_count_of_versions_gives_no_version_twice(tmp_path
 
     async def version_of_the_next() -> int:
         journal = open_journal(f"sqlite:{path}")
-        made = await journal.create("session", "next", {"n": 1}, ttl_seconds=HOUR)
+        made = await journal.create(SESSION, "next", {"n": 1}, ttl_seconds=HOUR)
         await journal.close()
         return int(made.version)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sbpair.pipeline import register
-from sbpair.pipeline.session import Session, SparkRequest, open_spark
+from sbpair.pipeline.spark.session import Session, SparkRequest, open_spark
 from tests.pipeline.stage import Stage, on_stage
 
 if TYPE_CHECKING:

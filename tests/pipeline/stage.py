@@ -14,7 +14,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.archive import ArchiveReport, ArchiveRequest, archive
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.replay import ReplayReport, ReplayRequest, replay
-from sbpair.pipeline.session import Session
+from sbpair.pipeline.spark.session import Session
 
 QUEUES = 3
 CONFIGURATION = """\
@@ -99,7 +99,8 @@ class Stage:
         return archive(session, dataclasses.replace(plain, **changes))
 
     def replay(self, session: Session, **changes: Any) -> ReplayReport:
-        plain = ReplayRequest(self.pair, self.config, (self.archive_path,), self.ledger)
+        """Most tests are about what is sent; that it waits in the queues as well is their convenience."""
+        plain = ReplayRequest(self.pair, self.config, (self.archive_path,), self.ledger, although_in_queues=True)
         return replay(session, dataclasses.replace(plain, **changes))
 
 

@@ -1,4 +1,4 @@
-"""The analysis: what it says of small archives that can be counted by hand, and that both ways say the same."""
+"""The analysis: what it says of small archives that can be counted by hand, and that all engines say the same."""
 
 import itertools
 import random
@@ -12,23 +12,32 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.functions import expr
 
+from sbpair.core.cost.prices import Meter, built_in
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
-from sbpair.core.prices import Meter, built_in
-from sbpair.core.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
-from sbpair.pipeline.analysis.analyze import RESULTS, Analysis, existing_paths, forecast
-from sbpair.pipeline.analysis.partials import KINDS, columns_of, partials_by_sql
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
+from sbpair.pipeline.analysis.analyze import RESULTS, analyse, existing_paths, forecast
+from sbpair.pipeline.analysis.engines import Engine, LocalEngine, SparkEngine
+from sbpair.pipeline.analysis.partials import (
+    Small,
+    bucket_sql,
+    database,
+    highest_sql,
+    lowest_sql,
+    merged_sessions,
+    merged_small,
+    parts_of,
+)
 from sbpair.pipeline.analysis.question import Question
-from sbpair.pipeline.analysis.rolling import roll_up
-from sbpair.pipeline.analysis.scan import Piece, Unit, scan, shares_for, tasks_of, units_of
+from sbpair.pipeline.analysis.units import Piece, Unit, pieces_in, read_unit, together, units_in, units_of
 from sbpair.pipeline.schemas import arrow_schema
 from tests.benchmarks.backlogs import make_archive
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from sbpair.pipeline.spark.session import Session
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 QUESTION = Question(as_of=NOON.timestamp(), messages_per_second=0.01)
@@ -75,16 +84,28 @@ class Found:
 
 
 def analysed(
-    spark: "SparkSession", files: Sequence[str], *, by: str, names: Sequence[str] = RESULTS, **more: Any
+    session: "Session", files: Sequence[str], *, by: str, units: int = 1, question: Question = QUESTION, **more: Any
 ) -> Found:
-    analysis = Analysis.of(
-        spark, lambda: spark.read.parquet(*files), QUESTION, files=files if by == "scan" else (), **more
-    )
-    assert analysis.way == by
-    try:
-        return Found({name: [row.asDict() for row in analysis.frames[name].collect()] for name in names})
-    finally:
-        analysis.close()
+    """In this process, by Spark's tasks over the files, or over rows that only Spark reads."""
+    cut = units_cut(files, units)
+    rows = sum(unit.rows for unit in cut)
+    if by == "local":
+        engine: Engine = LocalEngine(cut, cores=2)
+    elif by == "spark":
+        engine = SparkEngine.over_units(session, cut)
+    else:
+        engine = SparkEngine.over_rows(session, session.spark.read.parquet(*files), 500_000 * units)
+    found = analyse(engine, question, rows=rows, top=1000, **more)
+    return Found({name: table.to_pylist() for name, table in found.tables.items()})
+
+
+def units_cut(files: Sequence[str], most: int) -> list[Unit]:
+    """The units of a few rows each, if there are to be several."""
+    found = units_in(files)
+    if most == 1:
+        return [together(found)] if found else []
+    pieces = [piece for file in files for piece in pieces_in([file])]
+    return units_of(pieces, max(1, sum(piece.rows for piece in pieces) // most))
 
 
 def counted_rows() -> list[list[dict[str, Any]]]:
@@ -151,16 +172,20 @@ SCENARIOS = {
 }
 
 
-@pytest.fixture(scope="module", params=["scan", "sql"])
-def found(request: pytest.FixtureRequest, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """All scenarios in one analysis, each as a pair of its own, by either way."""
+WAYS = [("local", 1), ("local", 5), ("spark", 1), ("spark", 5), ("rows", 1), ("rows", 3)]
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=[f"{by}-{units}" for by, units in WAYS])
+def found(request: pytest.FixtureRequest, session: "Session", tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """All scenarios in one analysis, each as a pair of its own, by every engine, in one unit and in several."""
     folder = tmp_path_factory.mktemp("archive")
     files = [
         write(folder / f"{pair}-{index}.parquet", [row | {"pair": pair} for row in rows], row_group_size=2)
         for pair, scenario in SCENARIOS.items()
         for index, rows in enumerate(scenario())
     ]
-    return analysed(spark, files, by=str(request.param))
+    by, units = request.param
+    return analysed(session, files, by=by, units=units)
 
 
 def test_counts_by_destination_hour_queue_and_reason(found: Found) -> None:
@@ -186,6 +211,7 @@ def test_counts_by_destination_hour_queue_and_reason(found: Found) -> None:
 
 
 def test_order_of_sessions(found: Found) -> None:
+    """Those in trouble are listed; the others only count."""
     rows = {row["session_id"]: row for row in found.of("sessions", "sessions")}
     assert {name: (row["inversions"], row["queues"], row["interleaved"]) for name, row in rows.items()} == {
         "back": (1, 2, False),
@@ -218,10 +244,10 @@ def test_outages_have_a_beginning_and_an_end(found: Found) -> None:
         (60, 2, False),
         (0, 1, True),
     ]
-    assert rows[0]["began_at"] == (NOON - timedelta(minutes=200)).replace(tzinfo=None)
+    assert rows[0]["began_at"] == NOON - timedelta(minutes=200)
 
 
-def test_destinations_that_do_not_exist(spark: "SparkSession", tmp_path: Path) -> None:
+def test_destinations_that_do_not_exist(session: "Session", tmp_path: Path) -> None:
     names = ("Orders", "gone", "news", None)
     file = write(tmp_path / "a.parquet", [message(number, 5, destination=name) for number, name in enumerate(names)])
     seen = NamespaceSnapshot(
@@ -234,64 +260,76 @@ def test_destinations_that_do_not_exist(spark: "SparkSession", tmp_path: Path) -
     pair = PairFields("shop", seen.host, "shop-neu.servicebus.windows.net", "shop-weu", "shop-neu", 10)
     snapshot = Snapshot(1, NOON.timestamp(), pair, seen, replace(seen, label="shop-neu"))
 
-    found = analysed(spark, [file], by="scan", names=["destinations"], snapshots=[snapshot])
+    found = analysed(session, [file], by="local", snapshots=[snapshot])
     rows = found.of("shop", "destinations")
     existing = {row["destination"]: row["exists"] for row in rows}
     assert existing == {"Orders": True, "gone": False, "news": True, None: None}
-    assert existing_paths(spark, [replace(snapshot, primary=replace(seen, topics=None))]) is None
+    assert existing_paths([replace(snapshot, primary=replace(seen, topics=None))]) is None
 
 
-def test_messages_archived_twice_count_once(spark: "SparkSession", tmp_path: Path) -> None:
-    """A run that broke off and was repeated: the scan drops what overlaps, as the archive's reader does for SQL."""
+@pytest.mark.parametrize("by", ["local", "spark"])
+def test_messages_archived_twice_count_once(session: "Session", tmp_path: Path, by: str) -> None:
+    """A run that broke off and was repeated."""
     rows = [message(number, 60 - number, session_id="s") for number in range(1, 9)]
     files = [write(tmp_path / "a.parquet", rows[:6]), write(tmp_path / "b.parquet", rows[3:])]
-    found = analysed(spark, files, by="scan", names=["totals", "duplicates", "sessions"])
-    assert [row["messages"] for row in found.of("shop", "totals")] == [8]
-    assert found.of("shop", "duplicates") == []
-    assert [(row["messages"], row["inversions"]) for row in found.of("shop", "sessions")] == [(8, 0)]
+    files.append(write(tmp_path / "c.parquet", [message(1, 50, queue=in_queue(1), session_id="s")]))
+    found = analysed(session, files, by=by, units=3)
+    assert [row["messages"] for row in found.of("shop", "totals")] == [9]
+    assert [row["message_id"] for row in found.of("shop", "duplicates")] == ["m1"]
+    assert [(row["messages"], row["inversions"]) for row in found.of("shop", "sessions")] == [(9, 0)]
 
 
-def test_row_groups_with_several_queues_are_left_to_sql(spark: "SparkSession", tmp_path: Path) -> None:
-    file = write(tmp_path / "a.parquet", [message(1, 5), message(2, 5, queue=in_queue(1))])
-    assert scan(spark, [file], QUESTION, cores=2) is None
+def test_row_groups_with_several_queues_make_one_unit(session: "Session", tmp_path: Path) -> None:
+    rows = [message(1, 5), message(2, 5, queue=in_queue(1))]
+    files = [write(tmp_path / "a.parquet", rows), write(tmp_path / "b.parquet", rows)]
+    (unit,) = units_in(files)
+    assert unit.overlapping
+    assert [row["messages"] for row in analysed(session, files, by="local").of("shop", "totals")] == [2]
 
 
-def test_an_empty_archive(spark: "SparkSession", tmp_path: Path) -> None:
-    found = analysed(spark, [write(tmp_path / "a.parquet", [])], by="scan")
-    assert found.tables == {name: [] for name in RESULTS}
+@pytest.mark.parametrize("rows", [[], [message(1, 5, message_id=None)]])
+def test_an_archive_without_messages_sessions_or_ids(
+    session: "Session", tmp_path: Path, rows: list[dict[str, Any]]
+) -> None:
+    found = analysed(session, [write(tmp_path / "a.parquet", rows)], by="local")
+    assert tuple(found.tables) == RESULTS
+    assert (found.tables["sessions"], found.tables["duplicates"]) == ([], [])
+    assert len(found.tables["destinations"]) == len(rows)
 
 
-def test_both_ways_make_the_same_of_a_large_archive(spark: "SparkSession", tmp_path: Path) -> None:
-    """Added up, the roll-ups are equal; so everything made of them is."""
+def test_all_engines_say_the_same_of_a_large_archive(session: "Session", tmp_path: Path) -> None:
     files = make_archive(tmp_path, 20_000)
     question = Question(as_of=1_793_491_200 + 9 * 3600)
-    scanned = scan(spark, files, question, cores=2)
-    assert scanned is not None
-    by_sql = partials_by_sql(spark.read.parquet(*files), question)
-    counts = {}
-    for kind in KINDS:
-        one, other = _added_up(kind, getattr(scanned, kind)), _added_up(kind, getattr(by_sql, kind))
-        assert one == other
-        counts[kind] = len(one)
-    assert counts["size"] > 1000 and counts["time"] > 10_000 and counts["session"] > 900 and counts["duplicate"] > 200
+    first, *others = (
+        analysed(session, files, by=by, units=units, question=question).tables
+        for by, units in (("local", 1), ("local", 10), ("spark", 10), ("rows", 4))
+    )
+    assert len(first["sessions"]) > 60 and len(first["duplicates"]) > 150 and len(first["destinations"]) == 40
+    for other in others:
+        for name in RESULTS:
+            assert other[name] == first[name], name
 
 
-def _added_up(kind: str, partials: "DataFrame") -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    columns = columns_of(kind)
-    keys = [name for name, type_, _ in columns if type_ != "bigint" or name in ("bucket", "minute")]
-    keys += ["first_at"] if kind == "duplicate" else []
-    sums = {"messages", "bytes", "units", "expired", "near_limit", "pings", "inversions"}
-    added = [f"sum({name})" for name, *_ in columns if name in sums]
-    added += [f"max({name})" for name, *_ in columns if name in ("largest", "last_at")]
-    rows = partials.groupBy(*keys).agg(*(expr(one) for one in (*added, "count(*)" if not added else "min(first_at)")))
-    return {tuple(row)[: len(keys)]: tuple(row)[len(keys) :] for row in rows.collect()}
+def test_the_worst_and_every_row_in_files(session: "Session", tmp_path: Path) -> None:
+    files = make_archive(tmp_path / "archive", 5_000)
+    for by in ("local", "spark"):
+        cut = units_cut(files, 4)
+        engine: Engine = LocalEngine(cut, cores=2) if by == "local" else SparkEngine.over_units(session, cut)
+        found = analyse(engine, QUESTION, rows=5_000, top=3, folder=tmp_path / by)
+        assert (found.tables["duplicates"].num_rows, found.tables["sessions"].num_rows) == (3, 3)
+        assert found.counts["duplicates"] > 40
+        written = {name: pq.read_table(tmp_path / by / name) for name in RESULTS}
+        assert written["duplicates"].num_rows == found.counts["duplicates"]
+        assert sum(written["sessions"]["messages"].to_pylist()) > 3_000
+        assert written["totals"].to_pylist() == found.tables["totals"].to_pylist()
 
 
-KINDS_ROLLED = ("size", "time", "session")
+def test_too_many_messages_are_left_to_spark() -> None:
+    with pytest.raises(UsageError, match="--engine local takes up to 10,000,000"):
+        LocalEngine([Unit((), 10_000_001, False)], cores=2)
 
 
-@pytest.mark.parametrize("kind", KINDS_ROLLED)
-def test_units_of_one_task_are_joined_as_if_they_had_been_read_at_once(kind: str, tmp_path: Path) -> None:
+def test_parts_of_units_merge_as_if_they_had_been_read_at_once(tmp_path: Path) -> None:
     """Whatever is null, whatever queues a unit holds, and also where a session's arrivals go back between two units."""
     chance = random.Random(7)
     rows = []
@@ -304,28 +342,41 @@ def test_units_of_one_task_are_joined_as_if_they_had_been_read_at_once(kind: str
             made["enqueued_at"] = chance.choice([made["enqueued_at"]] * 9 + [None])
             rows.append(made)
     file = write(tmp_path / "a.parquet", rows, row_group_size=75)
-    whole = Unit(((file, tuple(range(8))),), 600, False)
-    apart = [Unit(((file, (group,)),), 75, False) for group in range(8)]
-    at_once, joined = (rolled(kind, units) for units in ([whole], apart))
-    assert at_once == joined
-    assert len(joined) == len({tuple(sorted(row.items(), key=str)) for row in joined}) > 10
-    if kind == "session":
-        assert sum(row["inversions"] for row in joined) > sum(
-            row["inversions"] for unit in apart for row in rolled(kind, [unit])
-        )
+    whole = parts(Unit(((file, tuple(range(8))),), 600, False))
+    apart = [parts(Unit(((file, (group,)),), 75, False)) for group in range(8)]
+    left, right = apart[:3], apart[3:]
+    for merged in (apart, [merged_parts(left), merged_parts(right)], [apart[0], merged_parts(apart[1:])]):
+        together_again = merged_parts(merged)
+        assert rows_of(together_again[0].size) == rows_of(whole[0].size)
+        assert rows_of(together_again[0].time) == rows_of(whole[0].time)
+        assert rows_of(together_again[1]) == rows_of(whole[1])
+    within = sum(sum(part[1]["inversions"].to_pylist()) for part in apart)
+    assert sum(whole[1]["inversions"].to_pylist()) > within
 
 
-def rolled(kind: str, units: Sequence[Unit]) -> list[dict[str, Any]]:
-    rows = [row for batch in roll_up(kind, units, QUESTION) for row in batch.to_pylist()]
-    return sorted(rows, key=str)
+def parts(unit: Unit) -> tuple[Small, pa.Table]:
+    found = dict(parts_of(read_unit(unit), QUESTION, 1))
+    return found["small", 0], found["session", 0]
 
 
-def test_units_without_messages_or_sessions_give_nothing(tmp_path: Path) -> None:
-    empty = Unit(((write(tmp_path / "a.parquet", []), ()),), 0, False)
-    alone = Unit(((write(tmp_path / "b.parquet", [message(1, 5)]), (0,)),), 1, False)
-    assert [rolled(kind, [empty, empty]) for kind in KINDS_ROLLED] == [[], [], []]
-    assert rolled("session", [alone, empty, alone]) == []
-    assert len(rolled("size", [empty, alone])) == 1
+def merged_parts(given: Sequence[tuple[Small, pa.Table]]) -> tuple[Small, pa.Table]:
+    return merged_small([small for small, _ in given]), merged_sessions([sessions for _, sessions in given])
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=str)
+
+
+def test_buckets_are_exact_below_sixteen_and_narrow_above() -> None:
+    powers = [2**power + step for power in range(4, 52) for step in (-1, 0, 1)]
+    numbers = pa.table({"number": [*range(2000), *powers]})
+    with database() as base:
+        base.register("numbers", numbers)
+        base.execute(f"create table buckets as select number, {bucket_sql('number')} as bucket from numbers")
+        ends = base.sql(f"select number, {lowest_sql('bucket')}, {highest_sql('bucket')} from buckets").fetchall()
+    assert all(low <= number <= high for number, low, high in ends)
+    assert all(low == high for number, low, high in ends if number < 16)
+    assert all((high - low + 1) * 16 <= max(low, 16) for _, low, high in ends)
 
 
 def test_the_forecast_is_bound_by_rate_and_credits() -> None:
@@ -361,19 +412,9 @@ def pieces_of(queue: int, *rows: int) -> list[Piece]:
     ]
 
 
-def test_a_queue_begins_a_new_unit_where_the_one_before_is_half_full() -> None:
+def test_units_hold_neighbouring_pieces_up_to_their_rows() -> None:
     pieces = [*pieces_of(0, 60), *pieces_of(1, 20), *pieces_of(2, 20, 30, 70)]
-    assert [unit.rows for unit in units_of(pieces, 100)] == [60, 70, 70]
+    assert [unit.rows for unit in units_of(pieces, 100)] == [100, 100]
+    assert [unit.rows for unit in units_of(pieces, 10)] == [60, 20, 20, 30, 70]
     assert [unit.rows for unit in units_of(pieces, 1000)] == [200]
-
-
-def test_tasks_take_neighbouring_units_up_to_their_rows() -> None:
-    units = units_of([*pieces_of(0, 50, 50), *pieces_of(1, 50, 50), *pieces_of(2, 90)], 50)
-    assert [[unit.rows for unit in task] for task in tasks_of(units, 100)] == [[50, 50], [50, 50], [90]]
-    assert [[unit.rows for unit in task] for task in tasks_of(units, 10)] == [[50], [50], [50], [50], [90]]
-    assert tasks_of([], 10) == []
-
-
-def test_more_tasks_search_for_duplicates_when_the_hashes_would_not_fit() -> None:
-    assert shares_for(1_000, 2) == 2
-    assert shares_for(250_000_000, 2) == 10
+    assert units_of([], 10) == []

@@ -15,14 +15,14 @@ from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.importing import import_drained
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.rows import content_digest
-from sbpair.pipeline.session import Session
 from sbpair.pipeline.settling import CHANGED, Settling
+from sbpair.pipeline.spark.session import Session
 from tests.pipeline.stage import Stage, backlog, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 def ids_in(spark: "SparkSession", *archives: str) -> list[str]:
@@ -141,8 +141,7 @@ def test_a_file_system_behind_hadoop_works_the_same(session: Session, stage: Sta
 def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) -> None:
     from sbpair.connect import open_sides
     from sbpair.runtime.clock import Quiet, SystemClock
-    from sbpair.runtime.drain import drain
-    from sbpair.runtime.draining import DrainRequest, ToArchive
+    from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, drain
 
     stage.divert(messages(30, sessions=2))
     stored = {one.message_id: one.payload for one in stage.browse("secondary", backlog(0))}

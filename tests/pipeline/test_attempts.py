@@ -8,40 +8,31 @@ import pyarrow.parquet as pq
 from sbpair.core.message import Disposition
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.journal import FOLDED, Journal, Sent, done_by, drop_locks, the_only_attempt
-from sbpair.pipeline.reader import SpanPartition
-from sbpair.pipeline.source_options import spans_to_json
 from sbpair.pipeline.spans import Span
-from sbpair.pipeline.units import UnitOptions, UnitReader
+from sbpair.pipeline.units import Archiving
 from sbpair.pipeline.writer import NEEDED_COLUMNS, ReplayWriter, WriteOptions
 from tests.pipeline.stage import Stage, backlog, messages
 
 EACH = 300
 
 
-def unit(stage: Stage) -> UnitReader:
-    span = Span(backlog(0), False, 1, EACH)
-    given = {"ranges": spans_to_json([span]), "unitMessages": "1000", "root": stage.archive_path, "run": "run"}
-    return UnitReader(UnitOptions.parse(stage.options | given))
-
-
-def archived_by(reader: UnitReader) -> tuple[Path, int]:
+def archived_by(stage: Stage) -> tuple[Path, int]:
     """One attempt: the file it wrote and its rows."""
-    (batch,) = reader.read(SpanPartition(0, Span(backlog(0), False, 1, EACH)))
-    (row,) = batch.to_pylist()
-    return reader.options.root / row["path"], row["rows"]
+    root = Path(stage.archive_path)
+    (file,) = Archiving(stage.pair, root, "run").of(Span(backlog(0), False, 1, EACH)).files
+    return root / file.path, file.rows
 
 
 def test_an_attempt_that_finds_less_replaces_nothing_that_counts(stage: Stage) -> None:
     """The first one is committed and completed in its queue while the other, given up, still looks at what is left."""
     stage.divert(messages(EACH))
-    reader = unit(stage)
-    path, rows = archived_by(reader)
+    path, rows = archived_by(stage)
     assert rows == EACH
     with Connection.to(stage.pair, "secondary") as connection:
         receiver = connection.receiver(backlog(0), dead_letter=False)
         for one in connection.run(receiver.receive(100, wait_seconds=1)):
             connection.run(receiver.settle(one, Disposition.COMPLETE))
-    late_path, late_rows = archived_by(reader)
+    late_path, late_rows = archived_by(stage)
     assert late_rows == EACH - 100
     assert late_path != path
     assert pq.ParquetFile(path).metadata.num_rows == EACH
@@ -49,7 +40,7 @@ def test_an_attempt_that_finds_less_replaces_nothing_that_counts(stage: Stage) -
 
 def test_two_attempts_of_a_replay_send_each_message_once(stage: Stage) -> None:
     stage.divert(messages(EACH, sessions=5))
-    path, _ = archived_by(unit(stage))
+    path, _ = archived_by(stage)
     given = stage.options | {"ledger": str(stage.ledger), "run": "run", "rate": "600"}
     writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), NEEDED_COLUMNS)
     tallies = []

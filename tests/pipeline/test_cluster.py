@@ -28,7 +28,7 @@ from sbpair.pipeline.archive import ArchiveRequest, archive
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import ReplayRequest, replay
-from sbpair.pipeline.session import SparkRequest, open_spark
+from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
 master, config, into, ledger, quick = sys.argv[1:]
 pair = PairByName.load("shop", Path(config))
@@ -52,7 +52,7 @@ class Cluster:
     """Daemons of a standalone cluster, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
-        from sbpair.pipeline.java import find_java, launcher_home
+        from sbpair.pipeline.spark.java import find_java, launcher_home
 
         self.folder = folder
         self._environ = os.environ | {

@@ -15,7 +15,7 @@ from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.journal import read_lines
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reconcile import ReconcileReport, reconcile
-from sbpair.pipeline.session import Session
+from sbpair.pipeline.spark.session import Session
 from tests.pipeline.processes import kill_python_workers, meanwhile
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages
 

@@ -12,13 +12,13 @@ from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.ledgers import read_ledgers
 from sbpair.pipeline.reconcile import reconcile, verdicts
 from sbpair.pipeline.schemas import MESSAGE_COLUMNS, OUTCOME_COLUMNS, message_schema, struct
-from sbpair.pipeline.session import Session
+from sbpair.pipeline.spark.session import Session
 from tests.pipeline.stage import Stage, backlog, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 AT_MS = round(AT.timestamp() * 1000)
@@ -80,10 +80,10 @@ def test_every_way_to_go_wrong_has_its_verdict(spark: "SparkSession") -> None:
         4: "ok",
         5: "ok",
         6: "doubled",
-        7: "lost",
+        7: "unaccounted",
         8: "altered",
         9: "altered",
-        10: "lost",
+        10: "unaccounted",
         11: "ok",
         12: "altered",
     }
@@ -100,7 +100,7 @@ def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, 
     asyncio.run(drain_to(stage.pair, drained, backlog(0), dead_letter=False))
     asyncio.run(drain_to(stage.pair, stage.folder / "dead.jsonl", backlog(2), dead_letter=True))
     before = reconcile(session, [stage.archive_path], [str(drained)])
-    assert (before.messages, before.counts) == (53, {"ok": 20, "lost": 33})
+    assert (before.messages, before.counts) == (53, {"ok": 20, "unaccounted": 33})
     assert {one["queue"] for one in before.listed} == {backlog(1), backlog(2)}
     stage.replay(session, where=f"queue = '{backlog(1)}'")
     ledgers = [str(drained), str(stage.folder / "dead.jsonl"), str(stage.ledger)]
@@ -115,9 +115,8 @@ def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, 
 async def drain_to(pair: PairByName, ledger_file: Path, queue: str, *, dead_letter: bool) -> None:
     from sbpair.connect import open_sides
     from sbpair.runtime.clock import Quiet, SystemClock
-    from sbpair.runtime.drain import drain
-    from sbpair.runtime.draining import DrainRequest
-    from sbpair.runtime.ledger import Ledger
+    from sbpair.runtime.transfer.drain import DrainRequest, drain
+    from sbpair.runtime.transfer.ledger import Ledger
 
     book = Ledger(ledger_file)
     async with open_sides(pair.resolve()) as sides:
@@ -141,3 +140,21 @@ def test_what_is_not_there_or_no_ledger_is_a_usage_error(spark: "SparkSession", 
     with pytest.raises(UsageError, match="is not a ledger"):
         read_ledgers(spark, [str(tmp_path / "other.jsonl")])
     assert read_ledgers(spark, []).count() == 0
+
+
+def test_what_no_ledger_knows_is_looked_for_in_the_queues(session: Session, stage: Stage) -> None:
+    stage.divert(messages(3, prefix="kept"), queue=0)
+    stage.divert(messages(4, prefix="taken"), queue=1)
+    stage.divert(messages(2, prefix="topic"), queue=2, destination="events")
+    stage.archive(session, take=True, queues=("1", "2"))
+    stage.archive(session, queues=("0",))
+    stage.send("primary", "orders", messages(1, prefix="taken"))
+    blind = reconcile(session, [stage.archive_path], [])
+    assert blind.counts == {"unaccounted": 9}
+    seeing = reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
+    assert seeing.counts == {"waiting": 3, "arrived": 1, "lost": 3, "unaccounted": 2}
+    assert seeing.not_looked_at.keys() == {"events"}
+    assert {one["message_id"] for one in seeing.listed if one["verdict"] == "lost"} == {f"taken-{n}" for n in (1, 2, 3)}
+    stage.dead_letter_all(0, "Broken")
+    again = reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
+    assert again.counts == seeing.counts

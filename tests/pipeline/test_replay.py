@@ -1,13 +1,17 @@
 """Replaying: each session in order, each message once, whatever is interrupted."""
 
+import asyncio
 import base64
 import json
 import time
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sbpair.amqp import sections
+from sbpair.amqp.types import Int, Timestamp
 from sbpair.core.errors import UsageError
 from sbpair.core.message import PING_CONTENT_TYPE
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
@@ -18,13 +22,14 @@ from sbpair.pipeline.ledgers import read_ledgers, replay_ledger
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import Dedupe
-from sbpair.pipeline.session import Session
+from sbpair.pipeline.spark.session import Session
 from tests.pipeline.stage import Stage, backlog, messages
+from tests.pipeline.test_reconcile import drain_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 def numbers_by_session(stage: Stage) -> dict[str | None, list[int]]:
@@ -129,6 +134,20 @@ def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: Session, 
     assert stage.replay(session).outcomes == {"forwarded": 2, "refused": 1}
 
 
+def test_a_destination_that_would_act_instead_of_store_is_never_opened(session: Session, stage: Stage) -> None:
+    stage.send("primary", "orders", messages(5))
+    request = sections.build(
+        application_properties={"x-ms-path": "orders/$management", "operation": "com.microsoft:batch-delete-messages"},
+        value={"message-count": Int(4000), "enqueued-time-utc": Timestamp(4_000_000_000_000)},
+    )
+    stage.send("secondary", backlog(0), [request])
+    stage.archive(session)
+    assert stage.replay(session, dry_run=True).outcomes == {"refused": 1}
+    report = stage.replay(session)
+    assert (report.outcomes, report.refusals) == ({"refused": 1}, {"InvalidDestination": 1})
+    assert len(stage.at_home()) == 5
+
+
 def test_the_rate_is_that_of_all_tasks_together(session: Session, stage: Stage) -> None:
     stage.divert(messages(60))
     stage.archive(session)
@@ -157,3 +176,41 @@ def test_lines_that_a_crash_left_are_a_ledger_too(spark: "SparkSession", stage: 
     assert done_by(stage.ledger, "run", 4) == set()
     (row,) = replay_ledger(spark, stage.ledger).collect()
     assert (row["sequence_number"], row["outcome"], bytes(row["digest"])) == (1, "forwarded", b"\x00\x00\x00")
+
+
+def test_what_still_waits_in_the_queues_is_refused(session: Session, stage: Stage) -> None:
+    """Archived but not taken: replayed now, the next drain would send every message a second time."""
+    stage.divert(messages(20, sessions=2))
+    stage.archive(session)
+    with pytest.raises(UsageError, match="20 of 20 messages still wait in the backlog queues") as refused:
+        stage.replay(session, although_in_queues=False)
+    assert "--although-in-the-queues" in refused.value.hint
+    assert stage.at_home() == []
+    dry = stage.replay(session, although_in_queues=False, dry_run=True)
+    assert (dry.waiting, dry.forwarded) == (20, 20)
+    drained = stage.folder / "drain.jsonl"
+    asyncio.run(drain_to(stage.pair, drained, backlog(0), dead_letter=False))
+    report = stage.replay(session, although_in_queues=False, drained=(drained,))
+    assert (report.matched, report.already_done, report.forwarded, report.waiting) == (20, 20, 0, 0)
+    assert len(stage.at_home()) == 20
+
+
+def test_an_archive_that_was_taken_is_replayed_without_a_look(session: Session, stage: Stage) -> None:
+    stage.divert(messages(10))
+    stage.archive(session, take=True)
+    stage.divert(messages(5, prefix="later"))
+    manifest = LocalStore(Path(stage.archive_path)).manifest()
+    assert manifest.perhaps_queued("shop") == []
+    stage.emulator.faults("shop-neu").add("dark:for=60s")
+    report = stage.replay(session, although_in_queues=False)
+    assert (report.forwarded, report.waiting) == (10, 0)
+
+
+def test_what_cannot_be_looked_at_is_not_sent(session: Session, stage: Stage) -> None:
+    stage.divert(messages(5))
+    stage.archive(session)
+    stage.emulator.faults("shop-neu").add("fail:operation=management,condition=amqp:unauthorized-access")
+    with pytest.raises(UsageError, match="is not known") as refused:
+        stage.replay(session, although_in_queues=False)
+    assert "Listen" in refused.value.hint
+    assert stage.at_home() == []

@@ -1,33 +1,27 @@
 """The reports of analysis and trend in a real browser: on a desktop and a phone, light and dark."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from sbpair.cli.options import Options
-from sbpair.cli.pipeline_analyze import collect
-from sbpair.cli.pipeline_analyze_shown import result_of
-from sbpair.cli.pipeline_jobs import Jobs, write_report
-from sbpair.cli.pipeline_session import JobTalk
-from sbpair.cli.pipeline_trend import trend_result
-from sbpair.core.prices import built_in
-from sbpair.pipeline.analysis.analyze import Analysis
+from sbpair.cli.pipeline.analyze_shown import collect, result_of
+from sbpair.cli.pipeline.session import write_report
+from sbpair.cli.pipeline.trend import trend_result
+from sbpair.core.cost.prices import built_in
+from sbpair.pipeline.analysis.analyze import analyse
+from sbpair.pipeline.analysis.engines import LocalEngine
+from sbpair.pipeline.analysis.units import units_in
 from sbpair.render.result import CommandResult
 from tests.cli.schema_checks import check_data
 from tests.pipeline.test_analyze import QUESTION, message, write
 from tests.render.chromium import browser, executable
 
-if TYPE_CHECKING:
-    from sbpair.pipeline.session import Session
-
-pytestmark = pytest.mark.spark
-
 HOSTILE = "<script>alert('x')</script>\x1b[31m"
 
 
 @pytest.fixture(scope="module")
-def analysed(session: "Session", tmp_path_factory: pytest.TempPathFactory) -> CommandResult:
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> CommandResult:
     folder = tmp_path_factory.mktemp("archive")
     names = ("orders/" + "long" * 20, HOSTILE, HOSTILE)
     rows = [
@@ -36,21 +30,18 @@ def analysed(session: "Session", tmp_path_factory: pytest.TempPathFactory) -> Co
     dead = [message(200, 5, dead_letter=True, dead_letter_reason=HOSTILE, destination=None, message_id="m1")]
     again = [message(number, 10, message_id=HOSTILE, ttl_ms=1000) for number in (300, 301)]
     files = [write(folder / f"{index}.parquet", part) for index, part in enumerate((rows, dead, again))]
-    analysis = Analysis.of(session.spark, lambda: session.spark.read.parquet(*files), QUESTION, files=files)
-    try:
-        found = collect(Jobs(session, JobTalk(Options(quiet=True))), analysis, 20, built_in())
-    finally:
-        analysis.close()
+    made = analyse(LocalEngine(units_in(files), cores=2), QUESTION, rows=102)
+    found = collect(made, QUESTION, built_in())
     return result_of(found, ["backlog/"], QUESTION)
 
 
 def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path) -> None:
     result = analysed
     check_data("pipeline analyze", result.data)
-    assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; taking them home lasts 2h50m")
+    assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; a drain takes 2h50m")
     assert result.data["duplicate_ids"] == 1
     assert "1 messages name no destination" in " ".join(result.notes)
-    assert "The time to live of 2 messages is over" in " ".join(result.notes)
+    assert "2 messages have expired" in " ".join(result.notes)
     assert [row["reason"] for row in result.data["dead_letters"]] == [HOSTILE]
     write_report(result, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

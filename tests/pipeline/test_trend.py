@@ -1,26 +1,24 @@
 """The audit history over time."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from sbpair.cli.audit_shown import history_line
-from sbpair.cli.pipeline_trend import trend_result
-from sbpair.core.audit import AuditReport
+from sbpair.cli.inspection.audit_shown import history_line
+from sbpair.cli.pipeline.trend import trend_result
 from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import UsageError
-from sbpair.core.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
-from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, findings, growth, read_history, readings
-from tests.cli.schema_checks import check_data
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-pytestmark = pytest.mark.spark
+from sbpair.core.inspection.audit import AuditReport
+from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
+from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, Audit, findings, growth, read_history, readings
+from tests.cli.schema_checks import check_data, check_document
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 MEGABYTE = 1024 * 1024
@@ -37,10 +35,10 @@ def line(hour: int, active: int, codes: Mapping[str, int], skipped: Sequence[str
     return history_line(snapshot, AuditReport("shop", at, (), (), ())) | {"findings": codes, "skipped": list(skipped)}
 
 
-def write(folder: Path, lines: Sequence[Mapping[str, Any]]) -> str:
+def write(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Path:
     text = "".join(json.dumps(one) + "\n" for one in lines)
     (folder / "shop.jsonl").write_text(text, encoding="utf-8")
-    return str(folder)
+    return folder
 
 
 HISTORY = [
@@ -53,23 +51,19 @@ HISTORY = [
 
 
 @pytest.fixture
-def history(spark: "SparkSession", tmp_path: Path) -> "DataFrame":
-    return read_history(spark, write(tmp_path, [*HISTORY, HISTORY[-1]]))
+def history(tmp_path: Path) -> list[Audit]:
+    return read_history(write(tmp_path, [*HISTORY, HISTORY[-1]]))
 
 
-def rows(frame: "DataFrame") -> list[dict[str, Any]]:
-    return frame.toArrow().to_pylist()
-
-
-def test_growth_and_time_until_full(history: "DataFrame") -> None:
-    (row,) = rows(growth(history))
+def test_growth_and_time_until_full(history: list[Audit]) -> None:
+    (row,) = growth(history)
     assert (row["readings"], row["active_first"], row["active"], row["dead_letter"]) == (5, 10, 50, 1)
     assert row["messages_per_hour"] == pytest.approx(10)
     assert row["seconds_until_full"] == pytest.approx((QUEUE_CAPACITY_BYTES / MEGABYTE - 50) / 10 * 3600)
 
 
-def test_findings_come_and_go(history: "DataFrame") -> None:
-    found = {row["code"]: row for row in rows(findings(history))}
+def test_findings_come_and_go(history: list[Audit]) -> None:
+    found = {row["code"]: row for row in findings(history)}
     first = found["SBP001"]
     assert (first["open"], first["seen"], first["audits"], first["changes"], first["most"]) == (False, 2, 4, 3, 2)
     assert (first["first_seen"], first["last_seen"]) == (START.timestamp(), START.timestamp() + 2 * 3600)
@@ -77,8 +71,8 @@ def test_findings_come_and_go(history: "DataFrame") -> None:
     assert (last["open"], last["seen"], last["latest"], last["changes"]) == (True, 2, 1, 1)
 
 
-def test_the_command_shows_what_flaps(history: "DataFrame") -> None:
-    result = trend_result(rows(readings(history)), rows(growth(history)), rows(findings(history)))
+def test_the_command_shows_what_flaps(history: list[Audit]) -> None:
+    result = trend_result(readings(history), growth(history), findings(history))
     check_data("pipeline trend", result.data)
     states = {row["code"]: (row["state"], row["title"]) for row in result.tables[0].rows}
     assert states["SBP001"] == ("flapping", "Backlog queue missing")
@@ -87,28 +81,27 @@ def test_the_command_shows_what_flaps(history: "DataFrame") -> None:
     assert result.summary.startswith("5 audits from 2026-11-01T00:00:00.000Z to 2026-11-01T04:00:00.000Z; 1 kind of")
 
 
-def test_only_the_last_audits(spark: "SparkSession", tmp_path: Path) -> None:
+def test_only_the_last_audits(tmp_path: Path) -> None:
     since = START.timestamp() + 3 * 3600
-    assert read_history(spark, write(tmp_path, HISTORY), since=since).count() == 2
+    assert len(read_history(write(tmp_path, HISTORY), since=since)) == 2
 
 
-def test_what_is_no_history_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+def test_what_is_no_history_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no"):
-        read_history(spark, str(tmp_path / "absent"))
+        read_history(tmp_path / "absent")
     (tmp_path / "shop.jsonl").write_text('{"taken_at": "yesterday", "pair": "shop"}\n', encoding="utf-8")
     with pytest.raises(UsageError, match="yesterday"):
-        read_history(spark, str(tmp_path))
+        read_history(tmp_path)
 
 
 @pytest.mark.parametrize("taken_at", ["+20000-01-01T00:00:00Z", "-290000-01-01T00:00:00Z", "", "1e9"])
-def test_a_time_that_is_no_date_is_refused(spark: "SparkSession", tmp_path: Path, taken_at: str) -> None:
-    """Spark knows years that no date can show."""
+def test_a_time_that_is_no_date_is_refused(tmp_path: Path, taken_at: str) -> None:
     (tmp_path / "shop.jsonl").write_text(json.dumps({"taken_at": taken_at, "pair": "shop"}) + "\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="none of an audit's history"):
-        read_history(spark, str(tmp_path))
+    with pytest.raises(UsageError, match="not of an audit history"):
+        read_history(tmp_path)
 
 
-def test_what_may_be_missing_from_a_line_is_taken_for_nothing(spark: "SparkSession", tmp_path: Path) -> None:
+def test_what_may_be_missing_from_a_line_is_taken_for_nothing(tmp_path: Path) -> None:
     lines = [
         {"taken_at": "0001-01-01T00:00:00Z", "pair": "\x1b[31m", "findings": None, "queues": None},
         {
@@ -120,8 +113,18 @@ def test_what_may_be_missing_from_a_line_is_taken_for_nothing(spark: "SparkSessi
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "shop.jsonl").write_text(text, encoding="utf-8")
-    history = read_history(spark, str(tmp_path))
-    rows = [[row.asDict() for row in made(history).collect()] for made in (readings, growth, findings)]
-    shown = trend_result(*rows)
+    history = read_history(tmp_path)
+    shown = trend_result(readings(history), growth(history), findings(history))
     assert [reading["active"] for reading in shown.data["readings"]] == [0, 0]
     assert {found["code"]: found["state"] for found in shown.data["findings"]} == {"": "gone", "SBP999": "gone"}
+
+
+def test_the_command_needs_no_java(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY)
+    environ = {"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    without = "import sys; sys.modules |= dict.fromkeys(('pyspark', 'pyarrow', 'py4j'))"
+    blocked = f"{without}; from sbpair.cli.main import main; main()"
+    arguments = ["pipeline", "trend", str(tmp_path), "-o", "json"]
+    ran = subprocess.run([sys.executable, "-c", blocked, *arguments], env=environ, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert check_document("pipeline trend", ran.stdout)["data"]["readings"][-1]["active"] == 50

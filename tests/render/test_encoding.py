@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sbpair.render.console import emit, render
-from sbpair.render.encoding import fitting
+from sbpair.render.console import emit, fitting, render
 from sbpair.render.page import Page, Text
 from sbpair.render.result import Check, Column, CommandResult, Format, Metric, Severity, Table
 

@@ -11,8 +11,8 @@ import yaml
 from sbpair import __version__
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
+from sbpair.core.redact import printable
 from sbpair.render.console import render
-from sbpair.render.formats import printable
 from sbpair.render.result import Check, Column, CommandResult, Format, Metric, Severity, Table
 
 APPROVED = Path(__file__).parent.parent / "approved" / "render"

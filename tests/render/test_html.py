@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.render.charts import ticks
-from sbpair.render.html import to_html
+from sbpair.render.html import ticks, to_html
 from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Text, Tone, number
 from sbpair.render.result import Column, Table
 from tests.render.chromium import browser, executable

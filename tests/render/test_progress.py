@@ -3,9 +3,9 @@
 import pytest
 
 from sbpair.cli.options import Options
-from sbpair.cli.pipeline_session import JobTalk
+from sbpair.cli.pipeline.session import JobTalk
 from sbpair.core.events import BacklogCounted, Forwarded
-from sbpair.pipeline.progress import JobProgress
+from sbpair.pipeline.spark.progress import JobProgress
 from sbpair.render.progress import LINE_EVERY_SECONDS, MoveProgress
 
 

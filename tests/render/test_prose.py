@@ -1,6 +1,6 @@
 """Prose on a narrow terminal: paragraphs flow, indents hang, examples stay."""
 
-from sbpair.render.prose import wrapped
+from sbpair.render.tables import wrapped
 
 TEXT = """\
 A paragraph that somebody has broken after

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.events import Event, PingSent
-from sbpair.core.failover import DOCUMENTED, Policy, State
+from sbpair.core.failover.machine import DOCUMENTED, Policy, State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
-from sbpair.runtime.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces
 from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, RecordingObserver
 
 E = TypeVar("E", bound=Event)
@@ -94,12 +94,15 @@ def a_world() -> World:
     return world
 
 
-async def open_pairing(world: World, pair: Pair, *, policy: Policy = DOCUMENTED, **more: Any) -> PairedNamespaces:
+async def open_pairing(
+    world: World, pair: Pair, *, policy: Policy = DOCUMENTED, create_missing: bool = True, **more: Any
+) -> PairedNamespaces:
     return await PairedNamespaces.open(
         pair,
         primary=world.primary_messaging,
         secondary=world.secondary_messaging,
         secondary_admin=world.secondary.admin(),
+        create_missing=create_missing,
         clock=world.clock,
         observer=world.observer,
         policy=policy,

@@ -11,7 +11,8 @@ from typing import Any
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.message import Received
-from sbpair.core.ownership import SessionEntry, Terms
+from sbpair.core.pairing import Side
+from sbpair.core.replication.ownership import SessionEntry, Terms
 from sbpair.core.retry import Backoff
 from sbpair.core.rewrite import compose
 from sbpair.emulator import Emulator
@@ -19,9 +20,10 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Journal
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.dual_sender import DualSender, Side
-from sbpair.runtime.handlers import Delivery, Handler
-from sbpair.runtime.replicate import ConsumeReport, ConsumeRequest, consume
+from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest, consume
+from sbpair.runtime.replication.handlers import Delivery, Handler
+from sbpair.runtime.replication.sender import DualSender
+from sbpair.runtime.replication.store import SessionStore
 from tests.fakes import RecordingObserver
 
 QUEUE = "orders"
@@ -51,9 +53,9 @@ class Stage:
     async def work(self, delivery: Delivery) -> None:
         self.done.append((delivery.session_id, delivery.message_id, delivery.region))
 
-    def sender(self, **options: Any) -> DualSender:
+    def sender(self, *, entity: str = QUEUE, **options: Any) -> DualSender:
         return DualSender(
-            QUEUE,
+            entity,
             primary=self.messaging[Side.PRIMARY],
             secondary=self.messaging[Side.SECONDARY],
             clock=SystemClock(),
@@ -61,10 +63,10 @@ class Stage:
         )
 
     async def send(self, *messages: tuple[str, str], **options: Any) -> None:
-        """Send (session, message id) pairs to both sides."""
+        """Send (session, message id) pairs to both sides, each call a sender of its own."""
         sender = self.sender(**options)
         for session, message in messages:
-            await sender.send(compose(body=message, message_id=message, session_id=session), timeout_seconds=3)
+            await sender.send(compose(body=message, message_id=message, session_id=session), timeout_seconds=60)
         await sender.close()
 
     async def consume(
@@ -104,9 +106,9 @@ class Stage:
             await running
 
     async def entry(self, session: str) -> SessionEntry:
-        raw = await self.journal.read("session", session)
-        assert raw is not None, f"no entry of {session}"
-        return SessionEntry.from_dict(raw.document)
+        known = await SessionStore(self.journal, QUEUE, BRISK).read(session)
+        assert known.raw is not None, f"no entry of {session}"
+        return known.entry
 
     def left(self, side: Side) -> tuple[int, int]:
         """(active and scheduled, dead-lettered) messages of a side."""
@@ -129,11 +131,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, lock_seconds: float = 5.0) -> AsyncIterator[Stage]:
+async def stage(folder: Path, *, lock_seconds: float = 5.0, duplicate_detection: bool = False) -> AsyncIterator[Stage]:
     async with Emulator([side.value for side in SIDES], seed=1) as emulator:
         for side in SIDES:
             description = QueueDescription(
-                requires_session=True, lock_duration_seconds=lock_seconds, max_delivery_count=2_000_000
+                requires_session=True,
+                lock_duration_seconds=lock_seconds,
+                max_delivery_count=2_000_000,
+                requires_duplicate_detection=duplicate_detection,
             )
             emulator.namespace(side.value).create_queue(QUEUE, description)
         journal = SqliteJournal(folder / "journal.db")

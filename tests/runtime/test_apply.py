@@ -17,13 +17,13 @@ from sbpair.core.errors import (
     UnauthorizedError,
 )
 from sbpair.core.events import StepDone
+from sbpair.core.inspection.plan import Plan, StepKind, plan_cleanup, plan_provision
 from sbpair.core.outcome import Exit, Report, Result
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
-from sbpair.core.plan import Plan, StepKind, plan_cleanup, plan_provision
 from sbpair.core.rewrite import compose
-from sbpair.runtime.apply import Applying, apply, check_fresh
-from sbpair.runtime.gather import gather
-from sbpair.runtime.peeking import peeking
+from sbpair.runtime.browse import peeking
+from sbpair.runtime.inspection.apply import Applying, apply, check_fresh
+from sbpair.runtime.inspection.gather import gather
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.runtime.admin_fake import Lies, LyingAdmin

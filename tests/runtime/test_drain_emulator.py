@@ -34,12 +34,13 @@ from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, Received
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, expected_backlog_paths
 from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.core.where import parse_where
 from sbpair.emulator import Emulator
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.ledger import Ledger
-from sbpair.runtime.syphon import DrainReport, DrainRequest, Left, drain, syphon
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
 from tests.fakes import RecordingObserver
 
 EVERY_TYPE = {

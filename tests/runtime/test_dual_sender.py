@@ -14,12 +14,13 @@ from sbpair.core.errors import (
     OperationTimeoutError,
     UsageError,
 )
-from sbpair.core.ordering import Place, Stamp, stamp_of
+from sbpair.core.pairing import Side
+from sbpair.core.replication.ordering import Place, Stamp, stamp_of
 from sbpair.core.rewrite import compose
 from sbpair.core.summary import describe
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
-from sbpair.runtime.dual_sender import DualSender, NeitherSideError, Side
+from sbpair.runtime.replication.sender import DualSender, NeitherSideError
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, virtual_time
 
 QUEUE = "orders"

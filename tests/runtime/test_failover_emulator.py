@@ -19,14 +19,14 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.events import BacklogQueueLeft, FailedOver, PingSent
-from sbpair.core.failover import State
+from sbpair.core.failover.machine import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_primary
 from sbpair.emulator import Emulator
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.pairing import PairedNamespaces
-from sbpair.runtime.sender import Where
+from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.sender import Where
 from tests.fakes import RecordingObserver
 
 QUEUES = 4
@@ -125,6 +125,7 @@ async def stage(
                 primary=AzureMessaging(primary),
                 secondary=AzureMessaging(secondary),
                 secondary_admin=admin,
+                create_missing=True,
                 clock=SystemClock(),
                 observer=observer,
             )

@@ -13,7 +13,7 @@ import pytest
 from sbpair.amqp import sections
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import compose
-from sbpair.runtime.handlers import CommandHandler, Delivery, HandlerFailed, RetryLater
+from sbpair.runtime.replication.handlers import CommandHandler, Delivery, HandlerFailed, RetryLater
 
 
 def delivery(payload: bytes | None = None) -> Delivery:

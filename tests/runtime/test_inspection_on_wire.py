@@ -9,19 +9,19 @@ import pytest
 
 from sbpair.azure.connect import make_admin, make_messaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
-from sbpair.core.audit import Severity, run
 from sbpair.core.errors import StalePlanError
+from sbpair.core.inspection.audit import Severity, run
+from sbpair.core.inspection.plan import plan_cleanup, plan_provision
+from sbpair.core.inspection.snapshot import Snapshot, calls_per_read
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.core.plan import plan_cleanup, plan_provision
 from sbpair.core.rewrite import compose
-from sbpair.core.snapshot import Snapshot, calls_per_read
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
-from sbpair.runtime.apply import Applying, apply, check_fresh
+from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.gather import Scope, gather
-from sbpair.runtime.peeking import peeking
+from sbpair.runtime.inspection.apply import Applying, apply, check_fresh
+from sbpair.runtime.inspection.gather import Scope, gather
 
 FAST = Applying(credits_per_second=None, pause_seconds=0.05)
 READS = calls_per_read("data-plane")

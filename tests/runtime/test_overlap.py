@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
+from sbpair.concurrency import READ_AHEAD, overlapped
 from sbpair.core.errors import UsageError
-from sbpair.runtime.overlap import READ_AHEAD, overlapped
 from tests.fakes import virtual_time
 
 

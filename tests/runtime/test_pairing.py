@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from sbpair.core.coupling import Condition, Side
 from sbpair.core.entities import QueueSettings, Tier
 from sbpair.core.errors import (
     ArgumentRefusedError,
@@ -18,10 +17,11 @@ from sbpair.core.errors import (
     UnauthorizedError,
 )
 from sbpair.core.events import FailedBack, FailedOver, Paused, SideEnded, StepDone
-from sbpair.core.failover import SDK, State
-from sbpair.core.pairing import DOCUMENTED_SETTINGS
-from sbpair.runtime.pairing import PairedNamespaces
-from sbpair.runtime.sender import Where
+from sbpair.core.failover.coupling import Condition
+from sbpair.core.failover.machine import SDK, State
+from sbpair.core.pairing import DOCUMENTED_SETTINGS, Side
+from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.sender import Where
 from tests.fakes import EPOCH, FakeMessaging, FakeNamespace, virtual_time
 from tests.runtime.pairs import World, a_pair, a_world, message, open_pairing, opened
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
-from sbpair.core.coupling import Side
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import (
     ArgumentRefusedError,
@@ -17,10 +16,18 @@ from sbpair.core.errors import (
     UnauthorizedError,
 )
 from sbpair.core.events import PingSent
-from sbpair.core.failover import State
+from sbpair.core.failover.machine import State
 from sbpair.core.message import PING_CONTENT_TYPE
+from sbpair.core.pairing import Side
 from sbpair.ports import MessageSender
-from sbpair.runtime.ping import PING_ID_PREFIX, Pinger, PingResult, control_plane_target, measure, message_target
+from sbpair.runtime.failover.ping import (
+    PING_ID_PREFIX,
+    Pinger,
+    PingResult,
+    control_plane_target,
+    measure,
+    message_target,
+)
 from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, virtual_time
 from tests.runtime.pairs import a_pair, a_world, message, open_pairing, opened
 

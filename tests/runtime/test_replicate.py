@@ -1,8 +1,12 @@
 """Active/active over real sockets: order, once, take-over, poison, gaps, a journal that goes away."""
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,15 @@ import pytest
 
 from sbpair.core.errors import JournalError, JournalUnavailableError
 from sbpair.core.events import MessageHandled, Paused
-from sbpair.core.ownership import Granularity, State
+from sbpair.core.pairing import Side
+from sbpair.core.replication.ownership import DAY_SECONDS, Granularity, MessageRecord, State
 from sbpair.core.rewrite import compose
 from sbpair.core.summary import describe
+from sbpair.emulator.entities import SubscriptionDescription, TopicDescription
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
-from sbpair.runtime.dual_sender import Side
-from sbpair.runtime.handlers import Delivery, RetryLater
+from sbpair.runtime.replication.handlers import Delivery, RetryLater
+from sbpair.runtime.replication.store import DESTINATION, MESSAGE, SESSION, key_of
 from tests.runtime.replication import BRISK, QUEUE, SIDES, Stage, eventually, stage
 
 PRIMARY, SECONDARY = SIDES
@@ -51,9 +57,11 @@ async def test_every_message_is_processed_once_and_in_order(both: Stage, granula
     assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
     entry = await both.entry("s0")
     assert (entry.state, entry.owner, entry.completed_count) == (State.COMPLETED, "", 5)
-    records = [one async for one in both.journal.scan("message")]
-    assert len(records) == (30 if granularity is Granularity.MESSAGE else 0)
-    assert {one.document["state"] for one in records} <= {"completed"}
+    records = [MessageRecord.from_dict(one.document) async for one in both.journal.scan(MESSAGE)]
+    assert len(records) == 30
+    assert {(one.finished.state, one.settled) for one in records} == {(State.COMPLETED, SIDES)}
+    assert entry.recent == (), "what is recorded leaves the entry"
+    assert report.second_copies_out == 0
 
 
 async def test_two_consumers_share_the_sessions_and_never_run_one_at_once(both: Stage) -> None:
@@ -93,7 +101,7 @@ async def test_what_only_one_side_accepted_is_waited_for(both: Stage) -> None:
         assert [message for _, message, _ in both.done] == ["m1"], "m3 does not begin before m2"
         gap = (await both.entry("s")).gap
         assert gap is not None
-        assert (gap.missing.number, gap.waiting.number) == (2, 3)
+        assert (gap.missing_id, gap.waiting_id) == ("m2", "m3")
         both.light(PRIMARY)
         await eventually(lambda: len(both.done) == 3, seconds=40)
     assert [message for _, message, _ in both.done] == ["m1", "m2", "m3"]
@@ -147,13 +155,14 @@ async def test_a_poisoned_message_is_dead_lettered_on_both_sides_and_the_session
     assert attempts == [1, 2, 3]
     assert [message for _, message, _ in both.done] == ["good"]
     for side in SIDES:
-        (buried,) = await both.dead_letters(side)
-        summary = describe(buried.payload)
+        (dead,) = await both.dead_letters(side)
+        summary = describe(dead.payload)
         assert (summary.message_id, summary.dead_letter_reason) == ("bad", "HandlerFailed")
         assert summary.dead_letter_description == "no such parcel"
     assert (report.total("failed"), report.total("dead-lettered"), report.total("again")) == (1, 1, 2)
-    failures = (await both.entry("s")).failures
-    assert [failure.message_id for failure in failures] == ["bad"]
+    record = await both.journal.read(MESSAGE, key_of(QUEUE, "s", "bad"))
+    assert record is not None
+    assert MessageRecord.from_dict(record.document).settled == SIDES
 
 
 async def test_a_handler_can_ask_for_its_message_later(both: Stage) -> None:
@@ -171,13 +180,147 @@ async def test_a_handler_can_ask_for_its_message_later(both: Stage) -> None:
     assert len(both.done) == 1
 
 
-async def test_a_message_without_its_place_is_dead_lettered_with_the_reason(both: Stage) -> None:
+async def test_a_message_whose_place_makes_no_sense_is_dead_lettered_with_the_reason(both: Stage) -> None:
     sender = both.messaging[PRIMARY].sender(QUEUE)
-    await sender.send([compose(body="", message_id="stranger", session_id="s")], timeout_seconds=3)
-    await both.consume()
-    (buried,) = await both.dead_letters(PRIMARY)
-    assert describe(buried.payload).dead_letter_reason == "OrderUnknown"
+    properties = {"x-sbpair-number": 0}
+    odd = compose(body="", message_id="odd", session_id="s", application_properties=properties)
+    nameless = compose(body="", message_id="", session_id="s")
+    await sender.send([odd, nameless], timeout_seconds=30)
+    report = await both.consume()
+    reasons = {describe(one.payload).dead_letter_reason for one in await both.dead_letters(PRIMARY)}
+    assert reasons == {"OrderUnknown", "MessageIdMissing"}
     assert both.done == []
+    assert report.total("dead-lettered") == 2
+
+
+# Any producer
+
+
+async def send_as_anybody(both: Stage, *messages: tuple[str, str], sides: tuple[Side, ...] = SIDES) -> None:
+    """As a program of the article does it: the same ids on both sides, the second copy scheduled, no stamps."""
+    from azure.servicebus import ServiceBusMessage
+    from azure.servicebus.aio import ServiceBusClient
+
+    for side in sides:
+        later = datetime.now(UTC) + timedelta(seconds=0.5) if side is SECONDARY else None
+        text = both.emulator.connection_string(side.value)
+        async with ServiceBusClient.from_connection_string(text) as client, client.get_queue_sender(QUEUE) as sender:
+            for session, message in messages:
+                await sender.send_messages(
+                    ServiceBusMessage(message, session_id=session, message_id=message, scheduled_enqueue_time_utc=later)
+                )
+
+
+@pytest.mark.parametrize("granularity", Granularity)
+async def test_messages_of_any_producer_are_processed_once_and_in_order(both: Stage, granularity: Granularity) -> None:
+    await send_as_anybody(both, *messages(4, 5))
+    report = await both.consume(terms=replace(BRISK, granularity=granularity))
+    assert len(both.done) == 20
+    assert in_order(both.done)
+    assert (report.total("completed"), report.total("duplicate")) == (20, 20)
+    assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
+
+
+async def test_without_stamps_a_dark_side_is_not_waited_for_and_its_copies_are_not_run_again(both: Stage) -> None:
+    await send_as_anybody(both, ("s", "m1"), ("s", "m2"))
+    both.dark(PRIMARY)
+    async with both.consuming():
+        await eventually(lambda: len(both.done) == 2)
+        both.light(PRIMARY)
+        await eventually(lambda: both.left(PRIMARY) == (0, 0), seconds=40)
+    assert both.done == [("s", "m1", SECONDARY), ("s", "m2", SECONDARY)]
+
+
+@pytest.mark.parametrize("granularity", Granularity)
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "anybody"])
+async def test_a_message_id_sent_twice_runs_once(both: Stage, granularity: Granularity, ours: bool) -> None:
+    """In one run, again while it waits, and again after it was processed."""
+    lines = (("s", "r1"), ("s", "r2"), ("s", "r1"))
+    send = both.send if ours else partial(send_as_anybody, both)
+    terms = replace(BRISK, granularity=granularity)
+    for _ in range(2):
+        await send(*lines)
+    await both.consume(terms=terms)
+    await send(*lines, ("s", "r3"))
+    await both.consume(terms=terms)
+    assert [message for _, message, _ in both.done] == ["r1", "r2", "r3"]
+    assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
+
+
+async def test_a_gap_that_the_brokers_made_by_dropping_duplicates_closes(tmp_path: Path) -> None:
+    async with stage(tmp_path, duplicate_detection=True) as both:
+        await both.send(("s", "r1"), ("s", "r2"))
+        await both.send(("s", "r1"), ("s", "r2"), ("s", "r3"))
+        report = await both.consume()
+        assert [message for _, message, _ in both.done] == ["r1", "r2", "r3"]
+        assert report.total("duplicate") == 3, "the brokers dropped the second r1 and r2 on both sides"
+        await both.send(("s", "r1"), ("s", "r3"), ("s", "r4"))
+        await both.consume()
+        assert [message for _, message, _ in both.done] == ["r1", "r2", "r3", "r4"]
+        assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
+
+
+# One journal, several destinations
+
+
+async def test_one_journal_serves_several_subscriptions_and_queues(both: Stage) -> None:
+    for side in SIDES:
+        namespace = both.emulator.namespace(side.value)
+        namespace.create_topic("events", TopicDescription())
+        for name in ("s1", "s2"):
+            settings = SubscriptionDescription(requires_session=True, max_delivery_count=2_000_000)
+            namespace.create_subscription("events", name, settings)
+    await both.send(("u", "m1"), ("u", "m2"), entity="events")
+    await both.send(("u", "m1"), ("u", "m2"))
+    for source in ("events/Subscriptions/s1", "events/Subscriptions/s2", QUEUE):
+        both.done.clear()
+        report = await both.consume(source=source, until_idle_seconds=1.5)
+        assert [message for _, message, _ in both.done] == ["m1", "m2"], source
+        assert (report.total("completed"), report.total("duplicate")) == (2, 2)
+
+
+async def test_a_journal_of_other_namespaces_is_refused(both: Stage) -> None:
+    await both.consume(until_idle_seconds=0.3)
+    known = await both.journal.read(DESTINATION, QUEUE)
+    assert known is not None
+    await both.journal.replace(known, {**known.document, "namespaces": ["a", "b"]}, ttl_seconds=60)
+    with pytest.raises(JournalError, match="belongs to orders in a and b"):
+        await both.consume(until_idle_seconds=0.3)
+
+
+async def test_a_journal_of_the_first_edition_is_refused_with_what_to_do(both: Stage) -> None:
+    await both.journal.create("session", "s", {"session_id": "s", "state": "completed"}, ttl_seconds=60)
+    await both.send(("s", "m1"))
+    with pytest.raises(JournalError, match="knows sessions by their id alone") as caught:
+        await both.consume()
+    assert "new journal" in (caught.value.hint or "")
+    assert both.left(PRIMARY)[0] == 1
+
+
+async def test_a_record_is_kept_for_long_while_a_copy_is_out_and_shorter_afterwards(both: Stage) -> None:
+    """Both copies settled: for `remember`; a session of any producer's messages leaves nothing longer either."""
+    await send_as_anybody(both, ("s", "one-side"), sides=(PRIMARY,))
+    await send_as_anybody(both, ("t", "both"))
+    await both.consume(until_idle_seconds=2.0)
+    kept: dict[str, float] = {}
+    with sqlite3.connect(both.journal.name.removeprefix("sqlite:")) as file:
+        for kind, key, forget_at in file.execute("SELECT kind, key, forget_at FROM entries"):
+            kept[f"{kind} {key}"] = round((forget_at - time.time()) / DAY_SECONDS)
+    assert kept == {
+        "replicated-destination orders": 14,
+        "replicated-message orders/s/one-side": 14,
+        "replicated-message orders/t/both": 1,
+        "replicated-session orders/s": 1,
+        "replicated-session orders/t": 1,
+    }
+
+
+async def test_an_idle_consumer_asks_for_sessions_with_one_request_at_a_time(both: Stage) -> None:
+    assert (await both.consume(until_idle_seconds=1.5)).session_requests == len(SIDES)
+    await both.send(*messages(12, 1))
+    report = await both.consume(until_idle_seconds=1.5)
+    assert len(both.done) == 12
+    assert report.session_requests >= 24 + len(SIDES), "one for every session on each side, and those that wait"
 
 
 class FlakyJournal(SqliteJournal):
@@ -260,6 +403,7 @@ async def test_answers_of_the_journal_that_get_lost_count_nothing_twice(
         attempts.append(delivery.attempt)
         await both.work(delivery)
 
+    await both.consume(until_idle_seconds=0.2)  # the journal knows the queue from then on
     await both.send(("s", "m1"), ("s", "m2"))
     flaky.lose_answers = lost
     await both.consume(work, until_idle_seconds=1.5)
@@ -269,7 +413,7 @@ async def test_answers_of_the_journal_that_get_lost_count_nothing_twice(
 
 
 async def test_a_journal_that_refuses_for_good_ends_the_consumer(both: Stage) -> None:
-    await both.journal.create("session", "s", {"what": "is this"}, ttl_seconds=60)
+    await both.journal.create(SESSION, key_of(QUEUE, "s"), {"what": "is this"}, ttl_seconds=60)
     await both.send(("s", "m1"))
     with pytest.raises(JournalError, match="unknown key 'what'"):
         await both.consume(until_idle_seconds=None)

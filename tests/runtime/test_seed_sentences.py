@@ -84,7 +84,7 @@ SENTENCES = [
     (
         "000",
         "a random backlog queue is chosen",
-        "runtime/test_sender.py::test_sessionless_messages_spread_over_the_queues",
+        "runtime/test_sender.py::test_each_sender_draws_a_queue_and_keeps_it_while_it_works",
     ),
     (
         "000",

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from sbpair.core import aliases
+from sbpair.core import system_properties
 from sbpair.core.errors import (
     ArgumentRefusedError,
     ConnectionLostError,
@@ -22,12 +22,22 @@ from sbpair.core.errors import (
     UnauthorizedError,
     UsageError,
 )
-from sbpair.core.events import BacklogQueueLeft, BacklogQueueReturned, Diverted, FailedBack, FailedOver, SendFailed
-from sbpair.core.failover import State
+from sbpair.core.events import (
+    BacklogQueueLeft,
+    BacklogQueueReturned,
+    Diverted,
+    FailedBack,
+    FailedOver,
+    SendFailed,
+    SideFaulted,
+    SideRestored,
+)
+from sbpair.core.failover.coupling import Condition
+from sbpair.core.failover.machine import State
 from sbpair.core.rewrite import compose, for_backlog, for_primary
-from sbpair.runtime.sender import Where
+from sbpair.runtime.failover.sender import Where
 from tests.fakes import EPOCH, virtual_time
-from tests.runtime.pairs import World, message, opened
+from tests.runtime.pairs import World, a_pair, a_world, message, open_pairing, opened
 
 
 def homeward(payload: bytes) -> tuple[str, str | None, str | None]:
@@ -269,9 +279,22 @@ async def test_both_sides_dark_raises_within_the_callers_time() -> None:
         world.primary.go_dark()
         world.secondary.go_dark()
         started = world.clock.monotonic()
-        with pytest.raises(ConnectionLostError):
+        with pytest.raises(ConnectionLostError, match=r"contoso.*backlog did not take the message either: fabrikam"):
             await world.pairing.sender("orders").send(message("1"), timeout_seconds=30)
         assert world.clock.monotonic() - started <= 30.001
+
+
+@virtual_time
+async def test_one_hiccup_starts_no_failover_where_sends_are_retried() -> None:
+    async with opened(interval=0, retries=3) as world:
+        world.primary.fail("send", ConnectionLostError("blip"), times=2)
+        result = await world.pairing.sender("orders").send(message("1"))
+        assert (result.where, result.uncertain) == (Where.PRIMARY, True)
+        assert world.clock.monotonic() == pytest.approx(1.6 + 3.2)
+        assert world.events(SendFailed) == world.events(FailedOver) == []
+        world.primary.go_dark()
+        assert (await world.pairing.sender("orders").send(message("2"))).where is Where.BACKLOG
+        assert world.primary.calls["send", "orders"] == 3 + 4
 
 
 @virtual_time
@@ -415,12 +438,110 @@ async def test_one_session_stays_in_one_queue_and_in_order() -> None:
 
 
 @virtual_time
-async def test_sessionless_messages_spread_over_the_queues() -> None:
+async def test_each_sender_draws_a_queue_and_keeps_it_while_it_works() -> None:
     async with opened(interval=0) as world:
         world.primary.go_dark()
         world.draws[:] = [number / 10 for number in range(10)]
-        results = [await world.pairing.sender("orders").send(message(str(number))) for number in range(10)]
-        assert {result.queue for result in results} == set(world.pairing.backlog_queues)
+        senders = [world.pairing.sender("orders") for _ in range(10)]
+        first = [(await sender.send(message("1"))).queue for sender in senders]
+        assert first == list(world.pairing.backlog_queues)
+        world.draws[:] = [0.99] * 10
+        assert [(await sender.send(message("2"))).queue for sender in senders] == first
+        world.secondary.fail("send", EntityDisabledError("disabled"), entity=first[0] or "")
+        world.draws[:] = [0.5]
+        moved = (await senders[0].send(message("3"))).queue
+        assert moved != first[0]
+        assert (await senders[0].send(message("4"))).queue == moved
+
+
+# Backlog queues that nobody has looked at before
+
+
+@virtual_time
+async def test_opening_asks_nothing_of_a_dark_secondary_and_sends_to_the_primary() -> None:
+    world = a_world()
+    world.secondary.go_dark()
+    async with await open_pairing(world, a_pair(), create_missing=False) as pairing:
+        assert (await pairing.sender("orders").send(message("1"))).where is Where.PRIMARY
+        assert not world.secondary.calls
+
+
+@virtual_time
+async def test_missing_queues_are_found_out_by_sending_and_only_send_is_needed() -> None:
+    world = a_world()
+    world.secondary.fail("admin", UnauthorizedError("Manage is needed"))
+    there = a_pair().backlog_paths()[7]
+    world.secondary.add_queue(there)
+    world.primary.go_dark()
+    async with await open_pairing(world, a_pair(), create_missing=False) as pairing:
+        sender = pairing.sender("orders")
+        assert (await sender.send(message("1"))).queue == there
+        assert world.clock.monotonic() == 0
+        asked = sum(world.secondary.calls.values())
+        assert (await sender.send(message("2"))).queue == there
+        assert sum(world.secondary.calls.values()) == asked + 2  # its limit, the message: nobody else was asked
+
+
+@virtual_time
+async def test_a_secondary_that_refuses_for_good_is_told_at_once_counts_as_faulted_and_is_probed() -> None:
+    async with opened(interval=0, ping=30) as world:
+        fault = world.secondary.fail("*", UnauthorizedError("the key is revoked"))
+        world.primary.go_dark()
+        sender = world.pairing.sender("orders")
+        with pytest.raises(ConnectionLostError, match="either: the key is revoked"):
+            await sender.send(message("1"))
+        assert world.clock.monotonic() < 1
+        assert world.pairing.state().secondary is Condition.FAULTED
+        assert [(event.side, event.error_code) for event in world.events(SideFaulted)] == [
+            ("secondary", "unauthorized")
+        ]
+        await asyncio.sleep(65)
+        assert len(world.events(SideFaulted)) == 1
+        world.secondary.heal(fault)
+        await asyncio.sleep(30)
+        assert [event.side for event in world.events(SideRestored)] == ["secondary"]
+        assert world.pairing.state().secondary is Condition.OPEN
+        assert (await sender.send(message("2"))).where is Where.BACKLOG
+
+
+@virtual_time
+async def test_a_refusing_secondary_does_not_touch_a_healthy_primary() -> None:
+    async with opened(interval=0) as world:
+        world.secondary.fail("*", UnauthorizedError("the key is revoked"))
+        world.pairing.force_failover("orders")
+        with pytest.raises(UnauthorizedError):
+            await world.pairing.sender("orders").send(message("1"))
+        assert (await world.pairing.sender("invoices").send(message("2"))).where is Where.PRIMARY
+        await asyncio.sleep(600)
+        assert (await world.pairing.sender("invoices").send(message("3"))).where is Where.PRIMARY
+
+
+# Messages that the primary would refuse
+
+
+@virtual_time
+async def test_a_key_beside_another_session_is_diverted_only_where_it_is_known_to_be_taken() -> None:
+    conflicting = compose(body="x", message_id="1", session_id="A", partition_key="B")
+    async with opened(interval=0) as world:
+        world.primary.go_dark()
+        with pytest.raises(ArgumentRefusedError, match="'B' differs from the session id 'A'"):
+            await world.pairing.sender("orders").send(conflicting)
+        assert world.diverted_payloads() == []
+        assert (await world.pairing.sender("invoices", partitioned=False).send(conflicting)).where is Where.BACKLOG
+
+
+@virtual_time
+async def test_that_an_entity_needs_sessions_is_learned_from_its_first_refusal() -> None:
+    async with opened(interval=0) as world:
+        sender = world.pairing.sender("orders")
+        refusal = ArgumentRefusedError("The SessionId was not set on a message")
+        world.primary.fail("send", refusal, entity="orders", times=1)
+        with pytest.raises(ArgumentRefusedError, match="SessionId"):
+            await sender.send(message("1"))
+        world.primary.go_dark()
+        with pytest.raises(ArgumentRefusedError, match="has no session id"):
+            await sender.send(message("2"))
+        assert (await sender.send(message("3", session="s"))).where is Where.BACKLOG
 
 
 # Batches, sizes, schedules in the backlog
@@ -503,7 +624,7 @@ async def test_an_incomplete_batch_says_what_was_accepted() -> None:
 async def test_a_reserved_property_is_refused_before_anything_is_sent() -> None:
     async with opened() as world:
         with pytest.raises(ReservedPropertyError):
-            payload = compose(body="x", message_id="1", application_properties={aliases.PATH: "mine"})
+            payload = compose(body="x", message_id="1", application_properties={system_properties.PATH: "mine"})
             await world.pairing.sender("orders").send(payload)
         assert world.primary.queue("orders").payloads == []
 
@@ -531,7 +652,7 @@ async def test_a_scheduled_message_is_visible_in_the_backlog_at_once_with_its_ti
         assert for_primary(stored.payload, now=EPOCH, enqueued_at=None).scheduled_at == EPOCH + 600
 
 
-# Partitioned entities (seed 003)
+# Partitioned entities ("Partitioned queues and topics")
 
 
 @virtual_time
@@ -750,7 +871,7 @@ async def test_a_held_session_does_not_jump_to_another_queue_when_its_own_fails(
         world.primary.go_dark()
         queue = (await sender.send(message("1", session="s"))).queue or ""
         world.secondary.fail("send", EntityDisabledError("disabled"), entity=queue)
-        with pytest.raises(EntityDisabledError):
+        with pytest.raises(ConnectionLostError, match="did not take the message either: disabled"):
             await sender.send(message("2", session="s"), timeout_seconds=5)
         assert len(world.diverted_payloads()) == 1
 

@@ -15,7 +15,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces
 from tests.fakes import RecordingObserver
 
 MESSAGES = 300
@@ -81,6 +81,7 @@ async def test_the_healthy_path_costs_no_more_cpu_than_the_bare_sdk_sender(
         primary=AzureMessaging(primary),
         secondary=AzureMessaging(secondary),
         secondary_admin=admin,
+        create_missing=True,
         clock=SystemClock(),
         observer=RecordingObserver(),
     )

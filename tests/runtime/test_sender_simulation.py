@@ -29,7 +29,7 @@ from sbpair.core.errors import (
 )
 from sbpair.core.events import EntityInvalid, FailedBack, FailedOver, PingSent, SendFailed
 from sbpair.core.rewrite import for_primary
-from sbpair.runtime.sender import SendResult
+from sbpair.runtime.failover.sender import SendResult
 from tests.fakes import EPOCH, virtual_time
 from tests.runtime.pairs import World, message, opened
 

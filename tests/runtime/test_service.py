@@ -8,16 +8,15 @@ import pytest
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import ConfigurationError, IncompatibleSdkError, SbpairError
 from sbpair.core.events import BacklogCounted, Restarting
-from sbpair.core.lanes import Key
 from sbpair.core.rewrite import compose, for_backlog
-from sbpair.runtime.draining import DrainReport, Left
-from sbpair.runtime.ledger import Entry, Ledger
-from sbpair.runtime.service import STEADY_SECONDS, serve, together
-from sbpair.runtime.syphon import DrainRequest, SyphonRun, syphon, syphon_until
+from sbpair.core.transfer.report import DrainReport, Left, together
+from sbpair.core.transfer.state import Key
+from sbpair.runtime.transfer.ledger import Entry, Ledger
+from sbpair.runtime.transfer.syphon import STEADY_SECONDS, DrainRequest, SyphonRun, serve, syphon, syphon_until
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 QUEUE = "primary/x-servicebus-transfer/0"
-REPORT = DrainReport(1, 1, 0, 0, 0, (), (("orders", 1),), 1.0, False)
+REPORT = DrainReport(forwarded=1, completed=1, per_destination=(("orders", 1),), seconds=1.0)
 
 
 class Runs:

@@ -19,8 +19,8 @@ from sbpair.core.errors import (
     ServiceInternalError,
 )
 from sbpair.core.rewrite import compose, describe, for_backlog
-from sbpair.runtime.ledger import Ledger
-from sbpair.runtime.syphon import DrainRequest, drain
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.syphon import DrainRequest, drain
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, run_virtual
 
 MESSAGES = 400

@@ -23,10 +23,11 @@ from sbpair.core.errors import (
 from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, Paused, Resumed
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
+from sbpair.core.transfer.report import Left
 from sbpair.core.where import parse_where
-from sbpair.runtime.ledger import Ledger
-from sbpair.runtime.syphon import DrainRequest, Left, ToArchive, ToQueue, drain, syphon
-from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.syphon import DrainRequest, ToArchive, ToQueue, drain, syphon
+from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 
 class World:
@@ -579,11 +580,27 @@ async def test_a_dry_run_touches_nothing():
     world.secondary.put(world.paths[0], message(601))
     report = await world.drain(dry_run=True)
     assert report.dry_run
-    assert report.per_destination == (("gone", 300), ("orders", 300))
-    assert report.dead_letter_reasons == (("NotABacklogMessage", 1),)
-    assert report.forwarded_bytes == sum(len(message(number)) for number in range(600))
+    assert report.per_destination == (("orders", 300),)
+    assert report.dead_letter_reasons == (("EntityNotFound", 300), ("NotABacklogMessage", 1))
+    left = await world.drain(dry_run=True, leave_missing=True)
+    assert left.left == (Left("destination unavailable: gone (entity-not-found)", 300),)
+    assert report.unchecked == ("orders",)
     assert world.remaining() == 601
     assert not any(operation in ("receive", "settle") for operation, _ in world.secondary.calls)
+
+
+@virtual_time
+async def test_messages_for_a_missing_destination_stay_where_they_are_on_wish_and_go_once_it_is_made():
+    world = World()
+    for number in range(30):
+        world.divert(message(number, session_id=f"s{number % 3}" if number % 2 else None), "gone", queue=number % 3)
+    world.divert(message(99))
+    report = await world.drain(leave_missing=True)
+    assert report.left == (Left("destination unavailable: gone (entity-not-found)", 30),)
+    assert (report.forwarded, report.dead_lettered, world.remaining(), world.dead_letters()) == (1, 0, 30, [])
+    gone = world.primary.add_queue("gone")
+    assert (await world.drain(leave_missing=True)).forwarded == 30
+    assert sorted(ids(gone.payloads)) == sorted(f"m{number}" for number in range(30))
 
 
 @virtual_time
@@ -594,7 +611,7 @@ async def test_dead_letters_go_home_without_their_reason_and_the_rest_stays():
     world.secondary.put_dead_letter(world.paths[1], message(3), "NotABacklogMessage", "agent")
     report = await world.drain(dead_letter=True)
     assert world.orders.payloads == [message(1)]
-    assert dict(report.original_faults)["EntityNotFound"] >= 1
+    assert report.original_faults == (("EntityNotFound", 2),)
     assert report.left == (
         Left("undeliverable: EntityNotFound", 1),
         Left("undeliverable: NotABacklogMessage", 1),
@@ -677,10 +694,14 @@ async def test_a_ledger_that_cannot_be_written_ends_the_drain():
 
     world = World()
     world.ledger = Full()
-    world.divert(message(1))
+    for number in range(600):
+        world.divert(message(number), queue=number % 3)
+    world.divert(message(600), "gone")
     with pytest.raises(OSError, match="No space left"):
         await world.drain()
-    assert world.remaining() == 1
+    assert world.remaining() == 601
+    stored = [one for queue in world.queues for one in queue.messages.values()]
+    assert all(one.lock is None and one.delivery_count == 0 for one in stored), "locks stayed behind"
 
 
 # The syphon
@@ -703,6 +724,53 @@ async def test_the_syphon_brings_home_what_comes_later_and_polls_rarely():
     await producing
     assert (report.forwarded, report.ended_by) == (1, "stop")
     assert world.secondary.calls["receive", world.paths[0]] <= 5
+
+
+@virtual_time
+async def test_the_syphon_resumes_within_seconds_of_the_primary_however_long_it_was_away():
+    world = World(queues=2)
+    fault = world.primary.go_dark()
+    for number in range(200):
+        world.divert(message(number, session_id=f"s{number % 7}"), queue=number % 2)
+    running = asyncio.create_task(world.syphon())
+    await asyncio.sleep(610)
+    assert {one.delivery_count for queue in world.queues for one in queue.messages.values()} == {0}
+    world.primary.heal(fault)
+    await asyncio.sleep(8)
+    assert len(world.orders.messages) == 200
+    world.stop.set()
+    await running
+    assert [event.entity for event in world.observer.of(Resumed)] == ["orders"]
+
+
+@virtual_time
+async def test_a_link_that_opens_is_no_recovery():
+    """A destination whose sends fail is given up in time, although its link opens whenever it is asked for."""
+    world = World(queues=1)
+    world.primary.fail("send", ConnectionLostError("broken"))
+    world.divert(message(1))
+    report = await world.drain(patience_seconds=60)
+    assert report.left == (Left("destination unavailable: orders (connection-lost)", 1),)
+    assert report.seconds < 80
+    assert world.primary.calls["send", "orders"] < 20
+
+
+@virtual_time
+async def test_the_syphon_counts_what_waits_with_one_management_call_for_all_queues():
+    world = World(queues=3)
+    for number in range(30):
+        world.divert(message(number), queue=number % 3)
+    running = asyncio.create_task(world.syphon())
+    await asyncio.sleep(2000)
+    calls = sum(count for (operation, _), count in world.secondary.calls.items() if operation == "admin")
+    assert calls <= 3 + 2000 / 900 + 3
+    last = {event.queue: event.messages for event in world.observer.of(BacklogCounted)}
+    assert last == dict.fromkeys(world.paths, 0)
+    world.divert(message(100))
+    await asyncio.sleep(45)
+    assert world.observer.of(BacklogCounted)[-1].at >= EPOCH + 2000
+    world.stop.set()
+    await running
 
 
 @virtual_time

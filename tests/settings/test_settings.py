@@ -8,8 +8,9 @@ import yaml
 
 from sbpair.core.access import AuthMethod, Secret
 from sbpair.core.errors import ConfigurationError, PairingError, UsageError
-from sbpair.settings import json_schema, load, remember_default_pair
+from sbpair.settings import Settings, json_schema, load, remember_default_pair
 from sbpair.settings.environment import environment_names
+from sbpair.settings.keys import check_pair_name
 
 GOOD = """\
 version: 1
@@ -146,6 +147,16 @@ def test_environment_alone_makes_a_pair(tmp_path: Path) -> None:
     assert (pair.name, pair.primary.label, pair.options.backlog_queue_count) == ("environment", "contoso-weu", 3)
 
 
+def test_a_certificate_in_the_environment_alone_makes_no_pair(tmp_path: Path) -> None:
+    sides = "{primary: {namespace: contoso-weu}, secondary: {namespace: contoso-neu}}"
+    text = f"version: 1\npairs:\n  billing: {sides}\n  orders: {sides}\n"
+    variables = environ(tmp_path, SBPAIR_PRIMARY_CA_FILE="ca.pem")
+    assert load(config=write(tmp_path, text), environ=variables).pair_names() == ("billing", "orders")
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / ".git").mkdir(parents=True)
+    assert load(environ=variables, directory=elsewhere).pair_names() == ()
+
+
 def test_an_unknown_variable_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         load(environ=environ(tmp_path, SBPAIR_BACKLOG_QUEUE="3"), directory=tmp_path)
@@ -211,3 +222,80 @@ def test_every_key_has_a_variable() -> None:
     assert {"SBPAIR_AUTH", "SBPAIR_BACKLOG_QUEUES", "SBPAIR_SECONDARY_CA_FILE", "SBPAIR_CONFIG", "SBPAIR_PAIR"} <= set(
         names
     )
+
+
+# A file in a folder, which may be somebody else's ---------------------------------------------------------------------
+
+
+def in_project(tmp_path: Path, text: str, users: str | None = None) -> Settings:
+    """What a command in somebody's folder gets to see."""
+    home = tmp_path / "home" / ".config" / "sbpair"
+    home.mkdir(parents=True)
+    if users is not None:
+        write(home, users)
+    project = tmp_path / "project"
+    project.mkdir()
+    write(project, text)
+    return load(environ=environ(tmp_path), directory=project)
+
+
+@pytest.mark.parametrize(
+    "key", ["protected: []", "environment: test", "backlog_queues: 1", "secondary: {namespace: evil}"]
+)
+def test_a_project_file_changes_no_pair_of_the_users(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"`orders` is defined in .*cannot change it"):
+        in_project(tmp_path, f"version: 1\npairs:\n  orders:\n    {key}\n", GOOD)
+
+
+STRANGE = """\
+version: 1
+pairs:
+  orders:
+    primary: {namespace: contoso-weu%s}
+    secondary: {namespace: contoso-neu}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (".evil.example", "Entra ID token to contoso-weu.evil.example"),
+        (", ca_file: ./ca.pem", "certificate authority"),
+        (", management_url: 'https://evil.example'", "Entra ID token to evil.example"),
+        (", management_url: 'http://management.azure.com'", "not https"),
+    ],
+)
+def test_a_project_file_sends_no_credential_to_a_stranger(tmp_path: Path, more: str, message: str) -> None:
+    settings = in_project(tmp_path, STRANGE % more)
+    with pytest.raises(ConfigurationError, match=message):
+        settings.pair("orders")
+
+
+@pytest.mark.parametrize("more", [".evil.example", ", ca_file: ./ca.pem", ", management_url: 'https://other.example'"])
+def test_the_users_own_file_may(tmp_path: Path, more: str) -> None:
+    path = write(tmp_path, STRANGE % more)
+    assert load(config=path, environ=environ(tmp_path)).pair().primary.chosen_by_user
+    assert load(environ=environ(tmp_path, SBPAIR_CONFIG=str(path)), directory=tmp_path).pair().primary.chosen_by_user
+    home = tmp_path / "home" / ".config" / "sbpair"
+    home.mkdir(parents=True)
+    write(home, STRANGE % more)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".git").mkdir()
+    assert load(environ=environ(tmp_path), directory=elsewhere).pair().primary.chosen_by_user
+
+
+def test_a_project_file_cannot_let_a_token_out_in_clear(tmp_path: Path) -> None:
+    text = STRANGE % ", connection_string: {env: KEY}, allow_plaintext: true"
+    (tmp_path / "project").mkdir()
+    write(tmp_path / "project", text)
+    variables = environ(tmp_path, KEY=CONNECTION.format(host="10.0.0.7") + ";UseDevelopmentEmulator=true")
+    with pytest.raises(ConfigurationError, match="in clear"):
+        load(environ=variables, directory=tmp_path / "project").pair()
+    assert load(environ=variables, config=tmp_path / "project" / "sbpair.yaml").pair().primary.allow_plaintext
+
+
+@pytest.mark.parametrize("name", ["x\\$(touch here)", "`id`", "a b", "a;b", "$x", "a'b", "-x", "", "é", "a.b", "a\nb"])
+def test_a_pair_is_called_by_letters_and_digits(name: str) -> None:
+    with pytest.raises(UsageError, match="no name for a pair"):
+        check_pair_name(name)

@@ -2,13 +2,15 @@
 
     python -m tests.soak.replicate --messages 10000 --sessions 500 --seed 1
 
-Embedded namespaces run in this process; consumers are real `sbpair replicate consume` processes, each of one region,
-that share an SQLite journal and run a shell script per message. The script appends a line to one log when it begins
-and one when it ends, so the log is the order in which things really happened:
+Embedded namespaces run in this process; consumers are real `sbpair replicate consume` processes of a queue and of a
+topic's subscription that have the same sessions and message ids. All share one SQLite journal and run a shell script
+per message. In every session two producers send: ours, and one as anybody writes it, without a journal or stamps, which
+gives each side all messages in order, sends again what it got no answer for, and schedules the second copy. The script
+appends a line to one log when it begins and one when it ends, so the log is the order in which things really happened:
 
 * every message has an end,
 * between a begin and its end nothing of the same session begins, unless the handler was killed,
-* the first ends of a session's messages are in the order of sending,
+* the first ends of a session's messages are, for each producer, in the order of sending,
 * a message that ended twice was the last that a killed consumer ran in its session.
 """
 
@@ -19,6 +21,7 @@ import itertools
 import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -31,20 +34,24 @@ from pathlib import Path
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.errors import ServiceError
+from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose
 from sbpair.emulator import Emulator
-from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.entities import QueueDescription, SubscriptionDescription
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.dual_sender import DualSender, Side
+from sbpair.runtime.links import close_quietly
+from sbpair.runtime.replication.sender import DualSender
 
 ROOT = Path(__file__).parents[2]
-QUEUE = "parcels"
+QUEUE, TOPIC, SUBSCRIPTION = "parcels", "events", "billing"
+SOURCES = {QUEUE: QUEUE, TOPIC: f"{TOPIC}/Subscriptions/{SUBSCRIPTION}"}
+"""What is sent to, and where it is consumed."""
 PAIR = "soak"
 HANDLER = """\
-echo "B $SBPAIR_SESSION_ID $SBPAIR_MESSAGE_ID $PPID $SBPAIR_FENCE" >> "$SOAK_LOG"
+echo "B $SOAK_ENTITY/$SBPAIR_SESSION_ID $SOAK_ENTITY/$SBPAIR_MESSAGE_ID $PPID $SBPAIR_FENCE" >> "$SOAK_LOG"
 cat > /dev/null
-echo "E $SBPAIR_SESSION_ID $SBPAIR_MESSAGE_ID $PPID $SBPAIR_FENCE" >> "$SOAK_LOG"
+echo "E $SOAK_ENTITY/$SBPAIR_SESSION_ID $SOAK_ENTITY/$SBPAIR_MESSAGE_ID $PPID $SBPAIR_FENCE" >> "$SOAK_LOG"
 """
 LEASE, MARGIN = "4s", "500ms"
 LOCK_SECONDS = 10.0
@@ -60,12 +67,18 @@ class Plan:
     """What the soak does. Durations in seconds."""
 
     messages: int
+    """Of both entities together."""
     sessions: int
+    """Of each entity."""
     seed: int
-    consumers_per_region: int = 2
+    consumers: int = 3
     trouble_every: float = 5.0
     troubles: int | None = None
     """Afterwards it is calm; None: never before the last message has ended."""
+    kills: int = 0
+    """At least so many before the calm."""
+    dark_seconds: float = 0.0
+    """For so long the primary is dark at once, after half of the messages were sent."""
     limit: float = 1_800.0
     concurrency: int = 8
     rate: float = 40.0
@@ -84,6 +97,8 @@ class Outcome:
     """From the last message's end, and the end of all trouble, until no copy was left."""
     sent_to_both: int = 0
     sent_to_one: int = 0
+    sent_by_anybody: int = 0
+    sent_again_by_anybody: int = 0
     sends_tried_again: int = 0
     kills: int = 0
     kills_inside_handlers: int = 0
@@ -91,6 +106,7 @@ class Outcome:
     slow: int = 0
     processed: int = 0
     processed_twice_after_kill: int = 0
+    journal_entries: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     dead_lettered: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -115,9 +131,11 @@ class Soak:
         self.log = folder / "handled.log"
         self.log.touch()
         self.outcome = Outcome(messages=plan.messages, sessions=plan.sessions, seed=plan.seed)
-        self.processes: dict[subprocess.Popen[bytes], Side] = {}
+        self.processes: dict[subprocess.Popen[bytes], str] = {}
         self.killed: set[int] = set()
-        self.sent: dict[str, list[str]] = defaultdict(list)
+        self.sent: dict[tuple[str, str], list[str]] = defaultdict(list)
+        """By entity/session and producer."""
+        self.begun = 0
 
     async def run(self) -> Outcome:
         began = time.monotonic()
@@ -130,7 +148,7 @@ class Soak:
                     process.terminate()
                 for process in self.processes:
                     await asyncio.to_thread(process.wait)
-            self._look_at_queues()
+            self._count_all()
         self._prove()
         self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
@@ -140,7 +158,13 @@ class Soak:
             settings = QueueDescription(
                 requires_session=True, lock_duration_seconds=LOCK_SECONDS, max_delivery_count=2_000_000_000
             )
-            self.emulator.namespace(side.value).create_queue(QUEUE, settings)
+            namespace = self.emulator.namespace(side.value)
+            namespace.create_queue(QUEUE, settings)
+            namespace.create_topic(TOPIC)
+            of_topic = SubscriptionDescription(
+                requires_session=True, lock_duration_seconds=LOCK_SECONDS, max_delivery_count=2_000_000_000
+            )
+            namespace.create_subscription(TOPIC, SUBSCRIPTION, of_topic)
         (self.folder / "handler.sh").write_text(HANDLER)
         sides = "\n".join(
             f"    {side}: {{namespace: {side}, connection_string: {{env: SOAK_{side.name}}}}}" for side in Side
@@ -148,31 +172,32 @@ class Soak:
         (self.folder / "sbpair.yaml").write_text(f"version: 1\npairs:\n  {PAIR}:\n{sides}\n")
 
     async def _play(self) -> None:
-        for side in Side:
-            for _ in range(self.plan.consumers_per_region):
-                self._start(side)
-        trouble = asyncio.create_task(self._trouble())
+        for number in range(self.plan.consumers):
+            self._start(list(SOURCES)[number % len(SOURCES)])
+        troubles = [asyncio.create_task(self._trouble()), asyncio.create_task(self._long_dark())]
         try:
             await self._send()
             await self._await_all()
         finally:
-            trouble.cancel()
-            await asyncio.gather(trouble, return_exceptions=True)
+            for trouble in troubles:
+                trouble.cancel()
+            await asyncio.gather(*troubles, return_exceptions=True)
             for side in Side:
                 self.emulator.faults(side.value).clear()
         await self._await_empty()
 
     # Consumers
 
-    def _start(self, side: Side) -> None:
+    def _start(self, entity: str) -> None:
         command = [
-            sys.executable, "-m", "sbpair", "replicate", "consume", PAIR, QUEUE, "--quiet",
+            sys.executable, "-m", "sbpair", "replicate", "consume", PAIR, SOURCES[entity], "--quiet",
             "--journal", f"sqlite:{self.folder / 'journal.db'}", "--exec", f"sh {self.folder / 'handler.sh'}",
-            "--lease", LEASE, "--margin", MARGIN, "--side", side.value, "--attempts", "50",
+            "--lease", LEASE, "--margin", MARGIN, "--attempts", "50",
             "--concurrency", str(self.plan.concurrency), "--sessions", "64",
         ]  # fmt: skip
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SBPAIR_")} | {
             "SOAK_LOG": str(self.log),
+            "SOAK_ENTITY": entity,
             "PYTHONPATH": str(ROOT),
             "HOME": str(self.folder),
             **{f"SOAK_{one.name}": self.emulator.connection_string(one.value) for one in Side},
@@ -181,17 +206,29 @@ class Soak:
             process = subprocess.Popen(
                 command, env=environ, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk
             )
-        self.processes[process] = side
+        self.processes[process] = entity
 
     async def _kill_one(self) -> None:
-        process = self.draw.choice(list(self.processes))
-        side = self.processes.pop(process)
+        working = {line.consumer for line in self._lines()}
+        at_work = [process for process in self.processes if process.pid in working]
+        if not at_work:
+            return  # all of them are new: who is killed before it has done anything proves nothing
+        process = self.draw.choice(at_work)
+        entity = self.processes.pop(process)
         process.kill()
         await asyncio.to_thread(process.wait)
         self.killed.add(process.pid)
         self.outcome.kills += 1
         await asyncio.sleep(self.draw.uniform(0.0, 1.0))
-        self._start(side)
+        self._start(entity)
+
+    async def _long_dark(self) -> None:
+        """One region is gone for long, while messages are sent and processed."""
+        while self.plan.dark_seconds and self.begun < self.plan.messages / 2:
+            await asyncio.sleep(0.2)
+        if self.plan.dark_seconds:
+            self.outcome.dark += 1
+            self.emulator.faults(Side.PRIMARY.value).add(f"dark:for={self.plan.dark_seconds:g}s")
 
     async def _trouble(self) -> None:
         """One thing after another goes wrong: a kill, a region in the dark, a slow one."""
@@ -199,7 +236,7 @@ class Soak:
         for _ in numbers:
             await asyncio.sleep(self.draw.uniform(0.3, 1.7) * self.plan.trouble_every)
             which = self.draw.random()
-            if which < 0.5:
+            if which < 0.5 or self.outcome.kills < self.plan.kills:
                 await self._kill_one()
                 continue
             side = self.draw.choice(list(Side))
@@ -219,35 +256,76 @@ class Soak:
         """All messages, those of a session in order; what neither side took is sent again until one does."""
         messaging = [AzureMessaging(self._access(side)) for side in Side]
         journal = SqliteJournal(self.folder / "journal.db")
-        sender = DualSender(
-            QUEUE,
-            primary=messaging[0],
-            secondary=messaging[1],
-            clock=SystemClock(),
-            journal=journal,
-            delay_seconds=DELAY_SECONDS,
-        )
+        senders = {
+            entity: DualSender(
+                entity,
+                primary=messaging[0],
+                secondary=messaging[1],
+                clock=SystemClock(),
+                journal=journal,
+                delay_seconds=DELAY_SECONDS,
+            )
+            for entity in SOURCES
+        }
+        self._messaging = dict(zip(Side, messaging, strict=True))
         try:
-            lanes = self._lanes()
             free = asyncio.Semaphore(SENDERS)
-            await asyncio.gather(*(self._send_session(sender, session, ids, free) for session, ids in lanes.items()))
+            lanes = [(entity, session, ids) for entity in SOURCES for session, ids in self._lanes().items()]
+            await asyncio.gather(*(self._send_session(senders[one[0]], *one, free) for one in lanes))
         finally:
-            await sender.close()
+            await asyncio.gather(*(sender.close() for sender in senders.values()))
             await asyncio.gather(*(one.close() for one in messaging), journal.close())
 
     def _lanes(self) -> dict[str, list[str]]:
+        """Ids of each session's messages; `a` for those of anybody, `o` for our own."""
         lanes: dict[str, list[str]] = {f"s{number:04}": [] for number in range(self.plan.sessions)}
         names = list(lanes)
-        for number in range(self.plan.messages):
+        for number in range(self.plan.messages // len(SOURCES)):
             session = names[number] if number < len(names) else self.draw.choice(names)
-            lanes[session].append(f"{session}-{len(lanes[session]):05}")
+            lanes[session].append(f"{session}-{len(lanes[session]):05}-{self.draw.choice('ao')}")
         return lanes
 
-    async def _send_session(self, sender: DualSender, session: str, ids: list[str], free: asyncio.Semaphore) -> None:
+    async def _send_session(
+        self, sender: DualSender, entity: str, session: str, ids: list[str], free: asyncio.Semaphore
+    ) -> None:
+        key = f"{entity}/{session}"
+        theirs: dict[Side, asyncio.Task[None] | None] = dict.fromkeys(Side)
         for message in ids:
             async with free:
-                await self._send_one(sender, session, message)
+                self.begun += 1
+                if message.endswith("o"):
+                    await self._send_one(sender, session, message)
+                else:
+                    for side, before in theirs.items():
+                        theirs[side] = asyncio.create_task(
+                            self._send_as_anybody(entity, side, session, message, before)
+                        )
+                    self.outcome.sent_by_anybody += 1
+                self.sent[key, message[-1]].append(f"{entity}/{message}")
                 await asyncio.sleep(SENDERS / self.plan.rate)
+        await asyncio.gather(*(one for one in theirs.values() if one is not None))
+
+    async def _send_as_anybody(
+        self, entity: str, side: Side, session: str, message: str, before: "asyncio.Task[None] | None"
+    ) -> None:
+        """One copy, after the one before it on that side, until the side takes it."""
+        if before is not None:
+            await before
+        while True:
+            sender = self._messaging[side].sender(entity)
+            later = time.time() + DELAY_SECONDS if side is Side.SECONDARY else None
+            payload = compose(
+                body=f"{message} is on its way", message_id=message, session_id=session, scheduled_at=later
+            )
+            try:
+                await sender.send([payload], timeout_seconds=SEND_SECONDS)
+            except ServiceError:
+                self.outcome.sent_again_by_anybody += 1
+                await asyncio.sleep(0.5)
+                continue
+            finally:
+                await close_quietly(sender)
+            return
 
     async def _send_one(self, sender: DualSender, session: str, message: str) -> None:
         payload = compose(body=f"{message} is on its way", message_id=message, session_id=session)
@@ -258,7 +336,6 @@ class Soak:
                 self.outcome.sends_tried_again += 1
                 await asyncio.sleep(0.2)
                 continue
-            self.sent[session].append(message)
             if len(result.accepted) == len(Side):
                 self.outcome.sent_to_both += 1
             else:
@@ -293,13 +370,20 @@ class Soak:
         self.outcome.seconds_to_empty = round(time.monotonic() - began, 1)
 
     def _count(self, side: Side) -> tuple[int, int]:
-        queue = self.emulator.namespace(side.value).get_queue(QUEUE)
-        if queue is None:
-            raise RuntimeError(f"the queue of {side} is gone")
-        counts = queue.counts()
-        return counts.active + counts.scheduled, counts.dead_letter
+        namespace = self.emulator.namespace(side.value)
+        found = [namespace.get_queue(QUEUE), namespace.get_subscription(TOPIC, SUBSCRIPTION)]
+        counts = [one.counts() for one in found if one is not None]
+        if len(counts) != len(SOURCES):
+            raise RuntimeError(f"a queue of {side} is gone")
+        waiting = sum(one.active + one.scheduled for one in counts)
+        return waiting + self._scheduled(side), sum(one.dead_letter for one in counts)
 
-    def _look_at_queues(self) -> None:
+    def _scheduled(self, side: Side) -> int:
+        """Scheduled messages of a topic are in no subscription yet."""
+        topic = self.emulator.namespace(side.value).get_topic(TOPIC)
+        return 0 if topic is None else topic.counts().scheduled
+
+    def _count_all(self) -> None:
         for side in Side:
             self.outcome.left[side], self.outcome.dead_lettered[side] = self._count(side)
 
@@ -314,19 +398,25 @@ class Soak:
         by_session: dict[str, list[Line]] = defaultdict(list)
         for line in self._lines():
             by_session[line.session].append(line)
-        for session, sent in self.sent.items():
-            self._prove_session(sent, by_session[session])
-        if set(by_session) - set(self.sent):
+        for (session, producer), sent in self.sent.items():
+            self._prove_order(sent, [line for line in by_session[session] if line.message.endswith(producer)])
+        for lines in by_session.values():
+            self._prove_session(lines)
+        if set(by_session) - {session for session, _ in self.sent}:
             wrong.append("sessions were processed that nobody sent")
         for what, counted in (("left", outcome.left), ("dead-lettered", outcome.dead_lettered)):
             wrong += [f"{count} {what} on the {side}" for side, count in counted.items() if count]
+        with contextlib.closing(sqlite3.connect(self.folder / "journal.db")) as file:
+            outcome.journal_entries = dict(file.execute("SELECT kind, count(*) FROM entries GROUP BY kind"))
 
-    def _prove_session(self, sent: list[str], lines: list[Line]) -> None:
-        wrong = self.outcome.wrong
+    def _prove_order(self, sent: list[str], lines: list[Line]) -> None:
         firsts = list(dict.fromkeys(line.message for line in lines if not line.begins))
         self.outcome.processed += len(firsts)
         if firsts != sent:
-            wrong.append(f"sent {sent[:5]}..., first processed in the order {firsts[:5]}...")
+            self.outcome.wrong.append(f"sent {sent[:5]}..., first processed in the order {firsts[:5]}...")
+
+    def _prove_session(self, lines: list[Line]) -> None:
+        wrong = self.outcome.wrong
         ends = Counter(line.message for line in lines if not line.begins)
         for message in (one for one, count in ends.items() if count > 1):
             self._excuse(message, [line for line in lines if not line.begins])
@@ -365,9 +455,21 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trouble-every", type=float, default=5.0, help="seconds between troubles, on average")
+    parser.add_argument("--kills", type=int, default=30, help="at least so many")
+    parser.add_argument("--dark", type=float, default=60.0, help="seconds of the primary's long outage")
+    parser.add_argument("--rate", type=float, default=40.0, help="messages sent a second at most")
     parser.add_argument("--limit", type=float, default=1_800.0, help="seconds")
     given = parser.parse_args()
-    plan = Plan(given.messages, given.sessions, given.seed, trouble_every=given.trouble_every, limit=given.limit)
+    plan = Plan(
+        given.messages,
+        given.sessions,
+        given.seed,
+        trouble_every=given.trouble_every,
+        kills=given.kills,
+        dark_seconds=given.dark,
+        limit=given.limit,
+        rate=given.rate,
+    )
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbpair-soak-")))
         outcome = soak(plan, folder)

@@ -119,10 +119,14 @@ class World:
     chance: random.Random
     sent: dict[str, Sent] = field(default_factory=dict)
     ends: list[ProcessEnd] = field(default_factory=list)
+    queues: int = BACKLOG_QUEUES
+    sessions: int = SESSIONS
+    session_share: float = 0.6
+    """How many of the messages have a session."""
 
     def __post_init__(self) -> None:
         prefix = "soak-primary/x-servicebus-transfer"
-        self.backlog = [f"{prefix}/{index}" for index in range(BACKLOG_QUEUES)]
+        self.backlog = [f"{prefix}/{index}" for index in range(self.queues)]
         self.primary = Side("soak-primary", self.folder, DESTINATIONS)
         self.secondary = Side(
             "soak-secondary", self.folder, {path: {"lock_duration_seconds": LOCK_SECONDS} for path in self.backlog}
@@ -141,7 +145,7 @@ class World:
             }
             for place, side in (("primary", self.primary), ("secondary", self.secondary))
         }
-        config = {"version": 1, "pairs": {PAIR: {**sides, "backlog_queues": BACKLOG_QUEUES}}}
+        config = {"version": 1, "pairs": {PAIR: {**sides, "backlog_queues": self.queues}}}
         (self.folder / "sbpair.yaml").write_text(json.dumps(config))
 
     def close(self) -> None:
@@ -160,13 +164,13 @@ class World:
             message_id = f"{number:06}"
             one = self._new(message_id)
             self.sent[message_id] = one
-            place = int(one.session_id[1:]) if one.session_id else self.chance.randrange(BACKLOG_QUEUES)
-            queues[self.backlog[place % BACKLOG_QUEUES]].append(for_backlog(one.payload, one.destination))
+            place = int(one.session_id[1:]) if one.session_id else self.chance.randrange(self.queues)
+            queues[self.backlog[place % self.queues]].append(for_backlog(one.payload, one.destination))
         asyncio.run(self._store(queues))
 
     def _new(self, message_id: str) -> Sent:
         chance = self.chance
-        session = f"s{chance.randrange(SESSIONS)}" if chance.random() < 0.6 else None
+        session = f"s{chance.randrange(self.sessions)}" if chance.random() < self.session_share else None
         names = sorted(DESTINATIONS) if session else sorted(set(DESTINATIONS) - {SESSIONS_ONLY})
         destination = names[int(session[1:]) % len(names)] if session else chance.choice(names)
         body = chance.randbytes(chance.choice([10, 100, 1000, 5000]))
@@ -182,8 +186,8 @@ class World:
                 await sender.send(payloads[start : start + 30], timeout_seconds=30)
         await messaging.close()
 
-    def start(self, command: str, *options: str) -> "subprocess.Popen[str]":
-        arguments = (command, PAIR, "--ledger", str(self.ledger), "--resume", "-o", "json", *options)
+    def start(self, command: str, *options: str, ledger: Path | None = None) -> "subprocess.Popen[str]":
+        arguments = (command, PAIR, "--ledger", str(ledger or self.ledger), "-o", "json", *options)
         with (self.folder / "talk.log").open("a") as talk:
             return self.runner.start(*arguments, stderr=talk)
 

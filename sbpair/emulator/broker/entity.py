@@ -6,21 +6,83 @@ from typing import TYPE_CHECKING, Protocol
 
 from sbpair.emulator import errors
 from sbpair.emulator.broker import forwarding
-from sbpair.emulator.broker.idle import IdleWatch
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mailbox
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.broker.quota import Quota
-from sbpair.emulator.entities import (
-    Counts,
-    EntityStatus,
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from sbpair.emulator.clock import Timer
+from sbpair.emulator.entities import Counts, EntityStatus, QueueDescription, SubscriptionDescription, TopicDescription
+from sbpair.emulator.errors import BrokerError
 
 if TYPE_CHECKING:
     from sbpair.emulator.namespace import Namespace
+
+
+# How many bytes an entity holds and may hold, kept by adding and subtracting.
+
+
+class Quota:
+    """Bytes of all messages of an entity with its sub-queues (a topic: of all its subscriptions)."""
+
+    def __init__(self, limit_megabytes: int) -> None:
+        self.limit_bytes = limit_megabytes * 1024 * 1024
+        self.used_bytes = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self.used_bytes + size_bytes <= self.limit_bytes
+
+    def check(self, size_bytes: int, path: str) -> None:
+        """Refuse what does not fit, in the words of the service."""
+        if not self.has_room(size_bytes):
+            raise BrokerError(
+                errors.QUOTA,
+                f"The maximum entity size has been reached or exceeded for '{path}'. Size of entity in bytes: "
+                f"{self.used_bytes}, Max entity size in bytes: {self.limit_bytes}.",
+            )
+
+
+# Auto-delete on idle: an entity nobody has used for long enough deletes itself.
+#
+# Idle means no sends, receives, renewals or updates (the service's message-expiration page); an attached link counts as
+# use, since a receiver that waits is receiving.
+
+
+class IdleWatch:
+    """Waits for one entity; one timer, moved on when it strikes too early, so that use costs nothing."""
+
+    def __init__(self, entity: "Entity") -> None:
+        self._entity = entity
+        self._timer: Timer | None = None
+        self._seconds: float | None = None
+
+    def start(self, seconds: float | None) -> None:
+        """Watch with this idle time from now on; None: never delete."""
+        self.stop()
+        self._seconds = seconds
+        self._arm()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        if self._seconds is not None:
+            clock = self._entity.namespace.clock
+            due = self._entity.accessed_at + self._seconds
+            # With links attached the entity is in use although nothing was noted.
+            soonest = clock.now() + self._seconds if self._entity.links else due
+            self._timer = clock.call_at(max(due, soonest), self._strike)
+
+    def _strike(self) -> None:
+        entity, seconds = self._entity, self._seconds
+        self._timer = None
+        if seconds is None:
+            return
+        if entity.links or entity.namespace.clock.now() < entity.accessed_at + seconds:
+            self._arm()
+        else:
+            entity.namespace.expire_idle(entity)
+
 
 _SUFFIXES = {MAIN: "", DEAD_LETTER: "/$deadletterqueue", TRANSFER_DEAD_LETTER: "/$Transfer/$deadletterqueue"}
 
@@ -171,16 +233,19 @@ class MessageEntity(Entity):
         else:
             box.remove(message)
 
-    def to_dead_letters(self, box: Mailbox, message: Message, reason: str | None, text: str | None) -> None:
+    def to_dead_letters(self, box: Mailbox, message: Message, reason: object, text: object) -> None:
         """Move a message out of `box` to the dead letters."""
         box.take_out(message)
         self.bury(message, reason, text)
 
-    def bury(self, message: Message, reason: str | None, text: str | None, *, place: str = DEAD_LETTER) -> None:
-        """Put a message that is nowhere now into the dead letters (or on, if dead letters are forwarded)."""
+    def bury(self, message: Message, reason: object, text: object, *, place: str = DEAD_LETTER) -> None:
+        """Put a message that is nowhere now into the dead letters (or on, if dead letters are forwarded).
+
+        Reason and text become application properties with the AMQP type they have; None for one that is not given.
+        """
         given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": text}
         message.put_application_properties({name: value for name, value in given.items() if value is not None})
-        message.dead_letter_source = self.path
+        message.dead_letter_source = self.path.lower()
         message.state = State.ACTIVE
         message.expires_at = None
         target = self.description.forward_dead_lettered_messages_to

@@ -1,11 +1,13 @@
 """The way in: a transfer becomes messages, or is refused as a whole before anything has changed."""
 
+import uuid
+
+from sbpair.amqp.sections import PropertyField
 from sbpair.emulator import errors
 from sbpair.emulator.broker.duplicates import DuplicateHistory, Identity
-from sbpair.emulator.broker.entity import Entity
+from sbpair.emulator.broker.entity import Entity, Quota
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message, parse, split_batch
 from sbpair.emulator.broker.partitions import check_keys
-from sbpair.emulator.broker.quota import Quota
 from sbpair.emulator.entities import QueueDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
 
@@ -52,17 +54,25 @@ class Intake:
                 f"The received {'batch' if batched else 'message'} of {len(payload)} bytes exceeds the limit of "
                 f"{limit} bytes on the link.",
             )
-        return [parse(one) for one in (split_batch(payload) if batched else (payload,))]
+        return [_identified(parse(one)) for one in (split_batch(payload) if batched else (payload,))]
 
     def filter(self, messages: list[Message]) -> list[Message]:
-        """Refuse the lot (BrokerError) or give those that are to be stored: pings and duplicates are dropped here."""
+        """Refuse the lot (BrokerError) or give those that are to be stored: see `check` and `admit`."""
+        self.check(messages)
+        return self.admit(messages)
+
+    def admit(self, messages: list[Message]) -> list[Message]:
+        """Those that are to be stored of messages that may be: pings and duplicates are dropped here."""
+        kept = self._without_duplicates([message for message in messages if not message.head.is_ping])
+        self._entity.touch()
+        return self._remembered(kept)
+
+    def check(self, messages: list[Message]) -> None:
+        """Refuse the lot (BrokerError) without changing anything."""
         self._check_status()
         for message in messages:
             self._check(message)
-        kept = self._without_duplicates([message for message in messages if not message.head.is_ping])
         self._quota.check(sum(len(message.payload) for message in messages), self._entity.path)
-        self._entity.touch()
-        return self._remembered(kept)
 
     def _check_status(self) -> None:
         status = self._description.status
@@ -107,3 +117,10 @@ class Intake:
                 until = self.history.remember(identity, now)
                 self._entity.namespace.journal.put_duplicate(self._entity, identity, until)
         return messages
+
+
+def _identified(message: Message) -> Message:
+    """The message with an id of the broker's if its sender gave none, as the service does."""
+    if message.head.message_id is None:
+        message.set_property(PropertyField.MESSAGE_ID, uuid.uuid4().hex)
+    return message

@@ -11,19 +11,59 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from sbpair.emulator import errors
-from sbpair.emulator.broker.browsing import page
-from sbpair.emulator.broker.consumers import Consumer, Waiting
-from sbpair.emulator.broker.locks import Lock, Locks
-from sbpair.emulator.broker.log import MessageLog
-from sbpair.emulator.broker.messages import Message, State
-from sbpair.emulator.broker.partitions import ReadyLine
-from sbpair.emulator.broker.sessions import Session, Sessions
+from sbpair.emulator.broker.messages import Message, MessageLog, State
+from sbpair.emulator.broker.partitions import PARTITION_SHIFT, ReadyLine, partition_of
+from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
 from sbpair.emulator.clock import Timer
 from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.limits import PARTITION_COUNT
 
 if TYPE_CHECKING:
     from sbpair.emulator.broker.entity import MessageEntity
 
+
+# Messages in the order of their sequence numbers, with access by number and reading from any number onwards.
+
+
+# Peeking: pages of messages by sequence number, without locks, in whatever state they are.
+#
+# An ordinary entity answers in the order of its numbers. A partitioned one answers each call with the messages of one
+# partition only, the one "that answered first": asked from the very start (0 or less) the partitions take turns;
+# asked from a number, the partition of that number answers, or if it has nothing more, the next one that has. So a page
+# may be short although there is more, and the first page is not the oldest messages of the entity. A page also ends
+# where its bytes would exceed what fits into one reply.
+
+
+def page(log: MessageLog, since: int, count: int, max_bytes: int, *, turn: int | None = None) -> list[Message]:
+    """Up to `count` messages of at most `max_bytes` together (but always one); `turn` only for partitioned entities."""
+    if turn is not None and since <= 0:
+        since = _answering_partition(log, turn) << PARTITION_SHIFT
+    chosen: list[Message] = []
+    size = 0
+    for message in log.since(since):
+        size += len(message.payload)
+        full = len(chosen) >= count or (chosen and size > max_bytes)
+        if full or (turn is not None and chosen and _leaves_partition(chosen[0], message)):
+            break
+        chosen.append(message)
+    return chosen
+
+
+def _answering_partition(log: MessageLog, turn: int) -> int:
+    """The partition whose turn it is, or the next one (round and round) that holds messages."""
+    for step in range(PARTITION_COUNT):
+        partition = (turn + step) % PARTITION_COUNT
+        first = next(log.since(partition << PARTITION_SHIFT), None)
+        if first is not None and partition_of(first.sequence_number) == partition:
+            return partition
+    return 0
+
+
+def _leaves_partition(first: Message, other: Message) -> bool:
+    return partition_of(first.sequence_number) != partition_of(other.sequence_number)
+
+
+SESSION_DETACH_GRACE_SECONDS = 2.0
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
 
 
@@ -43,6 +83,7 @@ class Mailbox:
         self._expiries: list[tuple[float, int]] = []
         self._activations: dict[int, Timer] = {}
         self._peeks = 0
+        self.watchers: set[Callable[[], None]] = set()
 
     @property
     def path(self) -> str:
@@ -62,6 +103,8 @@ class Mailbox:
         self.entity.namespace.journal.put_message(self.entity, self.place, message)
         if message.state is State.ACTIVE:
             self._notice(message)
+        for watcher in list(self.watchers):
+            watcher()
 
     def place_quietly(self, message: Message) -> None:
         """Put a message in without telling store or consumers: for `add` and for a restart."""
@@ -188,8 +231,8 @@ class Mailbox:
     def dead_letter(
         self,
         token: uuid.UUID,
-        reason: str | None,
-        description: str | None,
+        reason: object,
+        description: object,
         properties: Mapping[str, object] | None = None,
     ) -> None:
         """Move to the dead letters with reason and description as application properties."""
@@ -372,9 +415,15 @@ class Mailbox:
         self._failed(lock.message)
 
     def _session_lost(self, session: Session, holder: Consumer) -> None:
-        """The session's lock ran out."""
+        """The session's lock ran out. Its messages are free at once; the holder is told a little later.
+
+        A receiver that waits as long as the lock lasts ends by itself in that time, as it does at the service.
+        """
         self._end_session(session, counted=True)
-        holder.detach(errors.SESSION_LOCK_LOST, f"The lock of the session '{session.id}' has expired.")
+        text = f"The lock of the session '{session.id}' has expired."
+        self.clock.call_at(
+            self.clock.now() + SESSION_DETACH_GRACE_SECONDS, lambda: holder.detach(errors.SESSION_LOCK_LOST, text)
+        )
 
     def _end_session(self, session: Session, *, counted: bool) -> None:
         """Take the session from its holder. All its messages stand in line again before anybody else is served."""

@@ -6,7 +6,8 @@ the broker's own message annotations. Only dead-lettering, "properties to modify
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -49,6 +50,7 @@ _HEAD_SECTIONS = frozenset(
     }
 )
 _EDITED_LATER = (Section.DELIVERY_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
+_MAX_TTL_MS = 2**32 - 1
 _EMPTY_MAP = encode({})
 _EMPTY_LIST = encode([])
 
@@ -128,6 +130,11 @@ class Message:
         """The decoded value of one section, or None."""
         return sections.read(self.payload, self._spans(), section)
 
+    def application_property_names(self, name: str) -> list[str]:
+        """How a property of that name, whatever its case, is spelled in this message; empty if there is none."""
+        pairs = as_mapping(self.section(Section.APPLICATION_PROPERTIES))
+        return [str(key) for key in pairs if str(key).lower() == name.lower()]
+
     def put_application_properties(self, properties: Mapping[str, object]) -> None:
         """Set application properties; the entries that are not named keep their bytes."""
         if properties:
@@ -148,8 +155,38 @@ class Message:
         self.edit({Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited)})
         self.head = read_head(self.payload, self._spans())
 
+    def render_delivery(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
+        """The bytes of a delivery, which has the entity's time to live where that ends sooner than the sender's."""
+        twin = self._with_time_to_live()
+        return (twin or self).render(lock_token=lock_token, locked_until=locked_until)
+
+    def _with_time_to_live(self) -> "Message | None":
+        if self.expires_at is None:
+            return None
+        lives, own = self.expires_at - self.enqueued_at, self.head.ttl_seconds
+        if own is not None and own <= lives + 0.001:
+            return None
+        header = sections.edit_fields(
+            self._value(Section.HEADER, _EMPTY_LIST), {HeaderField.TTL: Uint(min(round(lives * 1000), _MAX_TTL_MS))}
+        )
+        properties = self.section(Section.PROPERTIES)
+        created = sections.field(properties if isinstance(properties, list) else None, PropertyField.CREATION_TIME)
+        times: dict[int, object] = {PropertyField.ABSOLUTE_EXPIRY_TIME: milliseconds(self.expires_at)}
+        if created is None:
+            times[PropertyField.CREATION_TIME] = milliseconds(self.enqueued_at)
+        edited = sections.edit_fields(self._value(Section.PROPERTIES, _EMPTY_LIST), times)
+        changes: dict[Section, bytes | None] = {
+            Section.HEADER: sections.section_bytes(Section.HEADER, header),
+            Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited),
+        }
+        twin = self.copy()
+        twin.sequence_number, twin.enqueued_at, twin.state = self.sequence_number, self.enqueued_at, self.state
+        twin.delivery_count = self.delivery_count
+        twin.edit(changes)
+        return twin
+
     def render(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
-        """The bytes a receiver gets. With a lock token: peek-lock; without: receive-and-delete, peek, or deferred."""
+        """The sender's bytes with the broker's annotations: what a browser sees. With a lock token for peek-lock."""
         token = {} if lock_token is None else {LOCK_TOKEN: lock_token}
         header = sections.edit_fields(
             self._value(Section.HEADER, _EMPTY_LIST), {HeaderField.DELIVERY_COUNT: Uint(self.delivery_count)}
@@ -308,3 +345,58 @@ def _short(value: object, what: str) -> object:
 
 def _instant(value: object) -> float | None:
     return int(value) / 1000 if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+class MessageLog:
+    """A mapping of sequence number to message that can be read in order from any point.
+
+    Removing leaves a hole in the order, and the order is rebuilt when holes outnumber messages: adding at the end,
+    removing and looking up take constant time on average.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[int, Message] = {}
+        self._order: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.since(0)
+
+    def get(self, sequence_number: int) -> Message | None:
+        return self._messages.get(sequence_number)
+
+    def add(self, message: Message) -> None:
+        number = message.sequence_number
+        if self._order and number <= self._order[-1]:
+            self._insert(number)
+        else:
+            self._order.append(number)
+        self._messages[number] = message
+
+    def remove(self, message: Message) -> bool:
+        """Take the message out; False if it was not (or no longer) here."""
+        if self._messages.get(message.sequence_number) is not message:
+            return False
+        del self._messages[message.sequence_number]
+        if len(self._order) > 2 * len(self._messages) + 64:
+            self._order = [number for number in self._order if number in self._messages]
+        return True
+
+    def since(self, sequence_number: int) -> Iterator[Message]:
+        """Messages with at least this number, ascending. The log must not change while the iterator is used."""
+        order, messages = self._order, self._messages
+        for index in range(bisect_left(order, sequence_number), len(order)):
+            message = messages.get(order[index])
+            if message is not None:
+                yield message
+
+    def first(self) -> Message | None:
+        """The message with the lowest number."""
+        return next(iter(self), None)
+
+    def _insert(self, number: int) -> None:
+        position = bisect_left(self._order, number)
+        if position == len(self._order) or self._order[position] != number:
+            insort(self._order, number)

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from sbpair.emulator.broker.entity import MessageEntity
+from sbpair.emulator.broker.entity import MessageEntity, Quota
 from sbpair.emulator.broker.intake import Intake
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.broker.quota import Quota
 from sbpair.emulator.entities import QueueDescription
 
 if TYPE_CHECKING:
@@ -44,7 +43,12 @@ class Queue(MessageEntity):
 
     def accept(self, messages: list[Message]) -> None:
         """Accept messages, all or none (BrokerError). They belong to the queue afterwards."""
-        for message in self.intake.filter(messages):
+        self.intake.check(messages)
+        self.take(messages)
+
+    def take(self, messages: list[Message]) -> None:
+        """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
+        for message in self.intake.admit(messages):
             self.arrive(message)
 
     def schedule(self, messages: list[Message]) -> list[int]:

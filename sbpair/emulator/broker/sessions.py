@@ -11,12 +11,160 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from sbpair.emulator import errors
-from sbpair.emulator.broker.consumers import Consumer
-from sbpair.emulator.broker.locks import Lock
-from sbpair.emulator.broker.log import MessageLog
+from sbpair.emulator.broker.messages import Message, MessageLog
 from sbpair.emulator.broker.partitions import ReadyLine
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
+
+# Receivers as a mailbox sees them.
+
+
+class Consumer(Protocol):
+    """Something that takes messages; the receiving link of a client, or a list in a test."""
+
+    @property
+    def settled(self) -> bool:
+        """True for receive-and-delete: a message is gone with its delivery."""
+
+    def room(self) -> int:
+        """How many more messages it can take now."""
+
+    def admit(self, lock_seconds: float) -> float | None:
+        """Asked before each delivery: for how long to lock the message. None: not to be served now (it went away)."""
+
+    def hand(self, message: Message, lock: "Lock | None") -> None:
+        """Take the message; `lock` is None for receive-and-delete."""
+
+    def detach(self, condition: str, description: str) -> None:
+        """The mailbox, its entity or the session's lock is gone."""
+
+
+class Waiting:
+    """Consumers with room, served in turns so that a large prefetch of one does not starve the others."""
+
+    def __init__(self) -> None:
+        self._turns: deque[Consumer] = deque()
+        self._members: set[Consumer] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def add(self, consumer: Consumer) -> None:
+        if consumer not in self._members:
+            self._members.add(consumer)
+            self._turns.append(consumer)
+
+    def discard(self, consumer: Consumer) -> None:
+        if consumer in self._members:
+            self._members.discard(consumer)
+            self._turns.remove(consumer)
+
+    def next(self) -> Consumer | None:
+        """The one whose turn it is, with room for at least one message; it goes to the end of the line."""
+        while self._turns:
+            consumer = self._turns[0]
+            if consumer.room() > 0:
+                self._turns.rotate(-1)
+                return consumer
+            self._turns.popleft()
+            self._members.discard(consumer)
+        return None
+
+
+# Message locks: who holds a message, under which token, until when.
+
+
+class Lock:
+    """One delivered, unsettled message. Inside a session the lock lasts as long as the session's."""
+
+    __slots__ = ("_until", "message", "session", "timer", "token")
+
+    def __init__(self, message: Message, until: float, session: "Session | None") -> None:
+        self.token = uuid.uuid4()
+        self.message = message
+        self.session = session
+        self.timer: Timer | None = None
+        self._until = until
+
+    @property
+    def until(self) -> float:
+        """The instant (epoch seconds) the lock ends by itself."""
+        return self._until if self.session is None else self.session.locked_until
+
+    def extend(self, until: float) -> None:
+        self._until = until
+
+
+class Locks:
+    """The locks of one mailbox by token. `on_expiry` is called with a lock that ran out and is no longer in the
+    book."""
+
+    def __init__(self, clock: Clock, on_expiry: Callable[[Lock], None]) -> None:
+        self._clock = clock
+        self._on_expiry = on_expiry
+        self._locks: dict[uuid.UUID, Lock] = {}
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def issue(self, message: Message, seconds: float, session: "Session | None" = None) -> Lock:
+        """Lock a message for so many seconds, or for as long as its session is held."""
+        lock = Lock(message, self._clock.now() + seconds, session)
+        message.locked = True
+        self._locks[lock.token] = lock
+        if session is None:
+            self._arm(lock)
+        else:
+            session.locks[lock.token] = lock
+        return lock
+
+    def require(self, token: uuid.UUID) -> Lock:
+        """The live lock behind a token, or BrokerError message-lock-lost."""
+        lock = self._locks.get(token)
+        if lock is None or lock.until <= self._clock.now():
+            raise BrokerError(
+                errors.MESSAGE_LOCK_LOST,
+                "The lock supplied is invalid. Either the lock expired, or the message has already been removed from "
+                "the queue, or was received by a different receiver instance.",
+            )
+        return lock
+
+    def renew(self, token: uuid.UUID, seconds: float) -> float:
+        """Start the lock's time again; the new end. Raises BrokerError message-lock-lost."""
+        lock = self.require(token)
+        if lock.session is None:
+            lock.extend(self._clock.now() + seconds)
+            self._disarm(lock)
+            self._arm(lock)
+        return lock.until
+
+    def end(self, lock: Lock) -> bool:
+        """Take the lock away; False if it had ended already."""
+        if self._locks.pop(lock.token, None) is None:
+            return False
+        lock.message.locked = False
+        self._disarm(lock)
+        if lock.session is not None:
+            lock.session.locks.pop(lock.token, None)
+        return True
+
+    def clear(self) -> None:
+        """End all locks without a word: the mailbox is going away."""
+        for lock in list(self._locks.values()):
+            self.end(lock)
+
+    def _arm(self, lock: Lock) -> None:
+        lock.timer = self._clock.call_at(lock.until, lambda: self._expire(lock))
+
+    @staticmethod
+    def _disarm(lock: Lock) -> None:
+        if lock.timer is not None:
+            lock.timer.cancel()
+            lock.timer = None
+
+    def _expire(self, lock: Lock) -> None:
+        if self.end(lock):
+            self._on_expiry(lock)
 
 
 class Session:

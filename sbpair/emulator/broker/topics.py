@@ -4,20 +4,74 @@ Rules without an action together make one copy; each matching rule with an actio
 action. A filter that fails to evaluate dead-letters a copy where the subscription asks for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from sbpair.emulator.broker.entity import Entity, MessageEntity
+from sbpair.emulator import errors
+from sbpair.emulator.broker.entity import Entity, MessageEntity, Quota
 from sbpair.emulator.broker.intake import Intake
-from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.broker.quota import Quota
-from sbpair.emulator.broker.scheduled import Scheduled
+from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import Counts, EntityStatus, SubscriptionDescription, TopicDescription
+from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
 
 if TYPE_CHECKING:
     from sbpair.emulator.namespace import Namespace
+
+
+# Scheduled messages of a topic: they wait in the topic itself and are published when their time comes.
+
+PLACE = "scheduled"
+
+
+class Scheduled:
+    """The waiting messages by sequence number; `publish` is called with each when it is due."""
+
+    def __init__(self, topic: "Topic", publish: Callable[[Message], None]) -> None:
+        self._topic = topic
+        self._publish = publish
+        self.log = MessageLog()
+        self._timers: dict[int, Timer] = {}
+
+    def add(self, message: Message) -> None:
+        """Keep a message until its time."""
+        self.place_quietly(message)
+        self._topic.namespace.journal.put_message(self._topic, PLACE, message)
+
+    def place_quietly(self, message: Message) -> None:
+        """Keep a message without telling the store: for `add` and for a restart."""
+        clock = self._topic.namespace.clock
+        self.log.add(message)
+        self._topic.quota.used_bytes += len(message.payload)
+        due = message.head.scheduled_at or clock.now()
+        self._timers[message.sequence_number] = clock.call_at(due, lambda: self._strike(message))
+
+    def cancel(self, numbers: list[int]) -> None:
+        """Delete messages by number, all or none (BrokerError message-not-found)."""
+        chosen = []
+        for number in dict.fromkeys(numbers):
+            message = self.log.get(number)
+            if message is None:
+                raise BrokerError(errors.MESSAGE_NOT_FOUND, f"There is no scheduled message with the number {number}.")
+            chosen.append(message)
+        for message in chosen:
+            self._take_out(message)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _take_out(self, message: Message) -> None:
+        self._timers.pop(message.sequence_number).cancel()
+        self.log.remove(message)
+        self._topic.quota.used_bytes -= len(message.payload)
+        self._topic.namespace.journal.drop_message(message)
+
+    def _strike(self, message: Message) -> None:
+        self._take_out(message)
+        self._publish(message)
 
 
 class Topic(Entity):
@@ -61,7 +115,12 @@ class Topic(Entity):
 
     def accept(self, messages: list[Message]) -> None:
         """Accept messages, all or none (BrokerError), and publish those that are not scheduled."""
-        for message in self.intake.filter(messages):
+        self.intake.check(messages)
+        self.take(messages)
+
+    def take(self, messages: list[Message]) -> None:
+        """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
+        for message in self.intake.admit(messages):
             self._arrive(message)
 
     def schedule(self, messages: list[Message]) -> list[int]:

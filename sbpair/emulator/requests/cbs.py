@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int
-from sbpair.emulator.auth import AuthError, Claims, authenticate, resource_path
-from sbpair.emulator.link import IncomingDelivery, Link
-from sbpair.emulator.performatives import accepted, rejected
-from sbpair.emulator.requests.replies import Replies
+from sbpair.emulator.auth import AuthError, authenticate, resource_path, service_bus_audiences
+from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.performatives import accepted, rejected
+from sbpair.emulator.requests.call import Replies
 
 if TYPE_CHECKING:
-    from sbpair.emulator.connection import Connection
+    from sbpair.emulator.engine.connection import Connection
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Of a request, which everybody may send: a token has a few KB."""
@@ -68,18 +68,19 @@ class CbsNode:
         namespace, path = self.connection.namespace, resource_path(name)
         try:
             claims = authenticate(
-                namespace.auth_rules_for(path),
+                namespace.signers(path),
                 token,
                 name,
                 namespace.clock.now(),
                 allow_entra=namespace.allow_entra,
                 entra_rights=namespace.entra_rights,
+                audiences=service_bus_audiences(namespace.name),
             )
         except AuthError as failure:
             return AuthError.status, str(failure)
         if not namespace.entity_exists(path):
             return 404, f"The messaging entity '{name}' could not be found."
-        self.connection.add_claims(Claims(path.lower(), claims.rights, claims.expires_at, claims.key_name))
+        self.connection.add_claims(claims)
         return 202, _STATUS_TEXT[202]
 
     def _receiver_for(self, reply_to: object, request_link: Link) -> "_Receiver | None":

@@ -19,8 +19,8 @@ def receive_by_sequence_number(call: Call) -> Reply:
     entries: list[dict[str, object]] = []
     for message, lock in found:
         if lock is None:
-            entries.append({"message": message.render()})
+            entries.append({"message": message.render_delivery()})
         else:
-            payload = message.render(lock_token=lock.token, locked_until=lock.until)
+            payload = message.render_delivery(lock_token=lock.token, locked_until=lock.until)
             entries.append({"lock-token": lock.token, "message": payload})
     return Reply.ok(messages=entries)

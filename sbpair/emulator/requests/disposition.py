@@ -7,8 +7,10 @@ Response  200, or 410 message-lock-lost at the first token whose lock has ended 
 """
 
 import uuid
+from functools import partial
 
 from sbpair.emulator import errors
+from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.requests.call import Call, Reply
@@ -20,7 +22,12 @@ def update_disposition(call: Call) -> Reply:
     if status not in ("completed", "abandoned", "defered", "deferred", "suspended"):
         raise BrokerError(errors.ARGUMENT_ERROR, f"The disposition status '{status}' is not known.")
     for token in call.tokens("lock-tokens"):
-        _settle(call, status, token)
+        if call.transaction is None:
+            _settle(call, status, token)
+        else:
+            if status == "suspended" and call.mailbox.place != MAIN:
+                raise BrokerError(errors.NOT_ALLOWED, "A dead-lettered message cannot be dead-lettered again.")
+            call.transaction.settle(call.mailbox, token, partial(_settle, call, status, token))
     return Reply.ok()
 
 

@@ -7,25 +7,47 @@ Goes to the receiver whose target address or name is the request's reply-to, els
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int, Symbol
 from sbpair.emulator import errors
-from sbpair.emulator.auth import rights_for
+from sbpair.emulator.auth import LISTEN, SEND, rights_for
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.messages import as_mapping
+from sbpair.emulator.broker.transactions import Transaction
+from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.faults import FaultKind
-from sbpair.emulator.link import IncomingDelivery, Link
-from sbpair.emulator.performatives import accepted, rejected
-from sbpair.emulator.requests.call import Call, Operation, Reply
-from sbpair.emulator.requests.replies import Replies
-from sbpair.emulator.requests.table import OPERATIONS
+from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
+from sbpair.emulator.requests.call import Call, Operation, Replies, Reply
 
 if TYPE_CHECKING:
-    from sbpair.emulator.connection import Connection
+    from sbpair.emulator.engine.connection import Connection
     from sbpair.emulator.namespace import Namespace
+
+
+# All management operations by name.
+
+OPERATIONS = {
+    "com.microsoft:peek-message": Operation(peek.peek_message, LISTEN),
+    "com.microsoft:renew-lock": Operation(locks.renew_lock, LISTEN),
+    "com.microsoft:schedule-message": Operation(schedule.schedule_message, SEND),
+    "com.microsoft:cancel-scheduled-message": Operation(schedule.cancel_scheduled_message, SEND),
+    "com.microsoft:receive-by-sequence-number": Operation(deferred.receive_by_sequence_number, LISTEN),
+    "com.microsoft:update-disposition": Operation(disposition.update_disposition, LISTEN, in_transactions=True),
+    "com.microsoft:renew-session-lock": Operation(sessions.renew_session_lock, LISTEN),
+    "com.microsoft:get-session-state": Operation(sessions.get_session_state, LISTEN),
+    "com.microsoft:set-session-state": Operation(sessions.set_session_state, LISTEN),
+    "com.microsoft:get-message-sessions": Operation(sessions.get_message_sessions, LISTEN),
+    "com.microsoft:add-rule": Operation(rules.add_rule, LISTEN),
+    "com.microsoft:remove-rule": Operation(rules.remove_rule, LISTEN),
+    "com.microsoft:enumerate-rules": Operation(rules.enumerate_rules, LISTEN),
+    "com.microsoft:batch-delete-messages": Operation(batch_delete.delete_messages, LISTEN),
+}
+
 
 _STATUS = {
     errors.NOT_FOUND: 404,
@@ -68,11 +90,12 @@ class RequestNode:
         except AmqpError as failure:
             link.disposition(delivery, rejected(errors.DECODE_ERROR, str(failure)))
             return
-        link.disposition(delivery, accepted())
+        within = transaction_of(delivery.state)
+        link.disposition(delivery, _outcome(within))
         if action is not None and action.fails and action.condition is not None:
             reply = Reply.failure(action.status, action.condition, action.description)
         else:
-            reply = self._perform(link.address, application, as_mapping(body))
+            reply = self._perform(link.address, application, as_mapping(body), None if within is None else within[0])
         if action is not None and action.kind is FaultKind.LOSE_SETTLEMENT_REPLY:
             return
         payload = _response(field(headers, PropertyField.MESSAGE_ID), reply)
@@ -80,7 +103,13 @@ class RequestNode:
         if receiver is not None:
             self.namespace.when_durable(lambda: receiver.deliver(payload))
 
-    def _perform(self, address: str, application: Mapping[object, object], body: Mapping[object, object]) -> Reply:
+    def _perform(
+        self,
+        address: str,
+        application: Mapping[object, object],
+        body: Mapping[object, object],
+        transaction_id: object,
+    ) -> Reply:
         name = application.get("operation")
         operation = OPERATIONS.get(name) if isinstance(name, str) else None
         try:
@@ -88,7 +117,10 @@ class RequestNode:
                 raise BrokerError(errors.NOT_IMPLEMENTED, f"The operation {name!r} is not known.")
             self._check_right(operation, address)
             self.location.entity.touch()
-            return operation.perform(Call(self.namespace, self.location, {str(key): body[key] for key in body}))
+            call = Call(self.namespace, self.location, {str(key): body[key] for key in body})
+            if transaction_id is None:
+                return operation.perform(call)
+            return _perform_within(self.namespace.transactions.require(transaction_id), operation, call)
         except BrokerError as error:
             return Reply.failure(_STATUS.get(error.condition, 400), error.condition, error.description)
 
@@ -103,6 +135,24 @@ class RequestNode:
         named = [one for one in self.replies if reply_to and reply_to in (one.link.target_address, one.link.name)]
         near = [one for one in self.replies if one.link.session is request_link.session]
         return next(iter(named or near or self.replies), None)
+
+
+def _outcome(within: tuple[object, Described | None] | None) -> Described:
+    """A request has arrived, in a transaction or outside any."""
+    if within is None or not isinstance(within[0], bytes):
+        return accepted()
+    return in_transaction(within[0], accepted())
+
+
+def _perform_within(transaction: Transaction, operation: Operation, call: Call) -> Reply:
+    """A request in a transaction: done at its commit, or refused, and then the commit will fail."""
+    try:
+        if not operation.in_transactions:
+            raise BrokerError(errors.NOT_IMPLEMENTED, "This operation is not available in a transaction here.")
+        return operation.perform(replace(call, transaction=transaction))
+    except BrokerError as error:
+        transaction.fail(error)
+        raise
 
 
 def node_of(namespace: "Namespace", connection: "Connection", location: Location) -> RequestNode:

@@ -7,7 +7,7 @@ on partitioned entities a page comes from one partition.
 """
 
 from sbpair.emulator import errors
-from sbpair.emulator.broker.browsing import page
+from sbpair.emulator.broker.mailbox import page
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.limits import MAX_PEEK_MESSAGES

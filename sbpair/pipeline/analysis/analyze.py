@@ -1,66 +1,48 @@
-"""One analysis: roll-up, results, and the forecast of the drain.
+"""One analysis: the units' partial results, merged; the tables made of them; the forecast of the drain.
 
-analysis = Analysis.of(spark, lambda: messages, question, files=files)
-analysis.frames["destinations"].show()
+found = analyse(SparkEngine.over_units(session, units_in(files)), Question(as_of=time.time()), rows=2_000_000)
+found.tables["destinations"].to_pylist()
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.core.forecast import Forecast
-from sbpair.core.prices import PriceTable
-from sbpair.core.snapshot import Snapshot
+from sbpair.core.cost.forecast import Forecast
+from sbpair.core.cost.prices import PriceTable
+from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.pipeline.analysis import results
-from sbpair.pipeline.analysis.partials import Partials, partials_by_sql
+from sbpair.pipeline.analysis.engines import Engine
+from sbpair.pipeline.analysis.partials import (
+    HASH,
+    SESSION,
+    SMALL,
+    Key,
+    Worst,
+    equal_ids,
+    in_shares,
+    merged_sessions,
+    merged_small,
+    parts_of,
+    perhaps_equal,
+    repeated,
+    sessions_found,
+    worst,
+    worst_of,
+)
 from sbpair.pipeline.analysis.question import Question
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
 
 NAMESPACE_CREDITS_PER_SECOND = 1000
 """Throttling credits of a Standard namespace (Service Bus throttling); a message operation costs one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """The tables by name. What several of them need is kept in memory."""
-
-    question: Question
-    frames: Mapping[str, "DataFrame"] = field(default_factory=dict)
-    way: str = ""
-    """How the roll-up is made: scan or sql."""
-
-    @classmethod
-    def of(
-        cls,
-        spark: "SparkSession",
-        messages: "Callable[[], DataFrame]",
-        question: Question,
-        *,
-        files: Sequence[str] = (),
-        snapshots: Sequence[Snapshot] = (),
-        cores: int = 2,
-    ) -> "Analysis":
-        """The analysis of messages, each of which is in the DataFrame once. Where they lie in `files` that the
-        executors can open, these are scanned and `messages` is not asked for; otherwise Spark SQL does it all.
-
-        Nothing is computed before a table is asked for; call `close` in the end.
-        """
-        from sbpair.pipeline.analysis.scan import scan
-
-        scanned = scan(spark, files, question, cores=cores) if files else None
-        partials = partials_by_sql(messages(), question) if scanned is None else scanned
-        existing = existing_paths(spark, snapshots)
-        return cls(question, _frames(partials, existing, question), "sql" if scanned is None else "scan")
-
-    def close(self) -> None:
-        for name in ("_sizes", "_times", "sessions", "duplicates"):
-            self.frames[name].unpersist()
-
-
-RESULTS = (
+ROWS_PER_SHARE = 4_000_000
+"""Messages whose sessions or hashes one task merges; 4 million hashes take about 250 MB."""
+RESULTS: Final = (
     "destinations",
     "hours",
     "queues",
@@ -75,36 +57,160 @@ RESULTS = (
 """The tables of an analysis, in the order they are shown."""
 
 
-def _frames(partials: Partials, existing: "DataFrame | None", question: Question) -> dict[str, "DataFrame"]:
-    sizes, times = results.sizes(partials.size).persist(), results.times(partials.time).persist()
-    of_sessions = results.sessions(results.session_places(partials.session)).persist()
-    return {
-        "destinations": results.destinations(sizes, times, of_sessions, existing, question),
-        "hours": results.hours(times),
-        "queues": results.queues(sizes),
-        "outages": results.outages(times, question),
-        "time_to_live": results.time_to_live(times, question),
-        "dead_letters": results.dead_letters(sizes),
-        "sessions": of_sessions,
-        "duplicates": results.duplicates(partials.duplicate).persist(),
-        "size_histogram": results.size_histogram(sizes),
-        "totals": results.totals(sizes),
-        "_sizes": sizes,
-        "_times": times,
-    }
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The tables by name; of `sessions` (those in trouble) and `duplicates` the worst, and how many there are."""
+
+    tables: "Mapping[str, pa.Table]"
+    counts: Mapping[str, int]
 
 
-def existing_paths(spark: "SparkSession", snapshots: Sequence[Snapshot]) -> "DataFrame | None":
-    """Paths of the queues and topics of the primaries; None if a snapshot could not list them all."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What tasks need to know."""
+
+    question: Question
+    top: int
+    shares: int
+    folder: Path | None
+    """Where every session and duplicate goes, a file for each share; a folder that all tasks see."""
+
+
+def analyse(
+    engine: Engine,
+    question: Question,
+    *,
+    rows: int,
+    top: int = 20,
+    snapshots: Sequence[Snapshot] = (),
+    folder: Path | None = None,
+) -> Found:
+    """The analysis of an archive's messages. `folder`: write every table in full there, as Parquet."""
+    shares = 1 if engine.units == 1 else max(engine.cores, -(-rows // ROWS_PER_SHARE))
+    wanted = _Wanted(question, top, shares, folder)
+    if not engine.units:
+        parts: list[tuple[Key, Any]] = _empty(wanted)
+    elif engine.units == 1:
+        parts = engine.whole(partial(_alone, wanted), "Analysing")
+    else:
+        parts = _spread(engine, wanted)
+    small = merged_small([part for (kind, _), part in parts if kind == SMALL])
+    of_sessions = worst_of(SESSION, [part for (kind, _), part in parts if kind == SESSION], top)
+    of_ids = worst_of(HASH, [part for (kind, _), part in parts if kind == HASH], top)
+    counted = of_sessions.by_destination
+    assert counted is not None  # noqa: S101 - of sessions there always is one
+    tables = results.tables(small, counted, existing_paths(snapshots), question)
+    tables |= {"sessions": results.in_utc(of_sessions.rows), "duplicates": results.in_utc(of_ids.rows)}
+    if folder is not None:
+        _write(folder, {name: table for name, table in tables.items() if name not in ("sessions", "duplicates")})
+    return Found({name: tables[name] for name in RESULTS}, {"sessions": of_sessions.count, "duplicates": of_ids.count})
+
+
+def _alone(wanted: _Wanted, messages: "pa.Table") -> list[tuple[Key, Any]]:
+    """Everything of the only unit: no message has its like elsewhere, so nothing is shuffled."""
+    done = [_reduced(wanted, key, [part]) for key, part in parts_of(messages, wanted.question, 1)]
+    hashes = [part for (kind, _), part in done if kind == HASH]
+    kept = [(key, part) for key, part in done if key[0] != HASH]
+    equal = perhaps_equal(messages, hashes[0], wanted.question) if hashes else None
+    if equal is not None and equal.num_rows:
+        kept.append(_compared(wanted, (HASH, 0), [equal]))
+    return _completed(kept, wanted)
+
+
+def _spread(engine: Engine, wanted: _Wanted) -> list[tuple[Key, Any]]:
+    """One pass over the units with one shuffle; a second look only at messages whose hashes occurred twice."""
+    keys: list[Key] = [(SMALL, 0), *((kind, share) for kind in (SESSION, HASH) for share in range(wanted.shares))]
+    done = engine.by_key(partial(_parts, wanted), partial(_reduced, wanted), keys, "Analysing")
+    kept = [(key, part) for key, part in done if key[0] != HASH]
+    hashes = [part for (kind, _), part in done if kind == HASH and part.num_rows]
+    if hashes:
+        import pyarrow as pa
+
+        look = partial(_equal_parts, wanted, pa.concat_tables(hashes))
+        same = [key for key in keys if key[0] == HASH]
+        kept += engine.by_key(look, partial(_compared, wanted), same, "Comparing ids")
+    return _completed(kept, wanted)
+
+
+def _parts(wanted: _Wanted, messages: "pa.Table") -> Iterator[tuple[Key, Any]]:
+    return parts_of(messages, wanted.question, wanted.shares)
+
+
+def _reduced(wanted: _Wanted, key: Key, parts: Sequence[Any]) -> tuple[Key, Any]:
+    kind, share = key
+    if kind == SMALL:
+        return key, merged_small(parts)
+    if kind == HASH:
+        return key, repeated(parts)
+    return key, _kept(wanted, SESSION, share, sessions_found(merged_sessions(parts)))
+
+
+def _equal_parts(wanted: _Wanted, hashes: "pa.Table", messages: "pa.Table") -> Iterator[tuple[Key, Any]]:
+    found = perhaps_equal(messages, hashes, wanted.question)
+    return (((HASH, share), rows) for share, rows in in_shares(found, wanted.shares))
+
+
+def _compared(wanted: _Wanted, key: Key, parts: Sequence["pa.Table"]) -> tuple[Key, Any]:
+    return key, _kept(wanted, HASH, key[1], equal_ids(parts))
+
+
+_FULL_TABLE: Final = {SESSION: "sessions", HASH: "duplicates"}
+
+
+def _kept(wanted: _Wanted, kind: str, share: int, found: "pa.Table") -> Worst:
+    if wanted.folder is not None:
+        _write_part(wanted.folder, _FULL_TABLE[kind], share, found)
+    return worst(kind, found, wanted.top)
+
+
+def _completed(parts: list[tuple[Key, Any]], wanted: _Wanted) -> list[tuple[Key, Any]]:
+    """With the empty result of a kind of which there was nothing."""
+    there = {kind for (kind, _), _ in parts}
+    return [*parts, *(part for part in _empty(wanted) if part[0][0] not in there)]
+
+
+def _empty(wanted: _Wanted) -> list[tuple[Key, Any]]:
+    """What an archive without messages gives: the columns without rows."""
+    import pyarrow as pa
+
+    from sbpair.pipeline.analysis.units import COLUMNS
+    from sbpair.pipeline.schemas import arrow_schema
+
+    schema = arrow_schema()
+    nothing = pa.schema([schema.field(name) for name in COLUMNS]).empty_table()
+    parts = dict(parts_of(nothing, wanted.question, 1, empty=True))
+    small, sessions = parts[SMALL, 0], sessions_found(parts[SESSION, 0])
+    none = equal_ids([perhaps_equal(nothing, parts[HASH, 0], wanted.question)])
+    return [
+        ((SMALL, 0), small),
+        ((SESSION, 0), worst(SESSION, sessions, wanted.top)),
+        ((HASH, 0), worst(HASH, none, wanted.top)),
+    ]
+
+
+def _write(folder: Path, tables: "Mapping[str, pa.Table]") -> None:
+    for name, table in tables.items():
+        _write_part(folder, name, 0, table)
+
+
+def _write_part(folder: Path, name: str, share: int, table: "pa.Table") -> None:
+    import pyarrow.parquet as pq
+
+    target = folder / name / f"part-{share:05d}.parquet"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(results.in_utc(table), target, compression="zstd")
+
+
+def existing_paths(snapshots: Sequence[Snapshot]) -> list[tuple[str, str]] | None:
+    """(pair, path in lower case) of queues and topics of the primaries; None if a snapshot could not list them all."""
     seen = [(one.pair.name, one.primary) for one in snapshots]
     if not seen or any(side.queues is None or side.topics is None for _, side in seen):
         return None
-    rows = [
-        (pair, path)
+    return [
+        (pair, path.lower())
         for pair, side in seen
         for path in (*(queue.path for queue in side.queues or ()), *(topic.path for topic in side.topics or ()))
     ]
-    return spark.createDataFrame(rows, "pair string, path string")
 
 
 def forecast(total: Mapping[str, Any], question: Question, prices: PriceTable) -> dict[str, Any]:

@@ -1,224 +1,294 @@
-"""The roll-up that every result is computed from, and how Spark SQL makes it of any DataFrame of messages.
+"""What one unit of messages says, small enough to be sent around, and how such partial results become one.
 
 Four kinds of rows:
 
     size       per queue, dead-letter reason, destination and size bucket
     time       per destination, minute of arrival and time-to-live bucket
     session    per session and queue: its messages in the order of their numbers, for inversions
-    duplicate  one row per message whose id occurs more than once for its destination
+    hash       a 64-bit hash of destination and id of every message that has an id
 
-There may be several rows of a key; results add them up. A message without an arrival time counts as just arrived.
-Inversions of a session are neighbours in the order of the queue's numbers whose arrival times go backwards.
+Merging is associative, so it may be done anywhere: in tasks, then on the driver. The two summed kinds grow with
+destinations and minutes, not with messages. The other two grow with the messages, so they are cut into shares by the
+hash of their key, and each share is merged by itself. A hash only chooses the messages that are then compared by their
+ids: two ids with the same hash are possible and harmless.
+
+A message without an enqueued time counts as just arrived. Inversions of a session are neighbours in the order of the
+queue's numbers whose enqueued times go backwards.
+
+Sizes and times to live stand in buckets: exact below 16, above with 16 buckets to each power of two (6 % wide at most).
 """
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.pipeline.analysis.buckets import bucket_sql
-from sbpair.pipeline.analysis.question import MICROS_PER_MINUTE, Question, units_sql
-from sbpair.pipeline.schemas import struct
+from sbpair.core.cost.prices import STEP_BYTES
+from sbpair.pipeline.analysis.question import MICROS_PER_MINUTE, Question
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    import duckdb
+    import pyarrow as pa
 
-_COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
-    "pair": ("string", ""),
-    "queue": ("string", ""),
-    "dead_letter": ("boolean", ""),
-    "reason": ("string", "dead-letter reason"),
-    "destination": ("string", ""),
-    "session_id": ("string", ""),
-    "message_id": ("string", ""),
-    "bucket": ("bigint", "of the size in bytes, or of the time to live in milliseconds"),
-    "minute": ("bigint", "since 1970"),
-    "messages": ("bigint", ""),
-    "bytes": ("bigint", ""),
-    "units": ("bigint", "steps of 64 KB"),
-    "expired": ("bigint", "messages whose time to live is over"),
-    "near_limit": ("bigint", "messages near the size limit"),
-    "pings": ("bigint", "messages that are pings"),
-    "largest": ("bigint", "bytes"),
-    "first_at": ("bigint", "earliest arrival, microseconds since 1970"),
-    "last_at": ("bigint", "latest arrival"),
-    "entered_at": ("bigint", "arrival of the lowest number"),
-    "left_at": ("bigint", "arrival of the highest number"),
-    "first_number": ("bigint", "lowest sequence number"),
-    "inversions": ("bigint", ""),
-}
-
-KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "size": (
-        *("pair", "queue", "dead_letter", "reason", "destination", "bucket"),
-        *("messages", "bytes", "units", "near_limit", "pings", "largest", "first_at", "last_at"),
-    ),
-    "time": (
-        *("pair", "destination", "dead_letter", "minute", "bucket"),
-        *("messages", "bytes", "units", "expired", "first_at", "last_at"),
-    ),
-    "session": (
-        *("pair", "queue", "dead_letter", "destination", "session_id"),
-        *("messages", "bytes", "inversions", "first_at", "last_at", "entered_at", "left_at", "first_number"),
-    ),
-    "duplicate": ("pair", "destination", "message_id", "queue", "dead_letter", "first_at"),
-}
-"""The columns of each kind."""
+MEMORY_LIMIT: Final = "1GB"
+"""Of one task; beyond, DuckDB goes to the disk."""
+SMALL, SESSION, HASH = "small", "session", "hash"
+Key = tuple[str, int]
+"""Kind of a part, and its share; the small kinds have one."""
 
 
-def columns_of(kind: str) -> tuple[tuple[str, str, str], ...]:
-    """Name, Spark type and meaning of a kind's columns."""
-    return tuple((name, *_COLUMNS[name]) for name in KINDS[kind])
+@contextmanager
+def database() -> "Iterator[duckdb.DuckDBPyConnection]":
+    """An empty database in memory, on one thread: there is one for each core's task."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="sbpair-analyze-") as folder:
+        settings: dict[str, Any] = {
+            "threads": 1,
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": folder,
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        with duckdb.connect(config=settings) as base:
+            yield base
+
+
+def bucket_sql(number: str) -> str:
+    """SQL of the bucket of a whole number from 0 to 2^53. The logarithm may be off by one next to a power of two."""
+    rough = f"cast(floor(log2(greatest({number}, 1))) as bigint)"
+    power = (
+        f"(case when (1::bigint << {rough}) > {number} then {rough} - 1 "
+        f"when (1::bigint << ({rough} + 1)) <= {number} then {rough} + 1 else {rough} end)"
+    )
+    shift = f"greatest({power} - 4, 0)"
+    return f"(case when {number} < 16 then {number} else 16 + {shift} * 16 + (({number} >> {shift}) & 15) end)"
+
+
+def lowest_sql(bucket: str) -> str:
+    """SQL of the lowest number in a bucket."""
+    return (
+        f"(case when {bucket} < 16 then {bucket} "
+        f"else (16::bigint + {bucket} % 16) << cast(greatest({bucket} - 16, 0) // 16 as bigint) end)"
+    )
+
+
+def highest_sql(bucket: str) -> str:
+    """SQL of the highest number in a bucket; a percentile out of buckets is never too small and at most 6 % too
+    large."""
+    return f"({lowest_sql(f'({bucket} + 1)')} - 1)"
+
+
+_SIZE_KEYS: Final = "pair, queue, dead_letter, reason, destination, bucket"
+_TIME_KEYS: Final = "pair, destination, dead_letter, minute, bucket"
+_SESSION_KEYS: Final = "pair, queue, dead_letter, destination, session_id"
+
+
+def _prepare(base: "duckdb.DuckDBPyConnection", messages: "pa.Table", question: Question) -> None:
+    base.register("messages", messages)
+    now = question.as_of_micros
+    base.execute(
+        f"""create view m as select *, coalesce(epoch_us(enqueued_at), {now}) as moment,
+        greatest(1, ceil(size_bytes / {STEP_BYTES}.0))::bigint as steps from messages"""
+    )
+
+
+def _size_sql(question: Question) -> str:
+    return f"""select pair, queue, dead_letter, dead_letter_reason as reason, destination,
+        {bucket_sql("size_bytes")} as bucket, count(*) as messages, sum(size_bytes)::bigint as bytes,
+        sum(steps)::bigint as units, count(*) filter (size_bytes >= {question.near_bytes}) as near_limit,
+        count(*) filter (is_ping) as pings, max(size_bytes) as largest, min(moment) as first_at, max(moment) as last_at
+        from m group by all"""
+
+
+def _time_sql(question: Question) -> str:
+    return f"""select pair, destination, dead_letter, moment // {MICROS_PER_MINUTE} as minute,
+        case when ttl_ms is not null then {bucket_sql("ttl_ms")} end as bucket, count(*) as messages,
+        sum(size_bytes)::bigint as bytes, sum(steps)::bigint as units,
+        count(*) filter (moment + ttl_ms * 1000 <= {question.as_of_micros}) as expired,
+        min(moment) as first_at, max(moment) as last_at from m group by all"""
+
+
+_SESSIONS_OF_MESSAGES: Final = f"""
+    with neighbours as (
+        select {_SESSION_KEYS}, size_bytes, sequence_number, moment,
+            moment < lag(moment) over (partition by {_SESSION_KEYS} order by sequence_number, moment) as back
+        from m where session_id is not null)
+    select {_SESSION_KEYS}, count(*) as messages, sum(size_bytes)::bigint as bytes,
+        count(*) filter (back) as inversions, min(moment) as first_at, max(moment) as last_at,
+        arg_min(moment, sequence_number) as entered_at, arg_max(moment, sequence_number) as left_at,
+        min(sequence_number) as first_number, max(sequence_number) as last_number
+    from neighbours group by all"""
+
+_MERGED_SESSIONS: Final = f"""
+    with neighbours as (
+        select *, entered_at < lag(left_at) over (partition by {_SESSION_KEYS} order by first_number, first_at) as back
+        from parts)
+    select {_SESSION_KEYS}, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
+        (sum(inversions) + count(*) filter (back))::bigint as inversions,
+        min(first_at) as first_at, max(last_at) as last_at,
+        arg_min(entered_at, first_number) as entered_at, arg_max(left_at, last_number) as left_at,
+        min(first_number) as first_number, max(last_number) as last_number
+    from neighbours group by all"""
+"""Where the next part of a session was entered before the one ahead of it was left, there is one more inversion."""
+
+_MERGED_SIZES: Final = f"""select {_SIZE_KEYS}, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
+    sum(units)::bigint as units, sum(near_limit)::bigint as near_limit, sum(pings)::bigint as pings,
+    max(largest) as largest, min(first_at) as first_at, max(last_at) as last_at from parts group by all"""
+_MERGED_TIMES: Final = f"""select {_TIME_KEYS}, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
+    sum(units)::bigint as units, sum(expired)::bigint as expired,
+    min(first_at) as first_at, max(last_at) as last_at from parts group by all"""
 
 
 @dataclass(frozen=True, slots=True)
-class Partials:
-    """The roll-up: a DataFrame of each of `KINDS`. Nothing is computed before it is asked for."""
+class Small:
+    """The summed kinds."""
 
-    size: "DataFrame"
-    time: "DataFrame"
-    session: "DataFrame"
-    duplicate: "DataFrame"
+    size: "pa.Table"
+    time: "pa.Table"
 
 
-SCANNED: Final = (
-    "pair",
-    "queue",
-    "dead_letter",
-    "sequence_number",
-    "enqueued_at",
-    "dead_letter_reason",
-    "destination",
-    "message_id",
-    "session_id",
-    "ttl_ms",
-    "is_ping",
-    "size_bytes",
-)
-"""The columns of a message that an analysis looks at; never the payload."""
-
-
-def partials_by_sql(messages: "DataFrame", question: Question) -> Partials:
-    """The roll-up of any DataFrame with the columns `SCANNED`, each message in it once."""
-    looked_at = _prepared(messages, question)
-    parts = {
-        "size": _sizes(looked_at),
-        "time": _times(looked_at),
-        "session": _sessions(looked_at),
-        "duplicate": _duplicates(looked_at),
-    }
-    return Partials(**{kind: _aligned(kind, part) for kind, part in parts.items()})
-
-
-def _prepared(messages: "DataFrame", question: Question) -> "DataFrame":
-    """The contract of what comes in, with the derived columns."""
-    from pyspark.sql import functions as F
-
-    now, near = question.as_of_micros, question.near_bytes
-    at = f"coalesce(unix_micros(enqueued_at), {now}L)"
-    return (
-        messages.select(*SCANNED)
-        .selectExpr(
-            "pair",
-            "queue",
-            "dead_letter",
-            "destination",
-            "message_id",
-            "session_id",
-            "dead_letter_reason as reason",
-            "sequence_number as number",
-            "ttl_ms",
-            "size_bytes",
-            "coalesce(is_ping, false) as ping",
-            f"{at} as at",
-            f"{units_sql('size_bytes')} as steps",
-            f"size_bytes >= {near} as near",
+def parts_of(
+    messages: "pa.Table", question: Question, shares: int, *, empty: bool = False
+) -> Iterator[tuple[Key, Any]]:
+    """The partial result of one unit: the summed kinds, and of each share the sessions and the hashes of ids. A share
+    without rows is left out, unless `empty`."""
+    with database() as base:
+        _prepare(base, messages, question)
+        yield (
+            (SMALL, 0),
+            Small(base.sql(_size_sql(question)).to_arrow_table(), base.sql(_time_sql(question)).to_arrow_table()),
         )
-        .withColumn("over", F.expr(f"ttl_ms is not null and at + ttl_ms * 1000 <= {now}L"))
-    )
-
-
-def _count(condition: str) -> "Column":
-    from pyspark.sql import functions as F
-
-    return F.count_if(F.expr(condition))
-
-
-def _sizes(messages: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    return (
-        messages.withColumn("bucket", F.expr(bucket_sql("size_bytes")))
-        .groupBy("pair", "queue", "dead_letter", "reason", "destination", "bucket")
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("size_bytes").alias("bytes"),
-            F.sum("steps").alias("units"),
-            _count("near").alias("near_limit"),
-            _count("ping").alias("pings"),
-            F.max("size_bytes").alias("largest"),
-            F.min("at").alias("first_at"),
-            F.max("at").alias("last_at"),
+        base.execute(f"create table sessions as {_SESSIONS_OF_MESSAGES}")
+        for share in range(shares):
+            mine = f"hash(pair, destination, session_id) % {shares} = {share}"
+            found = base.sql(f"select * from sessions where {mine}").to_arrow_table()
+            if found.num_rows or empty:
+                yield (SESSION, share), found
+        base.execute(
+            "create table ids as select hash(pair, destination, message_id) as hash from m where message_id is not null"
         )
+        for share in range(shares):
+            found = base.sql(f"select hash from ids where hash % {shares} = {share}").to_arrow_table()
+            if found.num_rows or empty:
+                yield (HASH, share), found
+
+
+def merged_small(parts: Sequence[Small]) -> Small:
+    if len(parts) == 1:
+        return parts[0]
+    return Small(
+        _merged(_MERGED_SIZES, [one.size for one in parts]), _merged(_MERGED_TIMES, [one.time for one in parts])
     )
 
 
-def _times(messages: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
+def merged_sessions(parts: "Sequence[pa.Table]") -> "pa.Table":
+    """The sessions of one share; parts of a queue must not overlap in their numbers."""
+    return parts[0] if len(parts) == 1 else _merged(_MERGED_SESSIONS, parts)
 
-    lived = f"case when ttl_ms is null then null else {bucket_sql('ttl_ms')} end"
-    return (
-        messages.withColumn("bucket", F.expr(lived))
-        .withColumn("minute", F.expr(f"cast(floor(at / {MICROS_PER_MINUTE}) as bigint)"))
-        .groupBy("pair", "destination", "dead_letter", "minute", "bucket")
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("size_bytes").alias("bytes"),
-            F.sum("steps").alias("units"),
-            _count("over").alias("expired"),
-            F.min("at").alias("first_at"),
-            F.max("at").alias("last_at"),
-        )
+
+def _merged(query: str, tables: "Sequence[pa.Table]") -> "pa.Table":
+    import pyarrow as pa
+
+    with database() as base:
+        base.register("parts", pa.concat_tables(tables))
+        return base.sql(query).to_arrow_table()
+
+
+def repeated(parts: "Sequence[pa.Table]") -> "pa.Table":
+    """The hashes of one share that occur more than once."""
+    return _merged("select hash from parts group by hash having count(*) > 1", parts)
+
+
+def perhaps_equal(messages: "pa.Table", hashes: "pa.Table", question: Question) -> "pa.Table":
+    """The messages of a unit whose ids have one of these hashes, with the hash."""
+    with database() as base:
+        _prepare(base, messages, question)
+        base.register("wanted", hashes)
+        return base.sql(
+            """with hashed as (select hash(pair, destination, message_id) as hash, pair, destination, message_id, queue,
+                dead_letter, moment from m where message_id is not null)
+            select * from hashed semi join wanted using (hash)"""
+        ).to_arrow_table()
+
+
+def in_shares(rows: "pa.Table", shares: int) -> "Iterator[tuple[int, pa.Table]]":
+    """Rows with a hash, by their share."""
+    with database() as base:
+        base.register("found", rows)
+        for share in range(shares):
+            mine = base.sql(f"select * from found where hash % {shares} = {share}").to_arrow_table()
+            if mine.num_rows:
+                yield share, mine
+
+
+def equal_ids(parts: "Sequence[pa.Table]") -> "pa.Table":
+    """Ids that occur more than once for one destination; here the ids are compared, not their hashes."""
+    return _merged(
+        """select pair, destination, message_id, count(*) as copies, list_sort(list(distinct queue)) as queues,
+            count(*) filter (dead_letter) as dead_letters,
+            make_timestamp(min(moment)) as first_at, make_timestamp(max(moment)) as last_at
+        from parts group by pair, destination, message_id having count(*) > 1""",
+        parts,
     )
 
 
-def _sessions(messages: "DataFrame") -> "DataFrame":
-    """Neighbours are compared in one window; its key is a hash, which costs half of what the names would."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    keys = ("pair", "queue", "dead_letter", "destination", "session_id")
-    in_order = Window.partitionBy(F.xxhash64(*keys)).orderBy("number", "at")
-    return (
-        messages.where("session_id is not null")
-        .withColumn("before", F.lag("at").over(in_order))
-        .groupBy(*keys)
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("size_bytes").alias("bytes"),
-            _count("at < before").alias("inversions"),
-            F.min("at").alias("first_at"),
-            F.max("at").alias("last_at"),
-            F.min_by("at", "number").alias("entered_at"),
-            F.max_by("at", "number").alias("left_at"),
-            F.min("number").alias("first_number"),
-        )
+def sessions_found(sessions: "pa.Table") -> "pa.Table":
+    """Per session: inversions, and the queues it is spread over. `interleaved`: messages of one queue arrived while
+    others of the session went to another one, so draining queue by queue would change their order."""
+    return _merged(
+        """with places as (
+            select *, first_at < max(last_at) over (partition by pair, destination, session_id
+                order by first_at, last_at rows between unbounded preceding and 1 preceding) as mixed from parts)
+        select pair, destination, session_id, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
+            count(distinct queue) as queues, sum(inversions)::bigint as inversions,
+            coalesce(bool_or(mixed), false) as interleaved,
+            make_timestamp(min(first_at)) as oldest_at, make_timestamp(max(last_at)) as newest_at
+        from places group by all""",
+        [sessions],
     )
 
 
-def _duplicates(messages: "DataFrame") -> "DataFrame":
-    """By hash first: eight bytes a message go through the shuffle instead of the ids. Results compare the ids."""
-    from pyspark.sql import functions as F
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """Of a share of sessions or duplicates: how many there are, the worst of them, and sessions by destination."""
 
-    hashed = messages.where("message_id is not null").withColumn(
-        "hash", F.xxhash64("pair", "destination", "message_id")
-    )
-    several = hashed.groupBy("hash").count().where("count > 1").select("hash")
-    return hashed.join(several, "hash", "left_semi").withColumnRenamed("at", "first_at")
+    count: int
+    rows: "pa.Table"
+    by_destination: "pa.Table | None" = None
 
 
-def _aligned(kind: str, part: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
+_WORST_FIRST: Final = {
+    SESSION: "inversions desc, queues desc, messages desc, pair, destination, session_id",
+    HASH: "copies desc, last_at desc, pair, destination, message_id",
+}
 
-    return part.select(
-        *(F.col(field.name).cast(field.dataType).alias(field.name) for field in struct(columns_of(kind)).fields)
-    )
+
+def worst(kind: str, found: "pa.Table", top: int) -> Worst:
+    """`found`: sessions, of which those out of order or in several queues count; or duplicates, which all do."""
+    with database() as base:
+        base.register("found", found)
+        troubled = "where inversions > 0 or queues > 1" if kind == SESSION else ""
+        ((count,),) = base.sql(f"select count(*) from found {troubled}").fetchall()
+        rows = base.sql(f"select * from found {troubled} order by {_WORST_FIRST[kind]} limit {top}").to_arrow_table()
+        by_destination = None
+        if kind == SESSION:
+            by_destination = base.sql(
+                "select pair, destination, count(*) as sessions from found group by all"
+            ).to_arrow_table()
+        return Worst(int(count), rows, by_destination)
+
+
+def worst_of(kind: str, shares: Iterable[Worst], top: int) -> Worst:
+    """The worst of all shares."""
+    import pyarrow as pa
+
+    given = list(shares)
+    rows = pa.concat_tables([one.rows for one in given])
+    with database() as base:
+        base.register("found", rows)
+        first = base.sql(f"select * from found order by {_WORST_FIRST[kind]} limit {top}").to_arrow_table()
+    counted = [one.by_destination for one in given if one.by_destination is not None]
+    return Worst(sum(one.count for one in given), first, pa.concat_tables(counted) if counted else None)

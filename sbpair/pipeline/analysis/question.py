@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from sbpair.core.billing import STEP_BYTES
-
 MICROS = 1_000_000
 MICROS_PER_MINUTE = 60 * MICROS
 STANDARD_LIMIT_BYTES = 256 * 1024
@@ -33,8 +31,3 @@ class Question:
     def near_bytes(self) -> int:
         """Smallest size that is near the limit."""
         return math.ceil(self.limit_bytes * self.near_share)
-
-
-def units_sql(size: str) -> str:
-    """SQL expression of the billed steps of 64 KB of a message (see `core.billing.steps`)."""
-    return f"greatest(1L, cast(ceil({size} / {STEP_BYTES}) as bigint))"

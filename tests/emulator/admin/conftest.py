@@ -20,11 +20,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from sbpair.emulator.arm_models import ArmDirectory
+from sbpair.emulator.admin.arm_models import ArmDirectory
+from sbpair.emulator.admin.http import DIRECTORY, make_app
+from sbpair.emulator.auth import make_bearer_token
 from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.entities import ROOT_KEY_NAME, AuthorizationRule
 from sbpair.emulator.faults import Faults
-from sbpair.emulator.http import DIRECTORY, make_app
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 
@@ -72,14 +73,18 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return files
 
 
-class FakeCredential:
-    """A bearer token nobody checks, for the synchronous clients."""
+FAR_FUTURE = 4102444800
+ARM_TOKEN = make_bearer_token(FAR_FUTURE, audience="https://management.azure.com")
 
-    def __init__(self, token: str = "made-up") -> None:
+
+class FakeCredential:
+    """A bearer token for the resource manager, signed by nobody, for the synchronous clients."""
+
+    def __init__(self, token: str = ARM_TOKEN) -> None:
         self._token = token
 
     def get_token(self, *scopes: str, **_: object) -> AccessToken:
-        return AccessToken(self._token, 4102444800)
+        return AccessToken(self._token, FAR_FUTURE)
 
 
 class AdminServer:

@@ -11,11 +11,12 @@ from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, 
 from azure.mgmt.servicebus import ServiceBusManagementClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from sbpair.emulator.arm_models import ArmDirectory
+from sbpair.emulator.admin.arm_models import ArmDirectory
+from sbpair.emulator.auth import make_bearer_token
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 
-from .conftest import GROUP, SUBSCRIPTION_ID, AdminServer, FakeCredential
+from .conftest import ARM_TOKEN, GROUP, SUBSCRIPTION_ID, AdminServer, FakeCredential
 from .raw import sas, send
 
 BASE = f"/subscriptions/{SUBSCRIPTION_ID}/resourceGroups/{GROUP}/providers/Microsoft.ServiceBus/namespaces"
@@ -282,10 +283,7 @@ def test_standard_namespaces_have_no_pairings(arm: ServiceBusManagementClient) -
 
 
 def expired_token() -> str:
-    def part(value: dict[str, object]) -> str:
-        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
-
-    return f"{part({'alg': 'none'})}.{part({'exp': int(time.time()) - 60})}.x"
+    return make_bearer_token(time.time() - 60, audience="https://management.azure.com")
 
 
 def test_tokens_are_needed(server: AdminServer, admin: ServiceBusAdministrationClient) -> None:
@@ -300,7 +298,7 @@ def test_tokens_are_needed(server: AdminServer, admin: ServiceBusAdministrationC
 
 def test_requests_that_make_no_sense(server: AdminServer) -> None:
     def code(method: str, target: str, body: str = "") -> tuple[int, str]:
-        answer = send(server, method, target, body, token="Bearer made-up")
+        answer = send(server, method, target, body, token=f"Bearer {ARM_TOKEN}")
         return answer.status, json.loads(answer.text)["error"]["code"]
 
     version = "api-version=2026-01-01"

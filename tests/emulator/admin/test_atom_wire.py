@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from .conftest import AdminServer
+from sbpair.emulator.auth import make_bearer_token
+
+from .conftest import ARM_TOKEN, FAR_FUTURE, AdminServer
 from .raw import ENTRY, Answer, sas, send
 
 TRACKING = re.compile(
@@ -166,7 +168,9 @@ def test_tokens_that_are_refused(server: AdminServer) -> None:
     assert TRACKING.search(elsewhere.detail)
     nonsense = send(server, "GET", "/q", token="SharedAccessSignature what")
     assert nonsense.status == 401
-    assert send(server, "GET", "/q", token="Bearer made-up").status == 200
+    assert send(server, "GET", "/q", token="Bearer made-up").status == 401
+    assert send(server, "GET", "/q", token=f"Bearer {ARM_TOKEN}").status == 401
+    assert send(server, "GET", "/q", token=f"Bearer {make_bearer_token(FAR_FUTURE)}").status == 200
 
 
 def test_rights_that_do_not_suffice(server: AdminServer) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.emulator.admin_values import NEVER_TEXT, format_duration, format_time, parse_duration
+from sbpair.emulator.admin.fields import NEVER_TEXT, format_duration, format_time, parse_duration
 
 
 @pytest.mark.parametrize(

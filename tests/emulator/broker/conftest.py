@@ -7,11 +7,10 @@ import pytest
 from sbpair.amqp.sections import PropertyField, Section, build, read, scan
 from sbpair.amqp.sections import field as value_at
 from sbpair.amqp.types import Symbol, Timestamp, Uint
-from sbpair.emulator.broker.locks import Lock
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.broker.sessions import Session
+from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.entities import QueueDescription

@@ -204,3 +204,15 @@ def test_bad_actions(bench, expression):
 def test_an_action_on_a_missing_value_fails(bench):
     with pytest.raises(FilterEvaluationError):
         acted(bench, "SET a = missing + 1")
+
+
+@pytest.mark.parametrize(
+    ("expression", "after"),
+    [
+        ("SET COLOR = 'blue'", {"color": "blue", "size": Int(7)}),
+        ("REMOVE Size", {"color": "red"}),
+        ("SET New = 'x'", {"color": "red", "size": Int(7), "New": "x"}),
+    ],
+)
+def test_actions_find_a_property_whatever_its_case(bench, expression, after):
+    assert acted(bench, expression).section(Section.APPLICATION_PROPERTIES) == after

@@ -1,8 +1,10 @@
 """What is accepted, what is refused, and that a refusal changes nothing."""
 
+import uuid
+
 import pytest
 
-from sbpair.amqp.sections import build
+from sbpair.amqp.sections import PropertyField, build
 from sbpair.emulator.broker.messages import BATCH_FORMAT, PING_CONTENT_TYPE
 from sbpair.emulator.entities import EntityStatus, QueueDescription
 from sbpair.emulator.errors import (
@@ -31,7 +33,7 @@ async def test_a_batch_becomes_its_messages(bench):
 
 async def test_an_ordinary_message_may_have_several_data_sections(bench):
     queue = bench.queue()
-    payload = build(data=[bench.message("a"), bench.message("b")])
+    payload = build(properties=["1"], data=[bench.message("a"), bench.message("b")])
     queue.send(payload)
     assert [message.payload for message in bench.peek(queue)] == [payload]
 
@@ -79,10 +81,10 @@ async def test_ids_of_more_than_128_characters(bench, field):
 async def test_a_full_queue_refuses_and_takes_again_when_there_is_room(bench):
     queue = bench.queue()
     queue.quota.limit_bytes = 100
-    queue.send(bench.message(b"x" * 60))
-    assert refused(queue, bench.message(b"x" * 60)) == QUOTA
+    queue.send(bench.message(b"x" * 60, message_id="1"))
+    assert refused(queue, bench.message(b"x" * 60, message_id="2")) == QUOTA
     queue.main.complete(bench.receive(queue, 1).token)
-    queue.send(bench.message(b"x" * 60))
+    queue.send(bench.message(b"x" * 60, message_id="3"))
 
 
 async def test_dead_letters_use_the_quota_of_their_queue(bench):
@@ -186,3 +188,22 @@ async def test_history_does_not_grow_beyond_its_window(bench):
         bench.send(queue, "a", message_id=str(index))
         bench.clock.advance(1)
     assert len(list(queue.intake.history.known())) <= 20
+
+
+async def test_a_message_without_an_id_is_given_one_of_its_own(bench, property_of):
+    queue = bench.queue()
+    queue.send(bench.message("a"))
+    bench.send_batch(queue, bench.message("b"), bench.message("c", message_id="mine"))
+    ids = [property_of(message, PropertyField.MESSAGE_ID) for message in bench.peek(queue)]
+    assert ids[2] == "mine"
+    assert len({*ids}) == 3
+    assert all(uuid.UUID(hex=one) for one in ids[:2])
+
+
+async def test_all_subscriptions_see_the_id_the_broker_gave(bench, property_of):
+    topic = bench.namespace.create_topic("news")
+    first, second = (bench.namespace.create_subscription("news", name) for name in ("a", "b"))
+    topic.send(bench.message("x"))
+    ids = {property_of(bench.peek(one)[0], PropertyField.MESSAGE_ID) for one in (first, second)}
+    assert len(ids) == 1
+    assert None not in ids

@@ -19,7 +19,7 @@ from sbpair.emulator.errors import (
     BrokerError,
 )
 from sbpair.emulator.requests.call import Call
-from sbpair.emulator.requests.table import OPERATIONS
+from sbpair.emulator.requests.node import OPERATIONS
 
 ALL_SESSIONS = Timestamp(253_402_300_800_000)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from sbpair.amqp.sections import Section
+from sbpair.amqp.types import Int, same
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.errors import MESSAGE_NOT_FOUND, NOT_ALLOWED, BrokerError
 
@@ -87,3 +88,12 @@ async def test_a_dead_letter_is_not_dead_lettered_again(bench):
     assert caught.value.condition == NOT_ALLOWED
     queue.dead_letters.abandon(inbox.token)
     assert queue.counts().dead_letter == 1
+
+
+async def test_the_source_of_a_dead_letter_is_in_lower_case_and_the_reason_keeps_its_type(bench, sections_of):
+    queue = bench.queue("Orders/Incoming")
+    queue.send(bench.message("x"))
+    queue.main.dead_letter(bench.receive(queue, 1).token, Int(17), None)
+    rendered = sections_of(bench.peek(queue.dead_letters)[0].render())
+    assert rendered[Section.MESSAGE_ANNOTATIONS]["x-opt-deadletter-source"] == "orders/incoming"
+    assert same(rendered[Section.APPLICATION_PROPERTIES], {"DeadLetterReason": Int(17)})

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sbpair.amqp.sections import Section
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.types import Timestamp
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.errors import MESSAGE_NOT_FOUND, BrokerError
@@ -130,3 +131,26 @@ async def test_switching_auto_delete_off(bench):
     bench.namespace.update_queue("orders", QueueDescription())
     bench.clock.advance(10_000)
     assert bench.namespace.get_queue("orders") is not None
+
+
+async def test_the_queues_time_to_live_is_stamped_on_a_delivery_and_not_on_a_peek(bench, sections_of):
+    queue = bench.queue(default_message_time_to_live_seconds=60.0)
+    queue.send(bench.message("x", message_id="1"))
+    assert sections_of(bench.peek(queue)[0].render())[Section.PROPERTIES] == ["1"]
+    message, _ = bench.receive(queue, 1).got[0]
+    delivered = sections_of(message.render_delivery())
+    assert delivered[Section.HEADER][HeaderField.TTL] == 60_000
+    now = round(bench.clock.now() * 1000)
+    assert delivered[Section.PROPERTIES][PropertyField.CREATION_TIME] == now
+    assert delivered[Section.PROPERTIES][PropertyField.ABSOLUTE_EXPIRY_TIME] == now + 60_000
+    assert delivered[Section.MESSAGE_ANNOTATIONS]["x-opt-enqueued-time"] == now
+
+
+async def test_the_shorter_of_the_two_times_to_live_is_what_a_receiver_sees(bench, sections_of):
+    queue = bench.queue(default_message_time_to_live_seconds=60.0)
+    queue.send(bench.message("long", ttl=3600, creation_time=Timestamp(5)))
+    queue.send(bench.message("short", ttl=10, message_id="2"))
+    long, short = (sections_of(message.render_delivery()) for message, _ in bench.receive(queue, 2).got)
+    assert (long[Section.HEADER][HeaderField.TTL], short[Section.HEADER][HeaderField.TTL]) == (60_000, 10_000)
+    assert long[Section.PROPERTIES][PropertyField.CREATION_TIME] == 5
+    assert short[Section.PROPERTIES] == ["2"]

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.types import Described, Symbol, Uint, Ulong
-from sbpair.emulator.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
+from sbpair.amqp.types import Uint
+from sbpair.emulator.engine.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
+from tests.emulator.dialects import EVERY_DIALECT
+
+pytestmark = EVERY_DIALECT
 
 
 async def test_sasl_offers_what_the_service_offers_and_lets_anonymous_in(connect: Any) -> None:
@@ -124,16 +127,6 @@ async def test_frames_before_open_are_refused(connect: Any) -> None:
     client.send(BEGIN, [None, Uint(0), Uint(10), Uint(10)])
     await client.header()
     assert await client.closed() == b""
-
-
-async def test_a_coordinator_is_refused_as_not_implemented(connect: Any) -> None:
-    client = await connect()
-    await client.session()
-    client.attach(5, None, sends=True, target=Described(Ulong(0x30), [[Symbol("amqp:local-transactions")]]))
-    refusal, detach = await client.until(ATTACH), await client.until(DETACH)
-    assert refusal.field(6) is None
-    assert detach.field(1) is True
-    assert detach.error[0] == "amqp:not-implemented"
 
 
 async def test_bytes_may_arrive_one_by_one(connect: Any, service: Any) -> None:

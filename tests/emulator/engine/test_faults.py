@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from sbpair.emulator.clock import ManualClock
-from sbpair.emulator.fault_text import fault_to_json, parse_json, parse_text, rule_to_json, rule_to_text
-from sbpair.emulator.faults import FaultError, FaultKind, FaultRule, Faults, Operation
-from sbpair.emulator.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
+from sbpair.emulator.engine.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
+from sbpair.emulator.faults import (
+    FaultError,
+    FaultKind,
+    FaultRule,
+    Faults,
+    Operation,
+    fault_to_json,
+    parse_json,
+    parse_text,
+    rule_to_json,
+    rule_to_text,
+)
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """Attach, transfers both ways, credit, settlement, refusals."""
 
 import asyncio
+import re
 from typing import Any
 
+import pytest
+
 from sbpair.amqp.types import Described, Symbol, Uint
-from sbpair.emulator.link import Link
-from sbpair.emulator.performatives import (
+from sbpair.emulator.engine.link import Link
+from sbpair.emulator.engine.performatives import (
     ACCEPTED,
     ATTACH,
     DETACH,
@@ -17,6 +20,9 @@ from sbpair.emulator.performatives import (
     modified,
     rejected,
 )
+from tests.emulator.dialects import EVERY_DIALECT
+
+pytestmark = EVERY_DIALECT
 
 
 async def test_attach_is_echoed_and_credit_granted(connect: Any, service: Any) -> None:
@@ -109,7 +115,9 @@ async def test_a_refused_send_carries_an_error_of_three_fields(connect: Any, ser
     client.transfer(0, b"m")
     state = (await client.until(DISPOSITION)).field(4)
     assert state.descriptor == REJECTED
-    assert state.value[0].value == ["amqp:not-allowed", "no", {}]
+    condition, description, info = state.value[0].value
+    assert (condition, info) == ("amqp:not-allowed", {})
+    assert re.fullmatch(r"no TrackingId:[0-9a-f-]{36}_B0, SystemTracker:\S+, Timestamp:\S+", description)
 
 
 async def test_deliveries_stop_at_the_credit_and_go_on_with_more(connect: Any, service: Any) -> None:
@@ -210,22 +218,27 @@ async def test_a_refused_attach_has_no_terminus_and_then_the_reason(connect: Any
         attach, detach = await client.until(ATTACH), await client.until(DETACH)
         assert attach.field(index) is None
         assert detach.field(1) is True
-        assert detach.error == ("amqp:not-found", "no such entity")
+        condition, description = detach.error
+        assert condition == "amqp:not-found"
+        assert description.startswith("no such entity TrackingId:")
 
 
-async def test_an_attach_may_be_answered_later_and_with_other_filters(connect: Any, service: Any) -> None:
+@pytest.mark.parametrize("described", [False, True], ids=["plain", "described"])
+async def test_an_attach_may_be_answered_later_and_with_other_filters(
+    connect: Any, service: Any, described: bool
+) -> None:
     held: list[Link] = []
     service.special["q"] = held.append
     client = await connect()
     await client.session()
     key = Symbol("com.microsoft:session-filter")
-    client.attach(1, "q", sends=False, filters={key: Described(Symbol(key), None)})
+    client.attach(1, "q", sends=False, filters={key: Described(Symbol(key), None) if described else None})
     while not held:
         await asyncio.sleep(0.001)
     assert held[0].filters == {key: None}
     held[0].open(filter_replies={key: "room 1"}, properties={"com.microsoft:locked-until-utc": "x"})
     reply = await client.until(ATTACH)
-    assert reply.field(5).value[7] == {key: "room 1"}
+    assert reply.field(5).value[7] == {key: Described(Symbol(key), "room 1") if described else "room 1"}
     assert reply.field(9) == 0
     assert reply.field(13) == {"com.microsoft:locked-until-utc": "x"}
 
@@ -243,3 +256,55 @@ async def test_the_brokers_own_detach_does_not_come_back_to_it(connect: Any, ser
     assert (await client.until(ATTACH)).field(1) == 0
     assert service.handlers[0].detached == []
     assert service.handlers[0].deliveries == []
+
+
+async def test_credit_given_before_the_attach_is_answered_is_kept(connect: Any, service: Any) -> None:
+    service.special["q"] = lambda link: None  # answered later: it waits for a session
+    service.stock["q"].extend((b"one", b"two"))
+    client = await connect()
+    await client.session()
+    client.attach(1, "q", sends=False)
+    client.credit(2)
+    while not (service.handlers and service.handlers[0].link.credit):
+        await asyncio.sleep(0.001)
+    assert len(service.stock["q"]) == 2
+    service.handlers[0].link.open()
+    assert (await client.next()).code == ATTACH
+    assert [(await client.until(TRANSFER)).payload for _ in range(2)] == [b"one", b"two"]
+
+
+async def test_a_drain_before_the_attach_is_answered_is_answered_when_the_link_opens(
+    connect: Any, service: Any
+) -> None:
+    service.special["q"] = lambda link: None
+    client = await connect()
+    await client.session()
+    client.attach(1, "q", sends=False)
+    client.credit(5, drain=True)
+    while not (service.handlers and service.handlers[0].link.drain):
+        await asyncio.sleep(0.001)
+    service.handlers[0].link.open()
+    flow = await client.until(FLOW)
+    assert (flow.field(5), flow.field(6), flow.field(8)) == (5, 0, True)
+
+
+@pytest.mark.parametrize("window", [3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+async def test_a_window_is_a_count_however_large(connect: Any, service: Any, window: int) -> None:
+    service.stock["q"].extend(b"m%d" % number for number in range(3))
+    client = await connect()
+    await client.session(window=window)
+    client.attach(1, "q", sends=False)
+    client.credit(3, window=window)
+    assert [(await client.until(TRANSFER)).payload for _ in range(3)] == [b"m0", b"m1", b"m2"]
+
+
+async def test_a_window_behind_transfers_that_are_on_their_way_lets_nothing_through(connect: Any, service: Any) -> None:
+    service.stock["q"].extend(b"m%d" % number for number in range(4))
+    client = await connect()
+    await client.session(window=2)
+    await client.receiver("q")
+    client.credit(10, window=2)
+    assert [(await client.until(TRANSFER)).payload for _ in range(2)] == [b"m0", b"m1"]
+    client.credit(10, window=1)  # written before the client has seen either of the two: the window is used up
+    client.credit(10, window=1, next_in=3)
+    assert (await client.until(TRANSFER)).payload == b"m2"

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from sbpair.emulator.clock import ManualClock
-from sbpair.emulator.performatives import CLOSE, DISPOSITION, OPEN
+from sbpair.emulator.engine.performatives import CLOSE, DISPOSITION, OPEN
 
 
 async def test_amqp_over_tls_is_told_apart(connect: Any) -> None:

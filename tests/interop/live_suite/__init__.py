@@ -1,6 +1,10 @@
 """Runs azure-servicebus's own live tests, which its source distribution carries, against the embedded namespace.
 
     python -m tests.interop.live_suite [--only data|management|unit] [-k EXPRESSION] [--workers N]
+    python -m tests.interop.live_suite --client drop-in|diverting ...
+
+The second form puts sbpair's drop-in clients in the place of the SDK's: with a primary that serves, or with every
+entity failed over and a syphon that brings each message from the backlog to where the test waits for it.
 
 Nothing of the SDK is kept in this repository: the source distribution of the installed release is fetched into a
 private folder at each run. The tests find the emulator the way they would find the service: a name resolver in their

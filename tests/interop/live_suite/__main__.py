@@ -6,16 +6,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .groups import GROUPS
-from .reporting import Summary, load_reasons, summarize
-from .running import Choice, new_emulator, run
+from .groups import GROUPS, SENDING
+from .reporting import CLIENT_REASONS, Summary, load_reasons, summarize
+from .returning import backlog_returned
+from .running import CLIENTS, Choice, new_emulator, run
 from .sources import FetchError, prepare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; 0 if no test failed for an unknown reason, 1 if one did, 2 if nothing could be fetched."""
     options = _parser().parse_args(arguments)
-    names = [options.only] if options.only else list(GROUPS)
+    names = [options.only] if options.only else list(GROUPS if options.client == "sdk" else SENDING)
     with tempfile.TemporaryDirectory(prefix="live-suite-") as scratch:
         folder = Path(options.keep or scratch)
         try:
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except FetchError as error:
             print(error, file=sys.stderr)
             return 2
-        summaries = _run_all(names, Choice(options.k, options.workers), folder)
+        summaries = _run_all(names, Choice(options.k, options.workers, options.client), folder)
     for summary in summaries:
         print(f"\n{summary.text()}")
     return 1 if any(summary.failures for summary in summaries) else 0
@@ -31,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_all(names: Sequence[str], choice: Choice, folder: Path) -> list[Summary]:
     reasons = load_reasons()
-    with new_emulator() as emulator:
+    if choice.client != "sdk":
+        reasons += load_reasons(CLIENT_REASONS)
+    with new_emulator() as emulator, backlog_returned(emulator, choice.client):
         return [summarize(name, run(GROUPS[name], choice, emulator, folder), reasons) for name in names]
 
 
@@ -41,6 +44,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Run azure-servicebus's own live tests against the embedded namespace.",
     )
     parser.add_argument("--only", choices=sorted(GROUPS), help="one group of tests instead of all")
+    parser.add_argument(
+        "--client",
+        choices=CLIENTS,
+        default="sdk",
+        help="whose clients the tests use: the SDK's, sbpair's, or sbpair's while every entity has failed over",
+    )
     parser.add_argument("-k", metavar="EXPRESSION", help="only tests that match, as pytest's -k")
     parser.add_argument(
         "--workers", type=int, default=10, help="processes for the data tests, which mostly sleep (default: 10)"

@@ -47,3 +47,5 @@ DATA = Group(
     timeout_seconds=900,
 )
 GROUPS = {group.name: group for group in (UNIT, MANAGEMENT, DATA)}
+SENDING = ("unit", "data")
+"""What there is to say about clients that send."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 REASONS = Path(__file__).with_name("reasons.toml")
+CLIENT_REASONS = Path(__file__).with_name("reasons-clients.toml")
 
 
 class Kind(StrEnum):

@@ -15,6 +15,8 @@ from .sources import module_path
 
 DATA_NAMESPACE = "livesuitedata"
 MANAGEMENT_NAMESPACE = "livesuitemanagement"
+SECONDARY_NAMESPACE = "livesuitesecondary"
+CLIENTS = ("sdk", "drop-in", "diverting")
 TLS_NAMES = ("*.servicebus.windows.net",)
 SUFFIX = ".servicebus.windows.net"
 
@@ -25,11 +27,12 @@ class Choice:
 
     expression: str | None
     workers: int
+    client: str = "sdk"
 
 
 def new_emulator() -> EmulatorThread:
     """The namespaces the suite runs against; a namespace of its own for the tests that empty theirs."""
-    return EmulatorThread([DATA_NAMESPACE, MANAGEMENT_NAMESPACE], tls_names=TLS_NAMES)
+    return EmulatorThread([DATA_NAMESPACE, MANAGEMENT_NAMESPACE, SECONDARY_NAMESPACE], tls_names=TLS_NAMES)
 
 
 def run(group: Group, choice: Choice, emulator: EmulatorThread, folder: Path) -> Path:
@@ -39,7 +42,12 @@ def run(group: Group, choice: Choice, emulator: EmulatorThread, folder: Path) ->
     subprocess.run(
         _command(group, choice, report),
         cwd=folder / "tests",
-        env=os.environ | environment(emulator, namespace, folder),
+        env=os.environ
+        | environment(emulator, namespace, folder)
+        | {
+            "LIVE_SUITE_CLIENT": choice.client,
+            "LIVE_SUITE_SECONDARY": public_connection_string(emulator, SECONDARY_NAMESPACE),
+        },
         check=False,
     )
     return report
@@ -55,14 +63,26 @@ def _command(group: Group, choice: Choice, report: Path) -> list[str]:
     return command + (["-k", choice.expression] if choice.expression else [])
 
 
+def public_connection_string(emulator: EmulatorThread, namespace: str) -> str:
+    """As the service would give it, under the public name that the tests' resolver leads to the emulator."""
+    fields = _fields(emulator, namespace)
+    return (
+        f"Endpoint=sb://{namespace}{SUFFIX}/;"
+        f"SharedAccessKeyName={fields['SharedAccessKeyName']};SharedAccessKey={fields['SharedAccessKey']}"
+    )
+
+
+def _fields(emulator: EmulatorThread, namespace: str) -> dict[str, str]:
+    text = emulator.connection_string(namespace)
+    return dict(part.partition("=")[::2] for part in text.split(";"))
+
+
 def environment(emulator: EmulatorThread, namespace: str, folder: Path) -> Mapping[str, str]:
     """What the tests and our stand-ins read from the environment."""
     ports = {name: int(emulator.endpoint(name).rpartition(":")[2]) for name in emulator.names}
-    text = emulator.connection_string(namespace)
-    fields = dict(part.partition("=")[::2] for part in text.split(";"))
+    fields = _fields(emulator, namespace)
     values = {
-        "servicebus_connection_str": f"Endpoint=sb://{namespace}{SUFFIX}/;"
-        f"SharedAccessKeyName={fields['SharedAccessKeyName']};SharedAccessKey={fields['SharedAccessKey']}",
+        "servicebus_connection_str": public_connection_string(emulator, namespace),
         "servicebus_fully_qualified_namespace": f"{namespace}{SUFFIX}",
         "servicebus_sas_policy": fields["SharedAccessKeyName"],
         "servicebus_sas_key": fields["SharedAccessKey"],

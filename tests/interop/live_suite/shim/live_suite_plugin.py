@@ -35,6 +35,10 @@ def route(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
 def pytest_configure() -> None:
     """In every process, also xdist's workers."""
     socket.getaddrinfo = route
+    if os.environ.get("LIVE_SUITE_CLIENT", "sdk") != "sdk":
+        import drop_in
+
+        drop_in.install()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from typing import Any
 
 from azure.core.credentials import AccessToken
 
+from sbpair.emulator.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
+
 from .preparers import AzureMgmtPreparer, FakeResource, PowerShellPreparer
 from .sanitizers import add_general_regex_sanitizer
 
@@ -75,11 +77,17 @@ class RandomNameResourceGroupPreparer(_ResourceGroupPreparer):
     """A group for one test."""
 
 
+def _token_for(scopes: tuple[str, ...]) -> str:
+    """A token the emulator believes, as it cannot check who signed it."""
+    audience = SERVICE_BUS_AUDIENCE if "servicebus" in scopes[0] else "https://management.azure.com"
+    return make_bearer_token(FAR_FUTURE, audience=audience)
+
+
 class _Credential:
-    """A token the emulator believes, as it cannot check any."""
+    """For the synchronous clients."""
 
     def get_token(self, *scopes: str, **kwargs: Any) -> AccessToken:
-        return AccessToken("live-suite", FAR_FUTURE)
+        return AccessToken(_token_for(scopes), FAR_FUTURE)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -87,7 +95,7 @@ class _Credential:
 
 class _AsyncCredential:
     async def get_token(self, *scopes: str, **kwargs: Any) -> AccessToken:
-        return AccessToken("live-suite", FAR_FUTURE)
+        return AccessToken(_token_for(scopes), FAR_FUTURE)
 
     async def close(self) -> None:
         """Nothing is open."""

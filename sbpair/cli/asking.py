@@ -1,0 +1,78 @@
+"""Before a command writes: which pairs it may change, and the question on a terminal.
+
+One convention for all: a command shows what it is going to do, asks on a terminal, and does it with `--yes`, with
+`--no-input` or without a terminal as far as it is safe. Nothing is written to a pair that nobody named.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.options import Options
+from sbpair.core.errors import UsageError
+from sbpair.core.pairing import Pair
+from sbpair.core.redact import printable
+
+if TYPE_CHECKING:
+    from sbpair.settings import Settings
+
+LOCAL_PAIR = "local"
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do it without asking.")]
+AllPairsOption = Annotated[bool, typer.Option("--all-pairs", help="Every configured pair.")]
+
+
+def can_ask(options: Options) -> bool:
+    """Whether somebody sits there who can answer."""
+    return not options.no_input and sys.stdin.isatty()
+
+
+def agreed(options: Options, question: str, *, yes: bool) -> bool:
+    """Whether to go on: asked on a terminal, taken for granted with `--yes` or where nobody can answer."""
+    if yes or not can_ask(options):
+        return True
+    return typer.confirm(printable(question), default=False, err=True)
+
+
+def side_named(pair: Pair) -> str:
+    """`contoso-neu [production]`: the namespace that is written to, as configured."""
+    return f"{pair.secondary.label} [{pair.environment}]" if pair.environment else pair.secondary.label
+
+
+def pair_to_write(options: Options, settings: "Settings", name: str | None, doing: str) -> Pair:
+    """The pair that a writing command is for: the named or the default one. One that nobody named is asked for, unless
+    it is that of the embedded namespaces.
+
+    Raises:
+        UsageError: none was named, and nobody can be asked or the answer was no.
+    """
+    pair = settings.pair(name)
+    if name is None and settings.get("default_pair") is None and pair.name != LOCAL_PAIR:
+        _refuse_unless_agreed(options, [pair], doing)
+    return pair
+
+
+def pairs_to_write(
+    options: Options, settings: "Settings", names: Sequence[str] | None, *, all_pairs: bool, doing: str
+) -> list[Pair]:
+    """As `pair_to_write`, for commands that take several pairs.
+
+    Raises:
+        UsageError: see `pair_to_write`; or names together with --all-pairs.
+    """
+    if all_pairs:
+        if names:
+            raise UsageError("--all-pairs means every configured pair; name none beside it.")
+        configured = [name for name in settings.pair_names() if name != LOCAL_PAIR]
+        return [settings.pair(name) for name in configured or settings.pair_names()]
+    if names:
+        return [settings.pair(name) for name in names]
+    return [pair_to_write(options, settings, None, doing)]
+
+
+def _refuse_unless_agreed(options: Options, pairs: Sequence[Pair], doing: str) -> None:
+    named = ", ".join(f"{pair.name} ({side_named(pair)})" for pair in pairs)
+    if can_ask(options) and typer.confirm(printable(f"{doing} {named}?"), default=False, err=True):
+        return
+    raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {pairs[0].name}")

@@ -1,0 +1,68 @@
+"""What an action is going to use, and what it used: operations, throttling credits, money, in words and as data."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from sbpair.core.serialization import Money
+from sbpair.core.words import counted
+
+if TYPE_CHECKING:
+    from sbpair.core.cost.forecast import Forecast
+    from sbpair.core.cost.prices import PriceTable
+
+NAMESPACE_CREDITS_PER_SECOND = 1000
+"""Throttling credits of a namespace of tier Basic or Standard (Service Bus throttling)."""
+
+
+def in_words(forecast: "Forecast", prices: "PriceTable | None" = None) -> str:
+    """`30 management calls and 20 message operations: 320 throttling credits, less than 0.01 USD`."""
+    table = prices or _built_in()
+    parts = []
+    if forecast.management_calls:
+        parts.append(counted(forecast.management_calls, "management call"))
+    if forecast.message_operations or not parts:
+        parts.append(counted(forecast.message_operations, "message operation"))
+    credits = counted(forecast.throttling_credits, "throttling credit")
+    return f"{' and '.join(parts)}: {credits}, {_money(forecast.money(table), table.currency)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What an action takes, as JSON."""
+
+    management_calls: int
+    message_operations: int
+    operations: int
+    throttling_credits: int
+    money_at_most: Money
+    """An upper bound: every operation at the price of the most expensive band."""
+    currency: str
+
+
+def as_data(forecast: "Forecast", prices: "PriceTable | None" = None) -> Operations:
+    """The same for JSON."""
+    table = prices or _built_in()
+    return Operations(
+        forecast.management_calls,
+        forecast.message_operations,
+        forecast.operations,
+        forecast.throttling_credits,
+        forecast.money(table),
+        table.currency,
+    )
+
+
+def _built_in() -> "PriceTable":
+    from sbpair.core.cost.prices import built_in
+
+    return built_in()
+
+
+def _money(amount: Decimal, currency: str) -> str:
+    from sbpair.core.cost.prices import to_cents
+
+    cents = to_cents(amount)
+    if amount and cents < Decimal("0.01"):
+        return f"less than 0.01 {currency}"
+    return f"at most {cents:,.2f} {currency}"

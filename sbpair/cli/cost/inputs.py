@@ -1,0 +1,232 @@
+"""Where an estimate's numbers come from: options, a pair, a snapshot, price files."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from sbpair.core.cost.model import (
+    AVERAGE_MONTH,
+    DOCUMENTED_MONTH,
+    SYPHON_MODELS,
+    Billed,
+    Flow,
+    Month,
+    SyphonModel,
+    Workload,
+    calendar_month,
+    polling_syphon,
+)
+from sbpair.core.cost.prices import (
+    DEFAULT_REGION,
+    PriceTable,
+    built_in,
+    exact,
+    from_retail,
+    from_yaml,
+    retail_query,
+    with_egress,
+)
+from sbpair.core.durations import parse_duration
+from sbpair.core.entities import Tier
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.snapshot import NamespaceSnapshot, Snapshot
+from sbpair.core.pairing import Pair
+from sbpair.core.redact import quoted
+
+NO_SYPHON = "none"
+_COUNT = re.compile(r"[0-9]{1,9}")
+_CURRENCY = re.compile(r"[A-Z]{3}")
+UNNAMED = "one entity"
+"""What the flow is called when nobody said which entities there are."""
+MOST_KILOBYTES = 100 * 1024
+_CALENDAR = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The scenario flags, parsed. Lists hold the values to compare; the first one is the estimate's own."""
+
+    messages_per_day: int
+    size_bytes: int
+    copies: int
+    outage_seconds: int
+    diverted_share: Fraction | None
+    redelivered_share: Fraction
+    queues: tuple[int, ...]
+    hosts: tuple[int, ...]
+    syphons: tuple[SyphonModel | None, ...]
+    tiers: tuple[Tier, ...]
+    processes: int
+    messaging_units: int
+    two_subscriptions: bool
+    month: Month
+    audits_per_day: int
+
+
+def workload_of(scenario: Scenario, pair: Pair | None, snapshot: Snapshot | None) -> Workload:
+    """The month's workload: flags first, then what the snapshot or the pair says, then the model's defaults."""
+    days = Fraction(scenario.month.hours, 24)
+    queues = scenario.queues or ((pair.options.backlog_queue_count,) if pair else ())
+    base = Workload(
+        flows=_flows(scenario, pair.entities if pair else (), days),
+        month=scenario.month,
+        hosts=scenario.hosts[0] if scenario.hosts else 1,
+        syphon=scenario.syphons[0],
+        outage_seconds=scenario.outage_seconds,
+        diverted_share=scenario.diverted_share,
+        redelivered_share=scenario.redelivered_share,
+        processes=scenario.processes,
+        audits=math.ceil(scenario.audits_per_day * days),
+    )
+    if queues:
+        base = replace(base, queues=queues[0])
+    if pair is not None:
+        base = replace(base, ping_interval_seconds=max(1, round(pair.options.ping_interval_seconds)))
+    if scenario.audits_per_day:
+        base = replace(base, calls_per_audit=snapshot.calls.management if snapshot else base.queues + 6)
+    return replace(
+        base,
+        primary=_billed(scenario, snapshot.primary if snapshot else None, "subscription"),
+        secondary=_billed(
+            scenario,
+            snapshot.secondary if snapshot else None,
+            "second subscription" if scenario.two_subscriptions else "subscription",
+        ),
+    )
+
+
+def _flows(scenario: Scenario, entities: Sequence[str], days: Fraction) -> tuple[Flow, ...]:
+    """The messages spread evenly over the entities, so that pings are counted for each."""
+    names = entities or (UNNAMED,)
+    month = math.ceil(scenario.messages_per_day * days)
+    share, rest = divmod(month, len(names))
+    return tuple(
+        Flow(name, share + (1 if index < rest else 0), scenario.size_bytes, scenario.copies)
+        for index, name in enumerate(names)
+    )
+
+
+def _billed(scenario: Scenario, seen: NamespaceSnapshot | None, account: str) -> Billed:
+    facts = seen.facts if seen else None
+    tier = scenario.tiers[0] if scenario.tiers else (facts.tier if facts else None) or Tier.STANDARD
+    units = (facts.messaging_units if facts else None) or scenario.messaging_units
+    return Billed(tier, units, account)
+
+
+def size_bytes_of(kilobytes: float) -> int:
+    """Size of a message given in KB; the service takes up to 100 MB."""
+    if not 0 <= kilobytes <= MOST_KILOBYTES:
+        raise UsageError(f"--size-kb is 0 to {MOST_KILOBYTES:,} (100 MB), not {kilobytes}.")
+    return round(kilobytes * 1024)
+
+
+def parse_month(text: str) -> Month:
+    """`30d` (the documents'), `average` (730 hours), or a real one such as 2026-11."""
+    if text == "30d":
+        return DOCUMENTED_MONTH
+    if text == "average":
+        return AVERAGE_MONTH
+    match = _CALENDAR.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--month {quoted(text)} is none of 30d, average and a month such as 2026-11.")
+    return calendar_month(int(match[1]), int(match[2]))
+
+
+def parse_counts(text: str | None, option: str, least: int) -> tuple[int, ...]:
+    """`5` or `5,10,20`."""
+    if text is None:
+        return ()
+    counts = []
+    for part in text.split(","):
+        if not _COUNT.fullmatch(part.strip()) or int(part) < least:
+            raise UsageError(f"{option} {quoted(text)}: {quoted(part)} is not a whole number of {least} or more.")
+        counts.append(int(part))
+    return tuple(dict.fromkeys(counts))
+
+
+def parse_syphons(text: str) -> tuple[SyphonModel | None, ...]:
+    """`documented`, `sdk`, `none`, a poll length such as 15m, or several of them."""
+    known = {model.name: model for model in SYPHON_MODELS}
+    models: list[SyphonModel | None] = []
+    for part in (piece.strip() for piece in text.split(",")):
+        if part == NO_SYPHON:
+            models.append(None)
+        elif part in known:
+            models.append(known[part])
+        else:
+            models.append(polling_syphon(round(parse_duration(part))))
+    return tuple(dict.fromkeys(models))
+
+
+def parse_tiers(text: str | None) -> tuple[Tier, ...]:
+    if text is None:
+        return ()
+    try:
+        return tuple(dict.fromkeys(Tier(part.strip().capitalize()) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"--tier {quoted(text)}: the tiers are Basic, Standard and Premium.") from None
+
+
+def parse_share(text: str | None, option: str) -> Fraction | None:
+    """`2.5%` or `0.025`."""
+    if text is None:
+        return None
+    bare = text.strip()
+    share = Fraction(exact(bare.removesuffix("%"), f"{option} {quoted(text)}")) / (100 if bare.endswith("%") else 1)
+    if share > 1:
+        raise UsageError(f"{option} {quoted(text)} is more than the whole; write a percentage as 2.5%.")
+    return share
+
+
+def price_table(
+    files: Sequence[Path], *, region: str | None, currency: str | None, egress_per_gigabyte: str | None
+) -> PriceTable:
+    """The prices to use: of files, completed from the built-in ones of the same currency; or the built-in ones.
+
+    Raises:
+        UsageError: an unreadable or wrong file, or no built-in prices for the region and currency.
+    """
+    table = _from_files(files, region, currency) if files else _built_in(region or DEFAULT_REGION, currency)
+    if egress_per_gigabyte is not None:
+        table = with_egress(table, exact(egress_per_gigabyte, "--egress-per-gb"))
+    return table
+
+
+def _built_in(region: str, currency: str | None) -> PriceTable:
+    table = built_in(region)
+    if currency is not None and currency.upper() != table.currency:
+        if not _CURRENCY.fullmatch(currency.upper()):
+            raise UsageError(f"{quoted(currency)} is no currency, which has three letters, such as EUR.")
+        raise UsageError(
+            f"The built-in prices are in {table.currency}, not in {currency.upper()}.",
+            hint=f"Save the answer of {retail_query(table.region, currency.upper())} and give it with --prices FILE.",
+        )
+    return table
+
+
+def _from_files(files: Sequence[Path], region: str | None, currency: str | None) -> PriceTable:
+    source = ", ".join(path.name for path in files)
+    documents = [_read(path) for path in files]
+    if len(documents) == 1 and isinstance(documents[0], dict) and "meters" in documents[0]:
+        table = from_yaml(documents[0], source=source)
+    else:
+        pages = [page for document in documents for page in (document if isinstance(document, list) else [document])]
+        table = from_retail(pages, region=region, currency=currency, source=source)
+    return table.with_missing_from(built_in())
+
+
+def _read(path: Path) -> Any:
+    """A JSON document with its numbers exact, or YAML."""
+    from sbpair.settings import DocumentError, parse_json, parse_yaml, read_text
+
+    try:
+        text = read_text(path)
+        if path.suffix.lower() == ".json" or text.lstrip().startswith(("{", "[")):
+            return parse_json(text, exact=True)
+        return parse_yaml(text)
+    except DocumentError as error:
+        raise UsageError(f"Cannot read the prices {path}: {error}") from error

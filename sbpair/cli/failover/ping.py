@@ -1,0 +1,275 @@
+"""`sbpair ping`: does each side answer, how fast, and with which credential and right."""
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.core.access import credential_name
+from sbpair.core.durations import format_duration
+from sbpair.core.errors import ConfigurationError
+from sbpair.core.names import check_entity_path, parse_backlog_queue_path
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair, Side
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.connect import Sides
+    from sbpair.runtime.failover.ping import Latency, PingReport, PingResult, PingRow, PingTarget
+
+DEFAULT_COUNT = 4
+DEFAULT_TIMEOUT_SECONDS = 30.0
+
+COLUMNS = (
+    Column("side", "Side"),
+    Column("entity", "Entity"),
+    Column("by", "By"),
+    Column("result", "Result"),
+    Column("accepted", "Ok", right=True),
+    Column("sent", "Tried", right=True),
+    Column("p50_ms", "p50 ms", right=True),
+    Column("p90_ms", "p90 ms", right=True),
+    Column("p99_ms", "p99 ms", right=True),
+    Column("max_ms", "max ms", right=True),
+    Column("right", "Right"),
+    Column("credential", "Credential"),
+    Column("detail", "Detail"),
+)
+
+
+class SideChoice(StrEnum):
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+    BOTH = "both"
+
+    def includes(self, side: Side) -> bool:
+        return self in (SideChoice.BOTH, SideChoice(side.value))
+
+
+class By(StrEnum):
+    """How one entity is measured."""
+
+    MESSAGE = "message"
+    BROWSE = "browse"
+    LOOK_UP = "look-up"
+
+    @property
+    def right(self) -> str:
+        """The right that an accepted ping of this kind proves."""
+        return {By.MESSAGE: "Send", By.BROWSE: "Listen", By.LOOK_UP: "Manage"}[self]
+
+
+@command
+def ping(
+    options: Options,
+    pair: PairArgument = None,
+    entity: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ENTITY]...",
+            help="Queues or topics; default: the configured ones and the pair's backlog queues.",
+            show_default=False,
+            autocompletion=suggestions.entities,
+        ),
+    ] = None,
+    side: Annotated[SideChoice, typer.Option("--side", help="Which namespace is measured.")] = SideChoice.BOTH,
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Pings per entity.")] = DEFAULT_COUNT,
+    interval: Annotated[str, typer.Option("--interval", help="Pause between pings of one entity.")] = "1s",
+    until_ok: Annotated[
+        bool,
+        typer.Option("--until-ok", help="Go on until every entity answered once, or --timeout (in all) is over."),
+    ] = False,
+    control_plane: Annotated[
+        bool, typer.Option("--control-plane", help="Look entities up instead: sends no message, needs Manage.")
+    ] = False,
+) -> CommandResult:
+    """Measure whether and how fast each side of a pair answers, and which credential and right did it.
+
+    A queue or topic gets the documented ping message, which lives for one second; a backlog queue is only browsed,
+    since expired messages are dead-lettered there. --timeout bounds one ping (default 30s), with --until-ok all of
+    them. Exit code 6 when something does not answer, 4 when access is denied. [writes]
+
+    \b
+    Examples:
+      sbpair ping orders
+      sbpair ping orders invoices/incoming --side primary --count 20 --interval 250ms -o json
+      sbpair ping orders --until-ok --timeout 5m && deploy
+    """
+    chosen = load_settings(options).pair(pair)
+    kinds = dict(_wanted(chosen, [check_entity_path(path) for path in entity or ()], side, control_plane))
+    if not kinds:
+        raise ConfigurationError(
+            f"Pair {chosen.name!r} names no entities on its primary.",
+            hint="Name them on the command line, or under `entities:` in the configuration.",
+        )
+    pause = duration_option(interval) or 0.0
+    total = options.timeout_seconds(0.0) if until_ok and options.timeout else None
+    each = DEFAULT_TIMEOUT_SECONDS if until_ok else options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
+
+    async def work(stop: "asyncio.Event") -> "PingReport":
+        from sbpair.runtime.failover.ping import measure
+
+        async with open_sides(chosen) as sides:
+            targets = [_target(sides, one, path, by, each) for (one, path), by in kinds.items()]
+            return await stoppable(
+                stop,
+                measure(
+                    targets,
+                    clock=system_clock(),
+                    count=count,
+                    interval_seconds=pause,
+                    until_ok=until_ok,
+                    total_seconds=total,
+                    on_result=_Teller().tell,
+                ),
+            )
+
+    report = run_async(options, work)
+    return _result(chosen, report, kinds)
+
+
+def _wanted(
+    pair: Pair, named: list[str], side: SideChoice, control_plane: bool
+) -> Iterator[tuple[tuple[Side, str], By]]:
+    """What is measured on which side. Backlog queues belong to the secondary, everything else to the primary, unless
+    one side was asked for."""
+    paths = named or [*pair.entities, *pair.backlog_paths()]
+    for path in paths:
+        backlog = parse_backlog_queue_path(path) is not None
+        home = Side.SECONDARY if backlog else Side.PRIMARY
+        if named and side is not SideChoice.BOTH:
+            home = Side(side.value)
+        if side.includes(home):
+            by = By.LOOK_UP if control_plane else By.BROWSE if backlog else By.MESSAGE
+            yield (home, path), by
+
+
+def _target(sides: "Sides", side: Side, path: str, by: By, timeout_seconds: float) -> "PingTarget":
+    from sbpair.runtime.browse import browse_target
+    from sbpair.runtime.failover.ping import control_plane_target, message_target
+
+    messaging = sides.primary if side is Side.PRIMARY else sides.secondary
+    admin = sides.primary_admin if side is Side.PRIMARY else sides.secondary_admin
+    if by is By.LOOK_UP:
+        return control_plane_target(side, admin, path, timeout_seconds=timeout_seconds)
+    make = browse_target if by is By.BROWSE else message_target
+    return make(side, messaging, path, timeout_seconds=timeout_seconds)
+
+
+class _Teller:
+    """Says a trouble once for each side, not for each of its queues and tries: the table has every one in the end."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, str]] = set()
+        self._log = logging.getLogger("sbpair")
+
+    def tell(self, result: "PingResult") -> None:
+        if result.error is None:
+            self._log.debug(f"{result.side} {result.entity}: {format_duration(result.seconds)}")
+            self._said = {said for said in self._said if said[0] != result.side.value}
+            return
+        cause = (result.side.value, result.error.code)
+        level = logging.DEBUG if cause in self._said else logging.INFO
+        self._said.add(cause)
+        self._log.log(level, f"{result.side} {result.entity}: {result.error.message}")
+
+
+def _result(pair: Pair, report: "PingReport", kinds: dict[tuple[Side, str], By]) -> CommandResult:
+    rows = [_row(pair, row, kinds[row.side, row.entity]) for row in report.rows]
+    good = sum(row["result"] == "ok" for row in rows)
+    checks = tuple(
+        Check("ping", f"{row['side']} {row['entity']}", _SEVERITIES.get(row["result"], Severity.ERROR), _said(row))
+        for row in rows
+    )
+    hints = dict.fromkeys(row.last_error.hint for row in report.rows if row.last_error and row.last_error.hint)
+    return CommandResult(
+        "ping",
+        {"pair": pair.name, "pinged_at": datetime.now(UTC), "entities": rows},
+        (Table("", COLUMNS, rows, style_key="result"),),
+        notes=tuple(hints),
+        summary=f"{good} of {len(rows)} answer.",
+        exit=_exit([row["result"] for row in rows]),
+        checks=checks,
+        metrics=tuple(_metrics(pair, report)),
+    )
+
+
+_SEVERITIES = {"ok": Severity.OK, "unreachable": Severity.CRITICAL, "denied": Severity.CRITICAL}
+
+
+def _row(pair: Pair, row: "PingRow", by: By) -> dict[str, Any]:
+    access = pair.primary if row.side is Side.PRIMARY else pair.secondary
+    answered = row.last_error is None and row.accepted > 0
+    result = "ok" if answered else row.last_error.exit_name if row.last_error else "unreachable"
+    return {
+        "side": row.side.value,
+        "namespace": access.host,
+        "entity": row.entity,
+        "by": by.value,
+        "result": result,
+        "sent": row.sent,
+        "accepted": row.accepted,
+        **_milliseconds(row.latency),
+        "right": by.right if row.accepted else None,
+        "credential": credential_name(access),
+        "error_code": row.last_error.code if row.last_error else None,
+        "detail": row.last_error.message if row.last_error else "" if answered else "no answer in time",
+    }
+
+
+def _milliseconds(latency: "Latency | None") -> dict[str, float | None]:
+    names = {
+        "min_ms": "minimum_seconds",
+        "mean_ms": "mean_seconds",
+        "p50_ms": "p50_seconds",
+        "p90_ms": "p90_seconds",
+        "p99_ms": "p99_seconds",
+        "max_ms": "maximum_seconds",
+    }
+    if latency is None:
+        return dict.fromkeys(names)
+    return {key: round(getattr(latency, name) * 1000, 1) for key, name in names.items()}
+
+
+def _said(row: dict[str, Any]) -> str:
+    return f"p50 {row['p50_ms']} ms, {row['accepted']} of {row['sent']}" if row["result"] == "ok" else row["detail"]
+
+
+def _exit(names: list[str]) -> Exit:
+    """The gravest answer: unreachable, then denied; otherwise failed, or partial if something answered."""
+    for code in (Exit.UNREACHABLE, Exit.DENIED):
+        if code.label in names:
+            return code
+    if all(name == "ok" for name in names):
+        return Exit.OK
+    return Exit.PARTIAL if "ok" in names else Exit.FAILED
+
+
+def _metrics(pair: Pair, report: "PingReport") -> Iterator[Metric]:
+    for row in report.rows:
+        labels = (("pair", pair.name), ("side", row.side.value), ("entity", row.entity))
+        up = float(row.accepted > 0 and row.last_error is None)
+        yield Metric("sbpair_ping_up", "1 if the last ping was accepted.", up, labels)
+        yield Metric("sbpair_ping_tries", "Pings of the last run.", float(row.sent), labels)
+        yield Metric("sbpair_ping_accepted", "Accepted pings of the last run.", float(row.accepted), labels)
+        if row.latency is not None:
+            quantiles = {
+                "0.5": row.latency.p50_seconds,
+                "0.9": row.latency.p90_seconds,
+                "0.99": row.latency.p99_seconds,
+            }
+            for quantile, seconds in quantiles.items():
+                yield Metric(
+                    "sbpair_ping_latency_seconds",
+                    "Time to acceptance, by nearest rank.",
+                    seconds,
+                    (*labels, ("quantile", quantile)),
+                )

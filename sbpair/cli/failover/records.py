@@ -1,0 +1,206 @@
+"""Input of `sbpair send`: a raw line is a body; a JSON line is a message, or a browsed one with its exact bytes."""
+
+import base64
+import binascii
+import json
+import os
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sbpair.core.durations import parse_duration
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.redact import quoted
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+# Input lines for a command that must keep answering to signals while it waits for them.
+
+CHUNK_BYTES = 65_536
+LINES_AHEAD = 100
+"""Lines read before somebody wanted them: the bound of memory, and what keeps a fast writer waiting."""
+
+
+async def read_lines(file: BinaryIO, stop: "asyncio.Event") -> AsyncIterator[tuple[int, bytes]]:
+    """Lines of `file` with their numbers (from 1), without line ends and empty ones, until its end or `stop`.
+
+    A thread does the reading, because a terminal or pipe that says nothing would block the loop; it is a daemon and
+    reads the bare descriptor, so that neither the thread nor a lock it holds can keep the process from ending.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[tuple[int, bytes] | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(LINES_AHEAD)
+
+    def read() -> None:
+        try:
+            for number, line in enumerate(_split(file.fileno()), 1):
+                room.acquire()
+                loop.call_soon_threadsafe(queue.put_nowait, (number, line.rstrip(b"\r\n")))
+            loop.call_soon_threadsafe(queue.put_nowait, None)
+        except (OSError, ValueError) as error:
+            loop.call_soon_threadsafe(queue.put_nowait, error)
+        except RuntimeError:
+            return  # the loop is closed: nobody wants more lines
+
+    threading.Thread(target=read, name="sbpair-lines", daemon=True).start()
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        while True:
+            upcoming = asyncio.create_task(queue.get())
+            await asyncio.wait({upcoming, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not upcoming.done():
+                upcoming.cancel()
+                return
+            item = upcoming.result()
+            room.release()
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            if item[1].strip():
+                yield item
+    finally:
+        stopped.cancel()
+
+
+def _split(descriptor: int) -> Iterator[bytes]:
+    """Lines of a file descriptor, the last one also without a line end."""
+    rest = b""
+    while chunk := os.read(descriptor, CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+TEXT_FIELDS = (
+    "message_id",
+    "session_id",
+    "partition_key",
+    "correlation_id",
+    "content_type",
+    "subject",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+)
+FIELDS = ("body", "body_base64", "application_properties", "ttl", "scheduled_at", *TEXT_FIELDS)
+
+
+class InputFormat(StrEnum):
+    """How input lines are read."""
+
+    AUTO = "auto"
+    """By the first line: JSON Lines if it begins with `{`, otherwise raw lines."""
+    JSONL = "jsonl"
+    LINES = "lines"
+
+
+def to_payload(line: bytes, form: InputFormat, *, now: float) -> bytes:
+    """The encoded message of one input line. A message without an id gets one, so that a copy can be recognised.
+
+    `now` is UTC epoch seconds, for messages that come out of a backlog.
+
+    Raises:
+        UsageError: not JSON, an unknown field, a value of the wrong type.
+    """
+    from sbpair.core.rewrite import compose
+    from sbpair.settings import DocumentError, parse_json
+
+    if form is InputFormat.LINES:
+        return compose(body=line, message_id=str(uuid.uuid4()))
+    try:
+        record = parse_json(line)
+    except DocumentError as error:
+        raise UsageError(f"not JSON: {error}" if "JSON" not in str(error) else str(error)) from error
+    if not isinstance(record, dict):
+        raise UsageError("a JSON line is an object with the fields of one message")
+    if "payload_base64" in record:
+        return _exact(_bytes(record, "payload_base64"), now)
+    return _composed(record)
+
+
+def _exact(payload: bytes, now: float) -> bytes:
+    """A browsed message as its application sent it: without broker annotations, and out of its backlog form."""
+    from sbpair.core import system_properties
+    from sbpair.core.rewrite import describe, for_primary, strip_broker_annotations
+
+    if system_properties.PATH in describe(payload).application_properties:
+        return for_primary(payload, now=now, enqueued_at=None, from_dead_letter=True).payload
+    return strip_broker_annotations(payload)
+
+
+def _composed(record: Mapping[str, Any]) -> bytes:
+    from sbpair.core.rewrite import compose
+
+    for name in record:
+        if name not in FIELDS:
+            raise UsageError(f"unknown field {quoted(name)}; known: {', '.join(FIELDS)}, payload_base64")
+    texts = {name: _text(record, name) for name in TEXT_FIELDS}
+    message_id = texts.pop("message_id") or str(uuid.uuid4())
+    try:
+        return compose(
+            body=_body(record),
+            message_id=message_id,
+            application_properties=_properties(record),
+            ttl_seconds=_ttl(record.get("ttl")),
+            scheduled_at=_moment(record.get("scheduled_at")),
+            **texts,
+        )
+    except SbpairError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"cannot be encoded: {error}") from error
+
+
+def _body(record: Mapping[str, Any]) -> bytes | str:
+    if "body_base64" in record:
+        return _bytes(record, "body_base64")
+    body = record.get("body", "")
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+
+
+def _text(record: Mapping[str, Any], name: str) -> str | None:
+    value = record.get(name)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{name} is not a text")
+    return value
+
+
+def _properties(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = record.get("application_properties") or {}
+    if not isinstance(properties, dict):
+        raise UsageError("application_properties is not an object")
+    return properties
+
+
+def _ttl(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_duration(value)
+    raise UsageError("ttl is a duration such as '1h'")
+
+
+def _moment(value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise UsageError("scheduled_at is an ISO 8601 time such as 2026-12-01T08:00:00Z") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _bytes(record: Mapping[str, Any], name: str) -> bytes:
+    try:
+        return base64.b64decode(record[name], validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise UsageError(f"{name} is not Base64") from None

@@ -1,0 +1,324 @@
+"""An audit's findings as rows, as checks for monitoring formats, as metrics, and as a line of history."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sbpair.cli.inspection.snapshots import essential_unread
+from sbpair.core.durations import format_duration
+from sbpair.core.errors import SbpairError
+from sbpair.core.inspection import audit
+from sbpair.core.inspection.audit import AuditReport, Severity
+from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
+from sbpair.render.formats import iso_time
+from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone
+from sbpair.render.result import Check, Column, Metric, Table
+from sbpair.render.result import Severity as Shown
+
+FINDING_COLUMNS = (
+    Column("severity", "Severity"),
+    Column("code", "Code"),
+    Column("pair", "Pair"),
+    Column("subject", "Subject"),
+    Column("message", "Finding"),
+    Column("remedy", "What to do"),
+)
+SKIPPED_COLUMNS = (Column("pair", "Pair"), Column("code", "Code"), Column("reason", "Skipped, because"))
+
+
+def findings_table(reports: Sequence[AuditReport], *, title: str = "") -> Table:
+    """Findings of all pairs, the worst first."""
+    rows = [
+        {
+            "severity": finding.severity.value,
+            "code": finding.code,
+            "pair": report.pair,
+            "subject": finding.subject,
+            "message": finding.message,
+            "remedy": finding.remedy,
+        }
+        for report in reports
+        for finding in report.findings
+    ]
+    rows.sort(key=lambda row: -Severity(row["severity"]).rank)
+    return Table(title, FINDING_COLUMNS, rows, style_key="severity")
+
+
+def skipped_table(reports: Sequence[AuditReport]) -> Table:
+    """What was not checked, one row for each reason: an unreachable namespace is the reason of twenty checks."""
+    rows = []
+    for report in reports:
+        by_reason: dict[str, list[str]] = {}
+        for one in report.skipped:
+            by_reason.setdefault(one.reason, []).append(one.code)
+        rows += [
+            {"pair": report.pair, "code": ", ".join(codes), "reason": reason} for reason, codes in by_reason.items()
+        ]
+    return Table("Not checked", SKIPPED_COLUMNS, rows)
+
+
+def summary_of(reports: Sequence[AuditReport], snapshots: Sequence[Snapshot]) -> str:
+    """`2 errors, 1 warning in 3 pairs; 4 checks skipped; 24 management calls, 240 throttling credits.`"""
+    counts = Counter(finding.severity for report in reports for finding in report.findings)
+    found = [counted(counts[severity], severity.value) for severity in reversed(Severity) if counts[severity]]
+    skipped = sum(len(report.skipped) for report in reports)
+    ignored = sum(report.ignored for report in reports)
+    parts = [
+        f"{', '.join(found) or 'No findings'} in {counted(len(reports), 'pair')}",
+        f"{counted(skipped, 'check')} skipped" if skipped else "",
+        f"{counted(ignored, 'finding')} ignored" if ignored else "",
+        f"{sum(one.calls.management for one in snapshots)} management calls, "
+        f"{sum(one.calls.throttling_credits for one in snapshots)} throttling credits",
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 error`, `2 errors`, `3 info`."""
+    return f"{number} {noun}" if number == 1 or noun in ("info", "critical") else f"{number} {noun}s"
+
+
+def checks_of(
+    reports: Sequence[AuditReport], snapshots: Sequence[Snapshot], errors: Sequence[tuple[str, SbpairError]]
+) -> tuple[Check, ...]:
+    """Every check with what it said, or that it found nothing; and what could not be read at all."""
+    return (
+        *_unreadable(snapshots, errors),
+        *(check for report in reports for check in _checks(report)),
+    )
+
+
+def _unreadable(snapshots: Sequence[Snapshot], errors: Sequence[tuple[str, SbpairError]]) -> Iterator[Check]:
+    for snapshot in snapshots:
+        for host, entry in essential_unread(snapshot):
+            yield Check(entry.error_code, f"{entry.subject} of {host}", Shown.UNKNOWN, entry.reason)
+    for name, error in errors:
+        yield Check(error.code, name, Shown.UNKNOWN, error.message)
+
+
+def _checks(report: AuditReport) -> Iterator[Check]:
+    for finding in report.findings:
+        yield Check(finding.code, finding.subject, Shown(finding.severity.value), f"{finding.message} {finding.remedy}")
+    for one in report.skipped:
+        yield Check(one.code, report.pair, Shown.SKIPPED, f"Skipped, because {one.reason}")
+    spoken = {finding.code for finding in report.findings} | {one.code for one in report.skipped}
+    for code in report.checks:
+        if code not in spoken:
+            yield Check(code, report.pair, Shown.OK, audit.explain(code).title)
+
+
+def metrics_of(reports: Sequence[AuditReport], snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    for report, snapshot in zip(reports, snapshots, strict=True):
+        pair = ("pair", report.pair)
+        counts = Counter(finding.severity for finding in report.findings)
+        for severity in Severity:
+            labels = (pair, ("severity", severity.value))
+            yield Metric("sbpair_audit_findings", "Findings of the last audit.", counts[severity], labels)
+        skipped, calls = len(report.skipped), snapshot.calls
+        yield Metric("sbpair_audit_skipped_checks", "Checks that could not run.", skipped, (pair,))
+        yield Metric("sbpair_audit_management_calls", "Management calls of the audit.", calls.management, (pair,))
+        yield Metric("sbpair_audit_throttling_credits", "Credits it used.", calls.throttling_credits, (pair,))
+        queues = own_backlog(snapshot)
+        if queues is None:
+            continue
+        for kind, count in _totals(queues).items():
+            labels = (pair, ("kind", kind))
+            yield Metric("sbpair_backlog_messages", "Messages in the pair's backlog queues.", count, labels)
+        size = sum(queue.facts.size_in_bytes for queue in queues)
+        yield Metric("sbpair_backlog_size_bytes", "Size of the pair's backlog queues.", size, (pair,))
+
+
+def own_backlog(snapshot: Snapshot) -> list[QueueSeen] | None:
+    """The backlog queues of the snapshot's own primary; None where the secondary's queues were not read."""
+    if snapshot.secondary.queues is None:
+        return None
+    label = snapshot.pair.primary_label.lower()
+    return [queue for name, queue in snapshot.secondary.backlog() if name.primary_label == label]
+
+
+def _totals(queues: Sequence[QueueSeen]) -> dict[str, int]:
+    counts = [queue.facts.counts for queue in queues]
+    return {
+        "active": sum(one.active for one in counts),
+        "dead-letter": sum(one.dead_letter for one in counts),
+        "scheduled": sum(one.scheduled for one in counts),
+    }
+
+
+def history_line(snapshot: Snapshot, report: AuditReport) -> dict[str, Any]:
+    """One audit as a record for trends: findings by code and severity, and the contents of every backlog queue."""
+    return {
+        "taken_at": iso_time(snapshot.taken_at),
+        "pair": report.pair,
+        "findings": dict(Counter(finding.code for finding in report.findings)),
+        "severities": dict(Counter(finding.severity.value for finding in report.findings)),
+        "skipped": sorted({one.code for one in report.skipped}),
+        "queues": [
+            {
+                "queue": queue.path,
+                "active": queue.facts.counts.active,
+                "dead_letter": queue.facts.counts.dead_letter,
+                "scheduled": queue.facts.counts.scheduled,
+                "size_bytes": queue.facts.size_in_bytes,
+            }
+            for queue in own_backlog(snapshot) or ()
+        ],
+    }
+
+
+# The fleet at a glance: an audit of any number of pairs as one page.
+
+MOST_BARS = 30
+_FLEET_COLUMNS = (
+    Column("verdict", "Verdict"),
+    Column("pair", "Pair"),
+    Column("primary", "Primary"),
+    Column("secondary", "Secondary"),
+    Column("queues", "Backlog queues", right=True),
+    Column("messages", "Messages", right=True),
+    Column("dead_letter", "Dead letters", right=True),
+    Column("oldest", "Oldest", right=True),
+    Column("findings", "Findings"),
+)
+_TONES = {
+    None: Tone.GOOD,
+    Severity.INFO: Tone.GOOD,
+    Severity.WARNING: Tone.WARN,
+    Severity.ERROR: Tone.BAD,
+    Severity.CRITICAL: Tone.BAD,
+}
+
+Errors = Sequence[tuple[str, SbpairError]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One pair with what the page says of it."""
+
+    snapshot: Snapshot
+    report: AuditReport
+
+    @property
+    def queues(self) -> list[QueueSeen]:
+        return own_backlog(self.snapshot) or []
+
+    @property
+    def active(self) -> int:
+        return sum(queue.facts.counts.active for queue in self.queues)
+
+    @property
+    def dead_letter(self) -> int:
+        return sum(queue.facts.counts.dead_letter for queue in self.queues)
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """Age of the oldest message when the snapshot was taken; None if there is none, or nobody looked."""
+        times = [queue.peeked.oldest_enqueued_at for queue in self.queues if queue.peeked is not None]
+        known = [time for time in times if time is not None]
+        return max(0.0, self.snapshot.taken_at - min(known)) if known else None
+
+    @property
+    def verdict(self) -> str:
+        unread = essential_unread(self.snapshot)
+        if unread:
+            return unread[0][1].exit_name
+        worst = self.report.worst
+        return worst.value if worst is not None else "ok"
+
+
+def audit_page(
+    reports: Sequence[AuditReport], snapshots: Sequence[Snapshot], errors: Errors, notes: Sequence[str]
+) -> Page:
+    """The page of an audit; pairs in the order given, then those that could not be opened."""
+    pairs = [_Pair(snapshot, report) for snapshot, report in zip(snapshots, reports, strict=True)]
+    skipped = skipped_table(reports)
+    sections: list[Section] = [
+        Cards(tuple(_figures(pairs, errors))),
+        Table("Fleet", _FLEET_COLUMNS, [*map(_row, pairs), *map(_failed_row, errors)], style_key="verdict"),
+        *_waiting(pairs),
+        findings_table(reports, title="Findings"),
+        *((skipped,) if skipped.rows else ()),
+        *((Text("Notes", notes),) if notes else ()),
+    ]
+    taken = sorted(snapshot.taken_at for snapshot in snapshots)
+    names = [report.pair for report in reports]
+    return Page(
+        "Audit of " + (", ".join(names) if len(names) <= 3 else f"{len(names)} pairs"),
+        sections,
+        lead=summary_of(reports, snapshots),
+        facts=(("Taken", iso_time(taken[0]) or ""), ("Checks", str(len(reports[0].checks)))) if taken else (),
+        tone=_tone(pairs, errors),
+    )
+
+
+def _tone(pairs: Sequence[_Pair], errors: Errors) -> Tone:
+    if errors or any(essential_unread(pair.snapshot) for pair in pairs):
+        return Tone.BAD
+    found = [pair.report.worst for pair in pairs if pair.report.worst is not None]
+    return _TONES[max(found, key=lambda severity: severity.rank, default=None)]
+
+
+def _figures(pairs: Sequence[_Pair], errors: Errors) -> Iterator[Card]:
+    good = sum(pair.verdict in ("ok", "info") for pair in pairs)
+    total = len(pairs) + len(errors)
+    yield Card("Pairs", f"{total}", f"{good} without warnings", Tone.GOOD if good == total else Tone.PLAIN)
+    counts = Counter(finding.severity for pair in pairs for finding in pair.report.findings)
+    grave = counts[Severity.ERROR] + counts[Severity.CRITICAL]
+    yield Card("Errors", f"{grave:,}", f"{counts[Severity.CRITICAL]} critical", Tone.BAD if grave else Tone.GOOD)
+    warnings = counts[Severity.WARNING]
+    known = f"{counts[Severity.INFO]} only to know"
+    yield Card("Warnings", f"{warnings:,}", known, Tone.WARN if warnings else Tone.GOOD)
+    messages = sum(pair.active for pair in pairs)
+    ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
+    oldest = f"oldest {format_duration(max(ages))}" if ages else "in backlog queues"
+    yield Card("Messages waiting", f"{messages:,}", oldest, Tone.WARN if messages else Tone.GOOD)
+    dead = sum(pair.dead_letter for pair in pairs)
+    yield Card("Dead letters", f"{dead:,}", "of backlog queues", Tone.WARN if dead else Tone.GOOD)
+
+
+def _row(pair: _Pair) -> dict[str, Any]:
+    fields, known = pair.snapshot.pair, pair.snapshot.secondary.queues is not None
+    there = sum(pair.snapshot.secondary.queue(path) is not None for path in fields.to_pair().backlog_paths())
+    counts = Counter(finding.severity for finding in pair.report.findings)
+    found = [counted(counts[severity], severity.value) for severity in reversed(Severity) if counts[severity]]
+    skipped = len(pair.report.skipped)
+    return {
+        "verdict": pair.verdict,
+        "pair": f"{fields.name} ({fields.environment})" if fields.environment else fields.name,
+        "primary": _named(pair.snapshot.primary),
+        "secondary": _named(pair.snapshot.secondary),
+        "queues": f"{there} of {fields.backlog_queue_count}" if known else "not read",
+        "messages": pair.active if known else None,
+        "dead_letter": pair.dead_letter if known else None,
+        "oldest": None if pair.oldest_seconds is None else format_duration(pair.oldest_seconds),
+        "findings": ", ".join([*found, *([f"{skipped} skipped"] if skipped else [])]) or "none",
+    }
+
+
+def _named(side: NamespaceSnapshot) -> str:
+    tier = side.facts.tier if side.facts else None
+    return f"{side.host} ({tier})" if tier else side.host
+
+
+def _failed_row(failed: tuple[str, SbpairError]) -> dict[str, Any]:
+    name, error = failed
+    return {"verdict": error.exit_name, "pair": name, "findings": error.message}
+
+
+def _waiting(pairs: Sequence[_Pair]) -> Iterator[Bars]:
+    """Where messages wait: by pair, or by queue where there is one pair only; nothing where none wait."""
+    if len(pairs) == 1:
+        amounts = [(queue.path, queue.facts.counts.active, queue.facts.counts.dead_letter) for queue in pairs[0].queues]
+    else:
+        amounts = [(pair.report.pair, pair.active, pair.dead_letter) for pair in pairs]
+    filled = sorted((one for one in amounts if one[1] or one[2]), key=lambda one: -(one[1] + one[2]))
+    if filled:
+        left_off = len(filled) - MOST_BARS
+        note = f"{left_off} more with fewer messages are not drawn." if left_off > 0 else ""
+        yield Bars("Messages waiting to go home", [_bar(*one) for one in filled[:MOST_BARS]], note)
+
+
+def _bar(name: str, active: int, dead: int) -> Bar:
+    text = f"{active:,} + {dead:,} dead" if dead else f"{active:,}"
+    return Bar(name, active + dead, text, tone=Tone.WARN if dead else Tone.PLAIN)

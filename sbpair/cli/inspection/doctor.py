@@ -1,0 +1,106 @@
+"""`sbpair doctor`: is everything here that the commands need, and what to do where it is not."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
+from sbpair.cli.options import Options, PairArgument, command
+from sbpair.core.errors import ConfigurationError, UsageError
+from sbpair.core.inspection.diagnosis import Diagnosis, Verdict
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair
+from sbpair.render.result import Check, Column, CommandResult, Severity, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+DEFAULT_TIMEOUT_SECONDS = 10.0
+COLUMNS = (
+    Column("result", "Result"),
+    Column("check", "Check"),
+    Column("subject", "Subject"),
+    Column("detail", "Detail"),
+    Column("next_step", "What to do"),
+)
+_GRAVEST_FIRST = (Exit.UNREACHABLE, Exit.DENIED, Exit.USAGE)
+
+
+@command
+def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
+    """Check configuration, credentials, rights, connections, clocks, versions, Java and Spark; say what to do.
+
+    Sends no message and changes nothing. Every check is one row: ok, warning, error or skipped. Exit code 2 when the
+    configuration is wrong, 6 when a side cannot be reached, 4 when a credential is refused, 1 for other errors;
+    warnings, such as a right that some commands need, leave it at 0.
+
+    \b
+    Examples:
+      sbpair doctor orders
+      sbpair doctor orders --timeout 3s -o json
+    """
+    from sbpair.cli.inspection.doctor_checks import machine
+
+    rows = list(machine())
+    chosen: Pair | None = None
+    try:
+        settings = load_settings(options)
+        chosen = settings.pair(pair)
+        files = ", ".join(str(path) for path in settings.files) or "no file"
+        rows.append(Diagnosis("configuration", chosen.name, Verdict.OK, f"complete ({files})"))
+    except UsageError as error:
+        rows.append(Diagnosis.of_error("configuration", pair or "default pair", _advised(error)))
+    if chosen is not None:
+        rows += _examine(options, chosen)
+    return _result(chosen, rows)
+
+
+def _advised(error: UsageError) -> UsageError:
+    return error if error.hint else ConfigurationError(error.message)
+
+
+def _examine(options: Options, pair: Pair) -> list[Diagnosis]:
+    async def work(stop: "asyncio.Event") -> list[Diagnosis]:
+        from sbpair.cli.inspection.doctor_checks import examine_pair
+
+        async with open_sides(pair) as sides:
+            seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
+            return await stoppable(stop, examine_pair(pair, sides, seconds))
+
+    return run_async(options, work)
+
+
+def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
+    shown = [
+        {
+            "result": row.result.value,
+            "check": row.check,
+            "subject": row.subject,
+            "detail": row.detail,
+            "next_step": row.next_step,
+        }
+        for row in rows
+    ]
+    counts = Counter(row.result for row in rows)
+    said = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    return CommandResult(
+        "doctor",
+        {"pair": None if pair is None else pair.name, "checks": shown},
+        (Table("", COLUMNS, shown, style_key="result"),),
+        summary=f"{said}.",
+        exit=_exit(rows),
+        checks=tuple(
+            Check(row.check, row.subject, Severity(row.result.value), f"{row.detail} {row.next_step}".strip())
+            for row in rows
+        ),
+    )
+
+
+def _exit(rows: Sequence[Diagnosis]) -> Exit:
+    """By the errors alone: unreachable, denied, configuration, anything else."""
+    names = {row.exit_name for row in rows if row.result is Verdict.ERROR}
+    for code in _GRAVEST_FIRST:
+        if code.label in names:
+            return code
+    return Exit.FAILED if names else Exit.OK

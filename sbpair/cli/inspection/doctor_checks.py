@@ -1,0 +1,260 @@
+"""What `sbpair doctor` looks at of a pair: credentials, ports, both planes, clocks, rights, and what they allow."""
+
+import asyncio
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from sbpair.connect import Sides, fetch_token
+from sbpair.core.access import AuthMethod, NamespaceAccess, credential_name
+from sbpair.core.durations import format_duration
+from sbpair.core.entities import NamespaceFacts
+from sbpair.core.errors import AuthenticationFailedError, IncompatibleSdkError, SbpairError
+from sbpair.core.inspection.audit import Thresholds
+from sbpair.core.inspection.diagnosis import Diagnosis, Verdict
+from sbpair.core.pairing import Pair
+from sbpair.ports import Messaging, NamespaceAdmin
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.inspection.doctor import (
+    Tried,
+    address,
+    missing,
+    try_credential,
+    try_listen,
+    try_management,
+    try_port,
+    try_send,
+)
+from sbpair.version import __version__
+
+# What `sbpair doctor` looks at on this machine: versions, the SDK's insides, Java and Spark.
+
+OLDEST_PYTHON = (3, 11)
+_SDKS = ("azure-servicebus", "azure-mgmt-servicebus", "azure-identity")
+
+
+def machine() -> Iterator[Diagnosis]:
+    """Rows about this machine; nothing is contacted."""
+    yield _python()
+    yield from _packages()
+    yield _self_test()
+    yield from _spark()
+
+
+def _python() -> Diagnosis:
+    text = f"sbpair {__version__}, Python {platform.python_version()} on {platform.system()}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Diagnosis("versions", "sbpair", Verdict.ERROR, text, "Install Python 3.11 or newer.")
+    return Diagnosis("versions", "sbpair", Verdict.OK, text)
+
+
+def _packages() -> Iterator[Diagnosis]:
+    for name in _SDKS:
+        try:
+            yield Diagnosis("versions", name, Verdict.OK, version(name))
+        except PackageNotFoundError:
+            yield Diagnosis("versions", name, Verdict.ERROR, "not installed", "pip install --force-reinstall sbpair")
+
+
+def _self_test() -> Diagnosis:
+    """The lossless passage stands on insides of the SDK; they prove themselves on synthetic bytes."""
+    from sbpair.azure.wire import self_test
+
+    try:
+        self_test()
+    except IncompatibleSdkError as error:
+        return Diagnosis("sdk self-test", "azure-servicebus", Verdict.ERROR, error.message, error.hint)
+    return Diagnosis("sdk self-test", "azure-servicebus", Verdict.OK, "bytes pass unchanged")
+
+
+def _spark() -> Iterator[Diagnosis]:
+    if find_spec("pyspark") is None:
+        advice = "Only `sbpair pipeline` needs it: pip install 'sbpair[spark,java]'"
+        yield Diagnosis("spark", "pyspark", Verdict.SKIPPED, "not installed", advice)
+        yield Diagnosis("java", "java", Verdict.SKIPPED, "only Spark needs it", advice)
+        return
+    yield Diagnosis("spark", "pyspark", Verdict.OK, version("pyspark"))
+    yield _java()
+
+
+def _java() -> Diagnosis:
+    from sbpair.pipeline.spark.java import find_java
+
+    try:
+        found = find_java()
+    except SbpairError as error:
+        return Diagnosis("java", "java", Verdict.WARNING, error.message, error.hint)
+    return Diagnosis("java", str(found.executable), Verdict.OK, f"Java {found.version_text} (from {found.origin})")
+
+
+MOST_ENTITIES = 5
+"""Entities whose Send right is tried; one credential usually serves them all."""
+MANAGE, LISTEN, SEND = "Manage", "Listen", "Send"
+_ROLES = {
+    MANAGE: "Azure Service Bus Data Owner",
+    LISTEN: "Azure Service Bus Data Receiver",
+    SEND: "Azure Service Bus Data Sender",
+}
+NEEDS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "provision, cleanup": (("secondary", MANAGE),),
+    "audit": (("primary", MANAGE), ("secondary", MANAGE)),
+    "status": (("secondary", MANAGE), ("secondary", LISTEN)),
+    "peek": (("secondary", LISTEN),),
+    "drain, syphon": (("secondary", LISTEN), ("primary", SEND)),
+    "send": (("primary", SEND), ("secondary", SEND), ("secondary", MANAGE)),
+    "ping": (("primary", SEND), ("secondary", LISTEN)),
+}
+"""Rights of each command, by side."""
+
+Rights = dict[tuple[str, str], bool]
+"""(side, right) -> whether it is there; absent where that could not be found out."""
+
+
+@dataclass(slots=True)
+class _Side:
+    """One namespace being looked at."""
+
+    role: str
+    access: NamespaceAccess
+    messaging: Messaging
+    admin: NamespaceAdmin
+    timeout_seconds: float
+    rights: Rights
+    clock: SystemClock = field(default_factory=SystemClock)
+
+    @property
+    def subject(self) -> str:
+        return f"{self.role} {self.access.host}"
+
+    async def examine(self, queue: str | None, entities: tuple[str, ...]) -> list[Diagnosis]:
+        """All rows of this side. `queue`: a backlog queue to browse; `entities`: where to attach senders."""
+        rows = [await self._credential()]
+        if rows[0].result is Verdict.ERROR:
+            return [*rows, self._skipped("rights", "the credential gives no token")]
+        port, management = await asyncio.gather(self._port(), self._management())
+        rows += [port, *management]
+        if port.result is Verdict.ERROR:
+            return [*rows, self._skipped("rights", "its AMQP port does not answer")]
+        if queue is not None:
+            tried = await try_listen(self.messaging, queue, self.clock, self.timeout_seconds)
+            rows.append(self._right(LISTEN, queue, tried))
+        for entity in entities:
+            tried = await try_send(self.messaging, entity, self.clock, self.timeout_seconds)
+            rows.append(self._right(SEND, entity, tried))
+        return rows
+
+    async def _credential(self) -> Diagnosis:
+        async def token() -> None:
+            await fetch_token(self.access)
+
+        tried = await try_credential(self.access, token, self.clock, max(self.timeout_seconds, 30.0))
+        name = credential_name(self.access)
+        if tried.error is not None:
+            return Diagnosis.of_error("credential", self.subject, tried.error)
+        got = "a key; used as it is" if self.access.auth is AuthMethod.CONNECTION_STRING else "gave a token"
+        return Diagnosis("credential", self.subject, Verdict.OK, f"{name}: {got}")
+
+    async def _port(self) -> Diagnosis:
+        tried = await try_port(self.access, self.clock, self.timeout_seconds)
+        if tried.error is not None:
+            return Diagnosis.of_error("amqp", self.subject, tried.error)
+        host, port = address(self.access)
+        return Diagnosis("amqp", self.subject, Verdict.OK, f"{host}:{port} answers with TLS in {_ms(tried)}")
+
+    async def _management(self) -> list[Diagnosis]:
+        tried, facts, observed_at = await try_management(self.admin, self.clock, self.timeout_seconds)
+        if facts is None or observed_at is None:
+            return self._refused(tried)
+        self.rights[self.role, MANAGE] = True
+        tier = f", tier {facts.tier}" if facts.tier else ""
+        detail = f"{self.admin.control_plane} API answers in {_ms(tried)}{tier}"
+        return [Diagnosis("https", self.subject, Verdict.OK, detail), self._skew(facts, observed_at)]
+
+    def _refused(self, tried: Tried) -> list[Diagnosis]:
+        """No answer, a credential that is not accepted, or one that lacks Manage, which not everybody needs."""
+        clock = self._skipped("clock", "it did not tell its time")
+        if tried.error is None:
+            return [clock]
+        if tried.denied:
+            self.rights[self.role, MANAGE] = False
+        harmless = tried.denied and not isinstance(tried.error, AuthenticationFailedError)
+        verdict = Verdict.WARNING if harmless else Verdict.ERROR
+        return [Diagnosis.of_error("https", self.subject, tried.error, verdict=verdict), clock]
+
+    def _skew(self, facts: NamespaceFacts, observed_at: float) -> Diagnosis:
+        if facts.service_time is None:
+            return self._skipped("clock", f"the {facts.control_plane} API does not tell its time")
+        skew, limits = observed_at - facts.service_time, Thresholds()
+        if abs(skew) < limits.clock_skew_warning_seconds:
+            return Diagnosis("clock", self.subject, Verdict.OK, "agrees with this machine's to a few seconds")
+        grave = abs(skew) >= limits.clock_skew_error_seconds
+        direction = "ahead of" if skew > 0 else "behind"
+        return Diagnosis(
+            "clock",
+            self.subject,
+            Verdict.ERROR if grave else Verdict.WARNING,
+            f"this machine's clock is {format_duration(abs(skew))} {direction} the namespace's",
+            "Synchronise the clock (chrony, systemd-timesyncd, w32tm): tokens depend on it.",
+            "failed",
+        )
+
+    def _right(self, right: str, path: str, tried: Tried) -> Diagnosis:
+        check, subject = f"right {right}", f"{self.role} {path}"
+        if missing(tried):
+            advice = "sbpair provision" if self.role == "secondary" else "Check `entities:` in the configuration."
+            return Diagnosis(check, subject, Verdict.SKIPPED, "it does not exist", advice)
+        if tried.error is None:
+            self.rights[self.role, right] = True
+            return Diagnosis(check, subject, Verdict.OK, f"there, in {_ms(tried)}")
+        if not tried.denied:
+            return Diagnosis.of_error(check, subject, tried.error)
+        self.rights[self.role, right] = False
+        if isinstance(tried.error, AuthenticationFailedError):
+            return Diagnosis.of_error(check, subject, tried.error)
+        who = credential_name(self.access)
+        return Diagnosis(
+            check,
+            subject,
+            Verdict.WARNING,
+            f"{who} lacks {right}: {tried.error.message}",
+            f"Grant {right} to its shared access rule, or the role {_ROLES[right]}, if the commands below need it.",
+        )
+
+    def _skipped(self, check: str, reason: str) -> Diagnosis:
+        return Diagnosis(check, self.subject, Verdict.SKIPPED, f"not tried: {reason}")
+
+
+def _ms(tried: Tried) -> str:
+    return f"{tried.seconds * 1000:.0f} ms"
+
+
+async def examine_pair(pair: Pair, sides: Sides, timeout_seconds: float) -> list[Diagnosis]:
+    """Rows of both namespaces, then of what each command may do."""
+    rights: Rights = {}
+    primary = _Side("primary", pair.primary, sides.primary, sides.primary_admin, timeout_seconds, rights)
+    secondary = _Side("secondary", pair.secondary, sides.secondary, sides.secondary_admin, timeout_seconds, rights)
+    queue = pair.backlog_paths()[0]
+    first, second = await asyncio.gather(
+        primary.examine(None, pair.entities[:MOST_ENTITIES]), secondary.examine(queue, (queue,))
+    )
+    rows = [*first]
+    if not pair.entities:
+        advice = "Name the queues and topics you send to under `entities:`."
+        rows.append(Diagnosis("right Send", f"primary {pair.primary.host}", Verdict.SKIPPED, "no entity known", advice))
+    return [*rows, *second, *_commands(rights)]
+
+
+def _commands(rights: Rights) -> Iterator[Diagnosis]:
+    for command, needs in NEEDS.items():
+        lacking = [f"{right} on the {side}" for side, right in needs if rights.get((side, right)) is False]
+        unknown = [f"{right} on the {side}" for side, right in needs if (side, right) not in rights]
+        if lacking:
+            advice = "sbpair help permissions"
+            yield Diagnosis("command", command, Verdict.WARNING, f"lacks {' and '.join(lacking)}", advice)
+        elif unknown:
+            yield Diagnosis("command", command, Verdict.SKIPPED, f"not known: {' and '.join(unknown)}")
+        else:
+            yield Diagnosis("command", command, Verdict.OK, "has the rights it needs")

@@ -1,0 +1,176 @@
+"""What provision and cleanup share: plan files, plans and reports as tables."""
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbpair.core.access import credential_name
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.inspection.plan import Plan, StepKind
+from sbpair.core.outcome import Report, Result
+from sbpair.core.pairing import Pair
+from sbpair.render.console import write_file
+from sbpair.render.result import Column, Table
+from sbpair.settings import DocumentError, parse_json, read_text, state_directory
+
+if TYPE_CHECKING:
+    from sbpair.runtime.inspection.apply import Applying
+
+
+PLAN_COLUMNS = (
+    Column("pair", "Pair"),
+    Column("step", "Step"),
+    Column("queue", "Queue"),
+    Column("risk", "Risk"),
+    Column("reason", "Why"),
+)
+REPORT_COLUMNS = (
+    Column("pair", "Pair"),
+    Column("queue", "Queue"),
+    Column("result", "Result"),
+    Column("detail", "Detail"),
+)
+
+
+def read_plans(path: Path) -> list[Plan]:
+    """Plans of a file written by `write_plans`.
+
+    Raises:
+        UsageError: unreadable, not JSON, or not plans of this release's format.
+    """
+    try:
+        document = parse_json(read_text(path))
+    except DocumentError as error:
+        raise UsageError(f"Cannot read the plan {path}: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("plans"), list):
+        raise UsageError(f"{path} is not a plan file: an object with a list `plans` is expected.")
+    return [Plan.from_dict(plan) for plan in document["plans"]]
+
+
+def write_plans(path: Path, plans: Iterable[Plan]) -> None:
+    """Write plans to a file that `--plan` reads again."""
+    write_file(path, json.dumps({"plans": [plan.to_dict() for plan in plans]}, indent=2) + "\n", private=True)
+
+
+def plan_table(plans: Iterable[Plan]) -> Table:
+    """Every step of every plan, and the queues that stay as they are."""
+    rows: list[dict[str, Any]] = []
+    for plan in plans:
+        for step in plan.steps:
+            rows.append(
+                {
+                    "pair": plan.pair,
+                    "step": step.kind.value,
+                    "queue": step.queue,
+                    "risk": step.risk.value,
+                    "reason": step.reason,
+                }
+            )
+        for queue in plan.unchanged:
+            rows.append(
+                {"pair": plan.pair, "step": "unchanged", "queue": queue.queue, "risk": "none", "reason": queue.note}
+            )
+    return Table("", PLAN_COLUMNS, rows, style_key="step")
+
+
+def report_table(reports: Iterable[tuple[str, Report]]) -> Table:
+    """Outcome of every step, by pair."""
+    rows = [
+        {"pair": pair, "queue": one.item, "result": one.result.value, "detail": one.detail, "error": one.error_code}
+        for pair, report in reports
+        for one in report.outcomes
+    ]
+    return Table("", REPORT_COLUMNS, rows, style_key="result")
+
+
+def plan_summary(plans: Iterable[Plan]) -> str:
+    """`3 to create, 7 unchanged` over all plans."""
+    counts: dict[str, int] = {}
+    for plan in plans:
+        for step in plan.steps:
+            counts[step.kind.value] = counts.get(step.kind.value, 0) + 1
+        if plan.unchanged:
+            counts["unchanged"] = counts.get("unchanged", 0) + len(plan.unchanged)
+    words = {StepKind.CREATE: "to create", StepKind.UPDATE: "to update", StepKind.DELETE: "to delete"}
+    parts = [
+        f"{count} {words.get(StepKind(kind), kind) if kind != 'unchanged' else kind}" for kind, count in counts.items()
+    ]
+    return f"{', '.join(parts) or 'nothing to do'}."
+
+
+def report_summary(reports: Iterable[tuple[str, Report]]) -> str:
+    """`10 done, 1 failed` over all reports."""
+    totals = dict.fromkeys(Result, 0)
+    for _, report in reports:
+        for result, count in report.counts().items():
+            totals[result] += count
+    parts = [f"{count} {result.value}" for result, count in totals.items() if count]
+    return f"{', '.join(parts) or 'Nothing was done'}."
+
+
+# The operations log: who changed what, when, with which credential. A namespace-level key leaves no trace in Azure.
+#
+# JSON Lines in the state folder, one line a step that was carried out, appended with one write each, so that several
+# runs can share the file.
+
+FILE_NAME = "operations.jsonl"
+
+
+class OperationsLog:
+    """Appends to the log. Opened before anything is changed: what cannot be logged is not done.
+
+    Raises:
+        SbpairError: the file cannot be opened or written.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.path = state_directory(environ) / FILE_NAME
+        self._descriptor = self._open()
+
+    def _open(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def __enter__(self) -> "OperationsLog":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._descriptor)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line."""
+        try:
+            os.write(self._descriptor, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> SbpairError:
+    return SbpairError(
+        f"Cannot write the operations log {path}: {error}", hint="Set XDG_STATE_HOME to a folder that can be written."
+    )
+
+
+def how_to_apply(command: str, pair: Pair) -> "Applying":
+    """How a plan is carried out for this command: today's protected patterns, and what each log line repeats."""
+    from sbpair.runtime.inspection.apply import Applying
+
+    context = {"who": who(), "command": command, "credential": credential_name(pair.secondary)}
+    return Applying(protected=pair.protected, context=context)
+
+
+def who() -> str:
+    """`user@host`, with the user behind sudo."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no name for this user id, or no such thing on this platform
+        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    behind = os.environ.get("SUDO_USER")
+    return f"{f'{behind} as {user}' if behind else user}@{socket.gethostname()}"

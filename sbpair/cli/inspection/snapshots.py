@@ -1,0 +1,108 @@
+"""What audit, cost and others share: snapshots of pairs, gathered or read from a file, and what could not be read."""
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbpair.cli.context import run_async, stoppable, talk
+from sbpair.cli.options import Options
+from sbpair.connect import gather_pair
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.inspection.snapshot import Snapshot, Unread
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair
+from sbpair.render.console import write_file
+from sbpair.settings import DocumentError, Settings, parse_json, read_text
+
+if TYPE_CHECKING:
+    import asyncio
+
+NAMESPACE_SUBJECTS = ("namespace", "queues", "topics")
+"""What has to be readable of a namespace; the rest only leaves single checks out."""
+
+
+def read_snapshots(path: Path) -> list[Snapshot]:
+    """Snapshots of a file written by `write_snapshots`.
+
+    Raises:
+        UsageError: unreadable, not JSON, or not snapshots of this release's format.
+    """
+    try:
+        document = parse_json(read_text(path))
+    except DocumentError as error:
+        raise UsageError(f"Cannot read the snapshot {path}: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("snapshots"), list):
+        raise UsageError(f"{path} is not a snapshot file: an object with a list `snapshots` is expected.")
+    return [Snapshot.from_dict(snapshot) for snapshot in document["snapshots"]]
+
+
+def choose_snapshots(path: Path, names: Sequence[str] | None) -> list[Snapshot]:
+    """Snapshots of a file, all of them or those of the named pairs.
+
+    Raises:
+        UsageError: see `read_snapshots`; or a named pair is not in the file.
+    """
+    snapshots = read_snapshots(path)
+    known = [snapshot.pair.name for snapshot in snapshots]
+    for name in names or ():
+        if name not in known:
+            raise UsageError(f"{path} has no snapshot of pair {name!r}; it has: {', '.join(known) or 'none'}.")
+    return [snapshot for snapshot in snapshots if not names or snapshot.pair.name in names]
+
+
+def write_snapshots(path: Path, snapshots: Iterable[Snapshot]) -> None:
+    """Write snapshots to a file that `--from` reads again. They hold no keys."""
+    document = {"snapshots": [snapshot.to_dict() for snapshot in snapshots]}
+    write_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n", private=True)
+
+
+def configured_pairs(settings: Settings, affected: str) -> tuple[list[Pair], list[str]]:
+    """Every pair of the configuration, for what looks across pairs, and why some are left out of `affected`."""
+    pairs, notes = [], []
+    for name in settings.pair_names():
+        try:
+            pairs.append(settings.pair(name))
+        except SbpairError as error:
+            notes.append(f"Pair {name} is left out of {affected}: {error.message}")
+    return pairs, notes
+
+
+def with_hint(message: str, hint: str) -> str:
+    """What happened and what to do next, on one line."""
+    return f"{message.rstrip('.')}. {hint}" if hint else message
+
+
+def gather_snapshots(options: Options, pairs: Sequence[Pair], *, announce: str = "") -> list[Snapshot | SbpairError]:
+    """Read everything about the pairs, several at a time; a pair that cannot be opened gives its error instead.
+
+    `announce` is said before the first call, with --verbose.
+    """
+
+    async def one(pair: Pair) -> Snapshot:
+        return await gather_pair(pair, observer=talk(options))
+
+    async def work(stop: "asyncio.Event") -> list[Snapshot | SbpairError]:
+        from sbpair.runtime.inspection.gather import gather_each
+
+        if announce:
+            logging.getLogger("sbpair").debug(announce)
+        return await stoppable(stop, gather_each(pairs, one))
+
+    return run_async(options, work)
+
+
+def essential_unread(snapshot: Snapshot) -> list[tuple[str, Unread]]:
+    """(host, what) of whole parts of a namespace that could not be read."""
+    sides = (snapshot.primary, snapshot.secondary)
+    return [(side.host, entry) for side in sides for entry in side.unread if entry.subject in NAMESPACE_SUBJECTS]
+
+
+def gravest(exit_names: Iterable[str]) -> Exit:
+    """Exit code of a run in which these things failed: unreachable before denied before partial; ok if none did."""
+    names = set(exit_names) - {Exit.OK.label}
+    for code in (Exit.UNREACHABLE, Exit.DENIED):
+        if code.label in names:
+            return code
+    return Exit.PARTIAL if names else Exit.OK

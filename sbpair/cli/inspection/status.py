@@ -1,0 +1,139 @@
+"""`sbpair status`: one screen about a pair, once or again and again."""
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair
+from sbpair.render.console import can_redraw, choose_format, put
+from sbpair.render.result import CommandResult, Format
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.inspection.status import PairStatus
+
+    OnSample = Callable[[PairStatus | None, PairStatus], None]
+
+_WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
+
+
+@command(output="", besides="With --watch it prints lines, or records with -o jsonl.")
+def status(
+    options: Options,
+    pair: PairArgument = None,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh until interrupted (Ctrl-C).")] = False,
+    interval: Annotated[str, typer.Option(help="Time between two samples, which give the rate.")] = "2s",
+    count: Annotated[
+        int | None, typer.Option(min=1, help="With --watch: end after so many refreshes.", show_default=False)
+    ] = None,
+) -> CommandResult:
+    """Show a pair on one screen: both namespaces, what waits in the backlog, how fast that changes, what to do next.
+
+    Reads only: two samples, --interval apart (0: one, and no rate). --watch refreshes in place on a terminal and writes
+    a line each time elsewhere (-o jsonl: a record). All backlog queues are read, also those above the configured
+    number. Exit code 6 when a side cannot be reached, 4 when access is denied, 5 when no backlog queue exists. Needs
+    Listen on the secondary; with Manage the service counts, without it messages are counted by browsing.
+
+    \b
+    Examples:
+      sbpair status orders
+      sbpair status orders --watch --interval 5s
+    """
+    from sbpair.cli.inspection import status_shown as shown
+
+    chosen = load_settings(options).pair(pair)
+    seconds = duration_option(interval) or 0.0
+    if count is not None and not watch:
+        raise UsageError("--count ends a --watch; without --watch there is one answer.")
+    if not watch:
+        samples = _samples(options, chosen, seconds, 2 if seconds else 1, lambda before, after: None)
+        return shown.result(samples[-2] if len(samples) > 1 else None, samples[-1])
+    return _watch(options, chosen, max(seconds, 0.1), count)
+
+
+def _watch(options: Options, pair: Pair, seconds: float, count: int | None) -> CommandResult:
+    from sbpair.cli.inspection import status_shown as shown
+
+    if options.outfile is not None or (options.output is not None and options.output not in _WATCHABLE):
+        raise UsageError("--watch writes to a terminal, or lines: -o tsv or -o jsonl, without --outfile.")
+    chosen = choose_format(options.output, to_file=False)
+    seen: list[PairStatus] = []
+
+    def done(code: Exit) -> CommandResult:
+        data = shown.to_dict(seen[-1], None) if seen else {"pair": pair.name}
+        return CommandResult("status", data, text="", streamed=True, exit=code)
+
+    with ExitStack() as stack:
+        show = _shower(chosen, stack, color=not options.no_color)
+
+        def on_sample(before: "PairStatus | None", after: "PairStatus") -> None:
+            seen.append(after)
+            show(before, after)
+
+        try:
+            samples = _samples(options, pair, seconds, count, on_sample)
+        except Interrupted as interrupted:
+            return done(Exit.from_label(interrupted.exit_name))
+    return done(shown.exit_of(samples[-1]))
+
+
+def _shower(chosen: Format, stack: ExitStack, *, color: bool) -> "OnSample":
+    """How each sample is shown: in place on a terminal, as a record or a plain line elsewhere."""
+    from sbpair.cli.inspection import status_shown as shown
+
+    if chosen is Format.TABLE and can_redraw(sys.stdout):
+        from sbpair.render.progress import LiveView
+
+        view = stack.enter_context(LiveView(color=color))
+        return lambda before, after: view.show(shown.result(before, after))
+    line = shown.record if chosen is Format.JSONL else shown.line
+
+    def write(before: "PairStatus | None", after: "PairStatus") -> None:
+        put(line(before, after) + "\n")
+        sys.stdout.flush()
+
+    return write
+
+
+def _samples(
+    options: Options, pair: Pair, seconds: float, count: int | None, on_sample: "OnSample"
+) -> "list[PairStatus]":
+    """The last two of `count` samples (None: until a signal), `seconds` apart."""
+
+    async def work(stop: "asyncio.Event") -> "list[PairStatus]":
+        import asyncio
+
+        from sbpair.runtime.inspection.status import DEFAULT_TIMEOUT_SECONDS, StatusReader
+
+        samples: list[PairStatus] = []
+        taken = 0
+        async with open_sides(pair) as sides:
+            reader = StatusReader(
+                pair,
+                primary=sides.primary_admin,
+                secondary=sides.secondary_admin,
+                messaging=sides.secondary,
+                clock=system_clock(),
+                timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
+            )
+            while True:
+                after = await stoppable(stop, reader.read())
+                on_sample(samples[-1] if samples else None, after)
+                samples = [*samples[-1:], after]
+                taken += 1
+                if taken == count:
+                    return samples
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), seconds)
+                if stop.is_set():
+                    return samples
+
+    return run_async(options, work)

@@ -1,0 +1,207 @@
+"""A pair's status, as tables, lines, records, checks and metrics."""
+
+from typing import Any
+
+from sbpair.cli.cost.forecasts import as_data, in_words
+from sbpair.cli.inspection.snapshots import gravest, with_hint
+from sbpair.core.durations import format_duration
+from sbpair.core.inspection.backlog import QueueContents, Verdict, verdict
+from sbpair.core.inspection.status import (
+    LIMITED,
+    REACHABLE,
+    PairStatus,
+    SideStatus,
+    further,
+    outlook,
+    rate_per_second,
+    to_dict,
+)
+from sbpair.core.outcome import Exit
+from sbpair.render.formats import dump_json, iso_time
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+
+__all__ = ["exit_of", "line", "record", "result", "to_dict"]
+
+COLUMNS = (
+    Column("what", "What"),
+    Column("name", "Name"),
+    Column("state", "State"),
+    Column("tier", "Tier"),
+    Column("active", "Messages", right=True),
+    Column("active", "", drawn=True),
+    Column("dead_letter", "Dead letters", right=True),
+    Column("oldest", "Oldest", right=True),
+    Column("answered_in_ms", "ms", right=True),
+    Column("detail", "Detail"),
+)
+_SIDE_COLUMNS = (
+    Column("what", "Side"),
+    Column("name", "Namespace"),
+    Column("state", "State"),
+    Column("tier", "Tier"),
+    Column("answered_in_ms", "ms", right=True),
+    Column("detail", "Detail"),
+)
+_QUEUE_COLUMNS = (
+    Column("name", "Queue"),
+    Column("state", "State"),
+    Column("active", "Messages", right=True),
+    Column("active", "", drawn=True),
+    Column("dead_letter", "Dead", right=True),
+    Column("oldest", "Oldest", right=True),
+    Column("detail", "Detail"),
+)
+
+
+def result(before: PairStatus | None, after: PairStatus) -> CommandResult:
+    rate = rate_per_second(before, after)
+    data = to_dict(after, rate) | {"drain": as_data(after.drain)}
+    notes = [
+        f"{side.side.capitalize()} {side.host}: {with_hint(side.detail, side.hint)}"
+        for side in _sides(after)
+        if side.detail
+    ]
+    notes += [str(one) for one in further(after)]
+    return CommandResult(
+        "status",
+        data,
+        (Table("", COLUMNS, [*_side_rows(after), *_queue_rows(after)], style_key="state"),),
+        notes=tuple(notes),
+        details=(f"A drain of that takes {in_words(after.drain)}.",) if after.backlog.active else (),
+        summary=outlook(after, rate),
+        exit=exit_of(after),
+        checks=tuple(_checks(after)),
+        closing=True,
+        metrics=tuple(_metrics(after, rate)),
+        screen=(
+            Table("", _SIDE_COLUMNS, _side_rows(after), style_key="state"),
+            Table("", _QUEUE_COLUMNS, _queue_rows(after), style_key="state"),
+        ),
+    )
+
+
+def _sides(status: PairStatus) -> tuple[SideStatus, SideStatus]:
+    return status.primary, status.secondary
+
+
+def _side_rows(status: PairStatus) -> list[dict[str, Any]]:
+    return [
+        {
+            "what": side.side,
+            "name": side.host,
+            "state": side.state,
+            "tier": side.tier,
+            "answered_in_ms": None if side.answered_in_seconds is None else round(side.answered_in_seconds * 1000),
+            "detail": side.error_code,
+        }
+        for side in _sides(status)
+    ]
+
+
+def _queue_rows(status: PairStatus) -> list[dict[str, Any]]:
+    rows = []
+    for queue in status.backlog.queues:
+        at = queue.oldest_enqueued_at
+        rows.append(
+            {
+                "what": "backlog queue",
+                "name": queue.queue,
+                "state": queue.state.value,
+                "active": queue.active,
+                "dead_letter": queue.dead_letter,
+                "oldest": None if at is None else format_duration(max(0.0, status.taken_at - at)),
+                "detail": _detail(queue),
+            }
+        )
+    return rows
+
+
+def _detail(queue: QueueContents) -> str:
+    told = [
+        "not configured" if not queue.configured else "",
+        f"{queue.deferred:,} deferred" if queue.deferred else "",
+        f"{queue.scheduled:,} scheduled" if queue.scheduled else "",
+        "or more; browsed, not counted" if queue.at_least else "",
+        queue.detail,
+    ]
+    return "; ".join(part for part in told if part)
+
+
+def line(before: PairStatus | None, after: PairStatus) -> str:
+    """`2026-11-21T08:30:00.000Z orders primary=reachable secondary=denied messages=12 dead=0 oldest=4m rate=-3.1/s`"""
+    rate = rate_per_second(before, after)
+    age = after.backlog.oldest_age_seconds
+    parts = [
+        iso_time(after.taken_at),
+        after.pair,
+        *(f"{side.side}={side.state}" for side in _sides(after)),
+        f"messages={'unknown' if after.backlog.active is None else after.backlog.active}",
+        f"dead={after.backlog.dead_letter}",
+        f"oldest={'none' if age is None else format_duration(age)}",
+        f"rate={'unknown' if rate is None else f'{rate:+.1f}/s'}",
+    ]
+    return " ".join(str(part) for part in parts)
+
+
+def record(before: PairStatus | None, after: PairStatus) -> str:
+    return dump_json(to_dict(after, rate_per_second(before, after)))
+
+
+def _answers(side: SideStatus) -> bool:
+    return side.state in (REACHABLE, LIMITED)
+
+
+def exit_of(status: PairStatus) -> Exit:
+    """Unreachable, then denied; other troubles of a side or queue make it partial; no queue at all is a finding."""
+    troubles = [side.state for side in _sides(status) if not _answers(side)]
+    troubles += [queue.exit_name for queue in status.backlog.unread if queue.exit_name]
+    if troubles:
+        return gravest(troubles)
+    return Exit.FINDINGS if verdict(status.backlog) is Verdict.NO_QUEUES else Exit.OK
+
+
+def _checks(status: PairStatus) -> list[Check]:
+    checks = [
+        Check(
+            "namespace",
+            f"{side.side} {side.host}",
+            Severity.OK if _answers(side) else Severity.CRITICAL,
+            side.detail or side.state,
+        )
+        for side in _sides(status)
+    ]
+    severity = _SEVERITIES[verdict(status.backlog)]
+    return [*checks, Check("backlog", status.pair, severity, outlook(status, None))]
+
+
+_SEVERITIES = {
+    Verdict.EMPTY: Severity.OK,
+    Verdict.WAITING: Severity.WARNING,
+    Verdict.SET_ASIDE: Severity.WARNING,
+    Verdict.NO_QUEUES: Severity.ERROR,
+    Verdict.UNKNOWN: Severity.UNKNOWN,
+}
+
+
+def _metrics(status: PairStatus, rate: float | None) -> list[Metric]:
+    pair = ("pair", status.pair)
+    metrics = [
+        Metric(
+            "sbpair_namespace_up",
+            "1 if it answered.",
+            float(side.state in (REACHABLE, LIMITED)),
+            (pair, ("side", side.side)),
+        )
+        for side in _sides(status)
+    ]
+    numbers = {
+        "sbpair_backlog_active_messages": ("Messages that a drain would move to the primary.", status.backlog.active),
+        "sbpair_backlog_dead_letter_messages": ("Dead letters of the backlog queues.", status.backlog.dead_letter),
+        "sbpair_backlog_deferred_messages": ("Deferred messages, where they are known.", status.backlog.deferred),
+        "sbpair_backlog_scheduled_messages": ("Scheduled messages.", status.backlog.scheduled),
+        "sbpair_backlog_queues": ("Backlog queues that exist.", len(status.backlog.existing)),
+        "sbpair_backlog_oldest_age_seconds": ("Age of the oldest message.", status.backlog.oldest_age_seconds),
+        "sbpair_backlog_growth_messages_per_second": ("Change of the backlog.", rate),
+    }
+    metrics += [Metric(name, text, value, (pair,)) for name, (text, value) in numbers.items() if value is not None]
+    return metrics

@@ -1,0 +1,83 @@
+"""The handler that writes the log to stderr: equal troubles of many queues or messages are one line with a count."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Hashable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sbpair.core.events import DeadLettered, ReceiveFailed
+from sbpair.render.console import say
+from sbpair.render.formats import dump_json
+from sbpair.render.service import describe_together
+
+TOGETHER_SECONDS = 0.3
+"""A namespace that goes away is noticed by all its queues within this time."""
+
+
+COUNT_SECONDS = 10.0
+"""So often the messages that were dead-lettered for a known reason are told as a number."""
+
+
+class TalkHandler(logging.Handler):
+    """Writes each record as one line; failed receives with the same cause are gathered first.
+
+    Of the messages dead-lettered for one reason the first is told in full and the others are counted; with `each` all
+    are told.
+    """
+
+    def __init__(self, *, each: bool = False) -> None:
+        super().__init__()
+        self._each = each
+        self._gathered: dict[Hashable, list[ReceiveFailed]] = {}
+        self._more: dict[str, int] = {}
+        self._counted_at = time.monotonic()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if isinstance(event, DeadLettered) and not self._each:
+            if event.reason in self._more:
+                self._more[event.reason] += 1
+                if time.monotonic() - self._counted_at >= COUNT_SECONDS:
+                    self.flush()
+                return
+            self._more[event.reason] = 0
+        if isinstance(event, ReceiveFailed) and self._soon():
+            self._gathered.setdefault((event.error_code, event.retry_after_seconds is None), []).append(event)
+            return
+        self._tell_gathered()
+        say(self.format(record))
+
+    def _soon(self) -> bool:
+        """Whether there is a loop that will write what is gathered."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        if not self._gathered:
+            loop.call_later(TOGETHER_SECONDS, self._tell_gathered)
+        return True
+
+    def flush(self) -> None:
+        """Write what was gathered and counted."""
+        self._tell_gathered()
+        self._tell_counted()
+
+    def _tell_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for events in gathered.values():
+            say(describe_together(events))
+
+    def _tell_counted(self) -> None:
+        self._counted_at = time.monotonic()
+        for reason, number in self._more.items():
+            if number:
+                self._more[reason] = 0
+                say(f"{number:,} more dead-lettered: {reason}.")
+
+
+def json_line(level: str, message: str, *, at: float | None = None, more: Mapping[str, Any] | None = None) -> str:
+    """A line of talk for `--log-format json`. `at`: UTC epoch seconds, by default now."""
+    moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
+    return dump_json({"time": moment.isoformat(), "level": level, "message": message} | dict(more or {}))

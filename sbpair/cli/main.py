@@ -1,0 +1,97 @@
+"""The one place where the process ends: its streams and signals, from the first moment to the last.
+
+It imports nothing of weight before it listens to signals, so that an early Ctrl-C is a sentence too.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import TextIO
+
+CLOSED_PIPE = 0
+"""A reader that has seen enough (`| head`) is no failure."""
+_FAILED, _INTERRUPTED, _TERMINATED = 1, 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM came while nothing was in flight that wants to be settled: files are tidied up on its way out."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Console script: run the command line and end the process with its exit code."""
+    _open_missing_streams()
+    code = _guarded(sys.argv[1:] if arguments is None else list(arguments))
+    _let_signals_end_us()
+    sys.exit(code)
+
+
+def _guarded(arguments: list[str]) -> int:
+    """The exit code of a command line; closed pipes and signals are no tracebacks."""
+    try:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+        from sbpair.cli.running import run
+
+        return _flushed(run(arguments))
+    except BrokenPipeError:
+        _point_at_nothing(sys.stdout)
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        return _ended("Interrupted.", _INTERRUPTED)
+    except Terminated:
+        return _ended("Terminated.", _TERMINATED)
+    finally:
+        _flush_talk()
+
+
+def _flushed(code: int) -> int:
+    """The exit code after what is still buffered was written; output that cannot be written is no success."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _point_at_nothing(sys.stdout)
+        return code or _ended(f"Error: Cannot write the output: {error.strerror or error}", _FAILED)
+    return code
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
+
+
+def _ended(text: str, code: int) -> int:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
+    return code
+
+
+def _flush_talk() -> None:
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _point_at_nothing(sys.stderr)
+
+
+def _let_signals_end_us() -> None:
+    """The exit code is settled: a signal from now on ends the process at once instead of raising in the interpreter's
+    own tidying up."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _point_at_nothing(stream: TextIO) -> None:
+    """So that the interpreter's own flush at exit stays quiet."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def _open_missing_streams() -> None:
+    """A daemon's parent may have closed them (`>&-`): then there is nobody to write to, which is no trouble."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123

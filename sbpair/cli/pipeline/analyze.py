@@ -1,0 +1,185 @@
+"""`sbpair pipeline analyze`: what is in archived backlogs."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.cost.inputs import price_table
+from sbpair.cli.inspection.snapshots import read_snapshots
+from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.pipeline.session import (
+    ArchivesArgument,
+    ConfOption,
+    HtmlOption,
+    JobTalk,
+    MasterOption,
+    check_folder,
+    rows_in,
+    spark_session,
+    write_report,
+)
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.render.result import CommandResult
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.analysis.analyze import Found
+    from sbpair.pipeline.analysis.engines import Engine
+    from sbpair.pipeline.analysis.question import Question
+
+_ONE_TASK_ROWS = 500_000
+"""Up to here one task is done before Spark has started a second."""
+_JVM_ROWS = 100_000
+"""The JVM only passes partial results on, however many messages there are."""
+
+
+@command
+def analyze(
+    options: Options,
+    archives: ArchivesArgument,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option("--snapshot", help="Snapshot of an audit: do the destinations exist?", show_default=False),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="Moment for ages: ISO 8601, or how long ago; default now.", show_default=False),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option("--assume-rate", min=0.001, help="Messages a second the drain brings back.")
+    ] = 200.0,
+    max_size_kb: Annotated[int, typer.Option("--max-size-kb", min=1, help="Largest message the primary takes.")] = 256,
+    quiet_gap: Annotated[
+        str, typer.Option("--quiet-gap", help="An outage is over after so long without diverted messages.")
+    ] = "10m",
+    top: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="Sessions and duplicates to list, the worst first.")
+    ] = 20,
+    html: HtmlOption = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", help="Write every table in full into this folder.", show_default=False)
+    ] = None,
+    prices: Annotated[
+        list[Path] | None, typer.Option("--prices", help="Retail Prices API JSON, or our YAML.", show_default=False)
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="Region of the prices.", show_default=False)] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Java.")
+    ] = "spark",
+) -> CommandResult:
+    """Say what is in archived backlogs: destinations, sizes, ages, sessions, duplicates, outages, forecast.
+
+    Reads archives of `sbpair pipeline archive`. Nothing is sent or changed.
+
+    \b
+    Examples:
+      sbpair pipeline analyze backlog/ --html backlog.html
+      sbpair pipeline analyze backlog/ --engine local
+      sbpair pipeline analyze monday/ tuesday/ --snapshot today.json --assume-rate 500 -o json
+    """
+    if engine not in ("spark", "local"):
+        raise UsageError(f"--engine is spark or local, not {engine!r}.")
+    from sbpair.pipeline.spark.session import check_columnar
+
+    check_columnar()
+    from sbpair.pipeline.analysis.question import Question
+
+    if not rate < math.inf:  # typer takes `nan` for a number above any other
+        raise UsageError(f"--assume-rate is a number of messages a second, not {rate}.")
+    question = Question(
+        as_of=_moment(at),
+        limit_bytes=max_size_kb * 1024,
+        messages_per_second=rate,
+        quiet_minutes=max(1, round((duration_option(quiet_gap) or 0) / 60)),
+    )
+    table = price_table(prices or (), region=region, currency=None, egress_per_gigabyte=None)
+    wanted = _Wanted(question, top, read_snapshots(snapshot) if snapshot is not None else (), parquet)
+    for folder in [parquet] if parquet is not None else [html.parent] if html is not None else []:
+        check_folder(folder, create=False)
+    found = _by_spark(options, archives, wanted, master, conf) if engine == "spark" else _here(archives, wanted)
+    from sbpair.cli.pipeline.analyze_shown import collect, result_of
+
+    result = result_of(collect(found, question, table), archives, question)
+    write_report(result, html)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    question: "Question"
+    top: int
+    snapshots: Sequence[Snapshot]
+    parquet: Path | None
+
+    def of(self, engine: "Engine", rows: int) -> "Found":
+        from sbpair.pipeline.analysis.analyze import analyse
+
+        return analyse(engine, self.question, rows=rows, top=self.top, snapshots=self.snapshots, folder=self.parquet)
+
+
+def _here(archives: list[str], wanted: _Wanted) -> "Found":
+    """In this process, without Spark and Java."""
+    from sbpair.pipeline.analysis.engines import LocalEngine
+    from sbpair.pipeline.analysis.units import units_in
+
+    rows = rows_in(archives)
+    if rows is None:
+        raise UsageError("--engine local reads folders, not URIs.", hint="Leave --engine out: Spark reads them.")
+    cores = os.cpu_count() or 1
+    units = units_in(_files(archives), at_least=cores)
+    return wanted.of(LocalEngine(units, cores=cores), rows)
+
+
+def _by_spark(
+    options: Options, archives: list[str], wanted: _Wanted, master: str | None, conf: list[str] | None
+) -> "Found":
+    """Archives in folders are opened by the tasks; what lies elsewhere Spark reads for them."""
+    from sbpair.pipeline.spark.session import check_installed
+
+    check_installed()
+    from sbpair.pipeline.analysis.engines import LocalEngine, SparkEngine
+    from sbpair.pipeline.analysis.units import together, units_in
+    from sbpair.pipeline.archive import open_store, read_archives
+    from sbpair.pipeline.manifest import check_archive
+
+    rows = rows_in(archives)
+    units = units_in(_files(archives), at_least=os.cpu_count() or 1) if rows is not None else []
+    if rows is not None and not units:
+        return wanted.of(LocalEngine((), cores=1), 0)  # nothing to spread
+    if units and sum(unit.rows for unit in units) <= _ONE_TASK_ROWS:
+        units = [together(units)]
+    spark = spark_session(options, master, conf, rows=_JVM_ROWS, name="analyze", sources=False)
+    with spark as session, JobTalk(options) as talk:
+        if rows is not None:
+            return wanted.of(SparkEngine.over_units(session, units, talk), rows)
+        stores = [open_store(session.spark, one) for one in archives]
+        rows = sum(check_archive(store).rows for store in stores)
+        messages = read_archives(session.spark, archives, stores=stores)
+        return wanted.of(SparkEngine.over_rows(session, messages, rows, talk), rows)
+
+
+def _files(archives: Sequence[str]) -> list[str]:
+    from sbpair.pipeline.manifest import LocalStore, check_archive
+
+    stores = [LocalStore(Path(one)) for one in archives]
+    return [str(store.root / file.path) for store in stores for file in check_archive(store).files]
+
+
+def _moment(text: str | None) -> float:
+    """UTC epoch seconds of an ISO 8601 time (no offset: UTC), or of a duration, which means that long ago."""
+    now = datetime.now(UTC)
+    if text is None:
+        return now.timestamp()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return now.timestamp() - (duration_option(text) or 0)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

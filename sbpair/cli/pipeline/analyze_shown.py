@@ -1,0 +1,401 @@
+"""An analysis as tables, notes and a page."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from sbpair.core.cost.prices import PriceTable, to_cents
+from sbpair.core.durations import format_duration
+from sbpair.render.formats import iso_time
+from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Section, Text, Tone
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.analysis.analyze import Found
+    from sbpair.pipeline.analysis.question import Question
+
+Row = Mapping[str, Any]
+
+_HOUR_SECONDS = 3600
+_LINES = 5
+"""Destinations with a line of their own in the chart."""
+_BARS = 20
+_PAGE_ROWS = 100
+NO_DESTINATION = "(none)"
+
+
+def _columns(*named: tuple[str, str]) -> tuple[Column, ...]:
+    """Columns of (key, title); a title that begins with `>` is right-aligned."""
+    return tuple(Column(key, title.removeprefix(">"), right=title.startswith(">")) for key, title in named)
+
+
+DESTINATION_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("destination", "Destination"),
+    ("exists", "Exists"),
+    ("messages", ">Messages"),
+    ("bytes", ">Bytes"),
+    ("units", ">64 KB steps"),
+    ("dead_letters", ">Dead letters"),
+    ("sessions", ">Sessions"),
+    ("oldest_at", "Oldest"),
+    ("age_p50", ">Age p50"),
+    ("age_p95", ">Age p95"),
+    ("size_p50", ">Size p50"),
+    ("size_p95", ">Size p95"),
+    ("size_max", ">Size max"),
+    ("near_limit", ">Near limit"),
+    ("expired", ">Expired"),
+    ("expiring", ">Expires before drained"),
+)
+OUTAGE_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("destination", "Destination"),
+    ("began_at", "First diverted"),
+    ("ended_at", "Last diverted"),
+    ("lasted", ">Lasted"),
+    ("messages", ">Messages"),
+    ("busiest_minute", ">Busiest minute"),
+    ("going_on", "Going on"),
+)
+FORECAST_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("messages", ">Messages"),
+    ("operations", ">Operations"),
+    ("messages_per_second", ">Messages/s"),
+    ("lasts", ">Lasts"),
+    ("ends_at", "Ends"),
+    ("cost_at_most", ">Cost at most"),
+    ("currency", "Currency"),
+)
+LIFE_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("destination", "Destination"),
+    ("lives", ">Time to live"),
+    ("messages", ">Messages"),
+    ("expired", ">Expired"),
+    ("expiring", ">Expires before drained"),
+)
+DEAD_LETTER_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("reason", "Reason"),
+    ("destination", "Destination"),
+    ("messages", ">Messages"),
+    ("queues", ">Queues"),
+    ("oldest_at", "Oldest"),
+    ("newest_at", "Newest"),
+)
+SESSION_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("destination", "Destination"),
+    ("session_id", "Session"),
+    ("messages", ">Messages"),
+    ("queues", ">Queues"),
+    ("interleaved", "Interleaved"),
+    ("inversions", ">Inversions"),
+)
+DUPLICATE_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("destination", "Destination"),
+    ("message_id", "Message id"),
+    ("copies", ">Copies"),
+    ("queues", "Queues"),
+    ("first_at", "First"),
+    ("last_at", "Last"),
+)
+QUEUE_COLUMNS = _columns(
+    ("pair", "Pair"),
+    ("queue", "Queue"),
+    ("dead_letter", "Dead letters"),
+    ("messages", ">Messages"),
+    ("bytes", ">Bytes"),
+    ("oldest_at", "Oldest"),
+    ("newest_at", "Newest"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The tables of an analysis as rows, `sessions` and `duplicates` cut to the worst, and how many there are."""
+
+    tables: dict[str, list[dict[str, Any]]]
+    forecasts: list[dict[str, Any]]
+    counts: Mapping[str, int]
+
+
+def collect(found: "Found", question: "Question", prices: PriceTable) -> Collected:
+    """An analysis as rows, with the forecast of each pair's drain."""
+    from sbpair.pipeline.analysis.analyze import forecast
+
+    tables: dict[str, list[dict[str, Any]]] = {name: table.to_pylist() for name, table in found.tables.items()}
+    return Collected(tables, [forecast(row, question, prices) for row in tables["totals"]], found.counts)
+
+
+def result_of(found: Collected, archives: Sequence[str], question: "Question") -> CommandResult:
+    """Tables for people, everything as data, the page."""
+    shown = {name: [_plain(row) for row in rows] for name, rows in found.tables.items()}
+    shown["forecast"] = [_forecast_row(row) for row in found.forecasts]
+    tables = _tables(shown, found.counts)
+    notes = list(_notes(shown, found.counts))
+    return CommandResult(
+        "pipeline analyze",
+        {
+            "archives": list(archives),
+            "as_of": iso_time(question.as_of),
+            "sessions_in_trouble": found.counts["sessions"],
+            "duplicate_ids": found.counts["duplicates"],
+            **shown,
+        },
+        (tables["destinations"], *(table for name, table in tables.items() if name != "destinations" and table.rows)),
+        notes=tuple(notes),
+        summary=_summary(shown),
+        page=_page(shown, tables, notes, archives, question),
+    )
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """A row as it is shown: times as ISO 8601, durations beside their seconds."""
+    plain: dict[str, Any] = {
+        key: iso_time(value.astimezone(UTC).timestamp()) if isinstance(value, datetime) else value
+        for key, value in row.items()
+    }
+    for key, name in (
+        ("age_p50_seconds", "age_p50"),
+        ("age_p95_seconds", "age_p95"),
+        ("seconds", "lasted"),
+        ("lives_seconds", "lives"),
+    ):
+        if key in plain:
+            plain[name] = format_duration(plain[key])
+    return plain
+
+
+def _forecast_row(row: Row) -> dict[str, Any]:
+    return {
+        **row,
+        "lasts": format_duration(row["seconds"]),
+        "ends_at": iso_time(row["ends_at"]),
+        "cost_at_most": str(to_cents(Decimal(row["cost_at_most"]))),
+    }
+
+
+def _tables(shown: Mapping[str, Sequence[Row]], counts: Mapping[str, int]) -> dict[str, Table]:
+    return {
+        "destinations": Table("Destinations", DESTINATION_COLUMNS, shown["destinations"]),
+        "outages": Table("Outages", OUTAGE_COLUMNS, shown["outages"]),
+        "forecast": Table("Drain forecast", FORECAST_COLUMNS, shown["forecast"]),
+        "time_to_live": Table("Times to live", LIFE_COLUMNS, shown["time_to_live"]),
+        "dead_letters": Table("Dead letters", DEAD_LETTER_COLUMNS, shown["dead_letters"]),
+        "queues": Table("Queues", QUEUE_COLUMNS, shown["queues"]),
+        "sessions": Table(
+            _of("Sessions out of order or in several queues", shown["sessions"], counts["sessions"]),
+            SESSION_COLUMNS,
+            shown["sessions"],
+        ),
+        "duplicates": Table(
+            _of("Message ids that occur more than once", shown["duplicates"], counts["duplicates"]),
+            DUPLICATE_COLUMNS,
+            shown["duplicates"],
+        ),
+    }
+
+
+def _of(title: str, rows: Sequence[Row], count: int) -> str:
+    return title if len(rows) == count else f"{title} (the worst {len(rows)} of {count:,})"
+
+
+def _notes(shown: Mapping[str, Sequence[Row]], counts: Mapping[str, int]) -> Iterator[str]:
+    """What a person has to know before the messages are drained."""
+    missing = [row for row in shown["destinations"] if row["exists"] is False]
+    if missing:
+        names = ", ".join(_name(row) for row in missing)
+        yield f"{_sum(missing, 'messages'):,} messages have destinations that do not exist on the primary: {names}."
+    strange = [row for row in shown["destinations"] if row["destination"] is None]
+    if strange:
+        yield f"{_sum(strange, 'messages'):,} messages name no destination: no failover sender put them there."
+    expired, expiring = _sum(shown["destinations"], "expired"), _sum(shown["destinations"], "expiring")
+    if expired or expiring:
+        yield f"{expired:,} messages have expired; {expiring:,} more will expire before they are drained."
+    near = _sum(shown["destinations"], "near_limit")
+    if near:
+        yield f"{near:,} messages are near the size limit."
+    if counts["sessions"]:
+        yield f"{counts['sessions']:,} sessions are out of order or spread over several queues."
+    if counts["duplicates"]:
+        yield f"{counts['duplicates']:,} message ids occur more than once for one destination."
+
+
+def _summary(shown: Mapping[str, Sequence[Row]]) -> str:
+    messages, size = _sum(shown["totals"], "messages"), _sum(shown["totals"], "bytes")
+    if not messages:
+        return "No messages."
+    lasts = max(row["seconds"] for row in shown["forecast"])
+    count = len(shown["destinations"])
+    return (
+        f"{messages:,} messages ({_bytes(size)}) for {count:,} destination{'s' if count != 1 else ''}; "
+        f"a drain takes {format_duration(lasts)}."
+    )
+
+
+def _sum(rows: Iterable[Row], key: str) -> int:
+    return sum(int(row[key] or 0) for row in rows)
+
+
+def _name(row: Row) -> str:
+    return str(row["destination"]) if row["destination"] is not None else NO_DESTINATION
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TB"
+
+
+def _page(
+    shown: Mapping[str, Sequence[Row]],
+    tables: Mapping[str, Table],
+    notes: Sequence[str],
+    archives: Sequence[str],
+    question: "Question",
+) -> Page:
+    sections: list[Section] = [
+        _cards(shown),
+        *([Text("What to know first", notes)] if notes else []),
+        _hours(shown["hours"]),
+        _bars("Messages by destination", shown["destinations"], _name),
+        _narrow(tables["destinations"], "Destinations", _AMOUNTS),
+        _narrow(tables["destinations"], "Sizes and expiry", _QUALITIES),
+        _narrow(tables["outages"]),
+        _narrow(tables["forecast"]),
+        _bars("Spread over the queues", shown["queues"], _queue_name),
+        Bars("Messages by size", _size_bars(shown["size_histogram"])),
+        *(
+            _narrow(tables[name])
+            for name in ("time_to_live", "dead_letters", "sessions", "duplicates")
+            if tables[name].rows
+        ),
+        Text("How to read this", _HOW_TO_READ),
+    ]
+    return Page(
+        "What is in the backlog",
+        sections,
+        lead=_summary(shown),
+        facts=(
+            ("Archives", ", ".join(archives)),
+            ("As of", str(iso_time(question.as_of))),
+            ("Drained at", f"{question.messages_per_second:g} messages a second"),
+        ),
+        tone=Tone.WARN if notes else Tone.GOOD,
+    )
+
+
+_AMOUNTS = ("exists", "messages", "bytes", "dead_letters", "sessions", "oldest_at", "age_p50", "age_p95")
+_QUALITIES = ("units", "size_p50", "size_p95", "size_max", "near_limit", "expired", "expiring")
+_PLACE = ("pair", "destination")
+
+
+def _narrow(table: Table, title: str | None = None, keys: Sequence[str] | None = None) -> Table:
+    """The table as it fits a page: these columns, no name that is the same in all rows, times to the second, the first
+    rows of many."""
+    rows = table.rows[:_PAGE_ROWS]
+    several = {row["pair"] for row in rows}
+    columns = [
+        column
+        for column in table.columns
+        if (keys is None or column.key in (*_PLACE, *keys)) and (column.key != "pair" or len(several) > 1)
+    ]
+    heading = title or table.title
+    if len(table.rows) > len(rows):
+        heading += f" (the first {len(rows)} of {len(table.rows):,})"
+    return Table(heading, tuple(columns), [_readable(row) for row in rows])
+
+
+def _readable(row: Row) -> dict[str, Any]:
+    shown = {**row}
+    for key, value in row.items():
+        if key.endswith("_at") and isinstance(value, str):
+            shown[key] = value[:19].replace("T", " ")
+        elif isinstance(value, list):
+            shown[key] = "\n".join(map(str, value))
+    if "bytes" in row:
+        shown["bytes"] = _bytes(row["bytes"])
+    if row.get("destination", "") is None:
+        shown["destination"] = NO_DESTINATION
+    return shown
+
+
+_HOW_TO_READ = (
+    "An outage begins with the first message of a destination that was diverted and ends with the last one before a "
+    "quiet time. Messages that were drained before the archive was made are not in it.",
+    "Sizes at a percentile are at most 6 % too large, ages are to the minute.",
+    "Inversions are neighbours of a session whose times of arrival go backwards in the order of the queue. Interleaved "
+    "sessions lie in several queues at the same time: drained queue by queue their order would change.",
+    "The cost is an upper bound at list prices: every operation at the most expensive band.",
+)
+
+
+def _cards(shown: Mapping[str, Sequence[Row]]) -> Cards:
+    destinations, forecasts = shown["destinations"], shown["forecast"]
+    oldest = max((row["age_max_seconds"] for row in destinations), default=0.0)
+    dead = _sum(shown["totals"], "dead_letters")
+    over = _sum(destinations, "expired") + _sum(destinations, "expiring")
+    lasts = max((row["seconds"] for row in forecasts), default=0.0)
+    money = sum((Decimal(row["cost_at_most"]) for row in forecasts), Decimal(0))
+    currency = forecasts[0]["currency"] if forecasts else ""
+    return Cards(
+        [
+            Card("Messages", f"{_sum(shown['totals'], 'messages'):,}", _bytes(_sum(shown["totals"], "bytes"))),
+            Card("Oldest", format_duration(oldest), "ago"),
+            Card("Drain forecast", format_duration(lasts), f"at most {money:,} {currency}".strip()),
+            Card("Expired", f"{over:,}", "now or before they are drained", Tone.WARN if over else Tone.GOOD),
+            Card("Dead letters", f"{dead:,}", tone=Tone.BAD if dead else Tone.GOOD),
+        ]
+    )
+
+
+def _hours(rows: Sequence[Row]) -> Lines:
+    """Arrivals per hour: the largest destinations, the rest together. An hour without messages is a zero."""
+    counted: dict[str, dict[float, int]] = {}
+    for row in rows:
+        own = counted.setdefault(_name(row), {})
+        hour = datetime.fromisoformat(row["hour"]).timestamp()
+        own[hour] = own.get(hour, 0) + row["messages"]
+    ranked = sorted(counted, key=lambda name: (-sum(counted[name].values()), name))
+    everything = [hour for own in counted.values() for hour in own]
+    hours = range(int(min(everything)), int(max(everything)) + 1, _HOUR_SECONDS) if everything else range(0)
+    lines = [Line(name, [(float(hour), counted[name].get(hour, 0)) for hour in hours]) for name in ranked[:_LINES]]
+    rest = ranked[_LINES:]
+    if rest:
+        together = [(float(hour), sum(counted[name].get(hour, 0) for name in rest)) for hour in hours]
+        lines.append(Line(f"{len(rest)} others", together))
+    return Lines("Diverted messages by hour", lines, "Hour (UTC)", "Messages an hour", x_text=_hour_text)
+
+
+def _hour_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%m-%d %H:%M")
+
+
+def _queue_name(row: Row) -> str:
+    return f"{row['queue']}{' (dead letters)' if row['dead_letter'] else ''}"
+
+
+def _bars(title: str, rows: Sequence[Row], name: Callable[[Row], str]) -> Bars:
+    bars = [Bar(name(row), row["messages"], f"{row['messages']:,}") for row in rows[:_BARS]]
+    rest = rows[_BARS:]
+    return Bars(title, bars, f"{len(rest):,} others with {_sum(rest, 'messages'):,} together." if rest else "")
+
+
+def _size_bars(rows: Sequence[Row]) -> list[Bar]:
+    """Fine ranges joined to powers of two."""
+    counted: dict[int, int] = {}
+    for row in rows:
+        power = max(int(row["from_bytes"]), 1).bit_length()
+        counted[power] = counted.get(power, 0) + row["messages"]
+    return [
+        Bar(f"below {_bytes(2**power)}", counted.get(power, 0), f"{counted.get(power, 0):,}")
+        for power in range(min(counted, default=0), max(counted, default=-1) + 1)
+    ]

@@ -1,0 +1,193 @@
+"""`sbpair pipeline archive`: a backlog into Parquet."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli.options import Options, PairArgument, command
+from sbpair.cli.pipeline.session import (
+    ConfOption,
+    JobTalk,
+    MasterOption,
+    check_folder,
+    pair_by_name,
+    spark_session,
+)
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.archive import ArchiveReport, ArchiveRequest
+    from sbpair.pipeline.manifest import ArchiveFile
+
+_SMALL_ROWS = 100_000
+"""Where tasks write the files themselves, the JVM sees a row per file: it may be small."""
+
+
+@command
+def archive(
+    options: Options,
+    into: Annotated[str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI (abfss://…).")],
+    pair: PairArgument = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", help="Index or path of a backlog queue; repeatable. Default: all.", show_default=False),
+    ] = None,
+    dlq: Annotated[bool, typer.Option("--dlq", help="Only the dead-letter queues of the backlog queues.")] = False,
+    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="The dead-letter queues as well.")] = False,
+    from_sequence: Annotated[int, typer.Option(min=1, help="First sequence number.")] = 1,
+    to_sequence: Annotated[
+        int | None, typer.Option(min=1, help="Last sequence number (inclusive).", show_default=False)
+    ] = None,
+    take: Annotated[
+        bool,
+        typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
+    ] = False,
+    unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
+    compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Join small files afterwards.")] = True,
+    import_: Annotated[
+        Path | None,
+        typer.Option("--import", metavar="FILE", help="Add a file of `drain --archive DIR`.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is not archived yet; exit 5 if any.")] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> CommandResult:
+    """Archive a backlog as Parquet files, partitioned by pair, queue and date. Running it again adds only what is new.
+
+    Leaves the queues as they are, or with --take empties them: a message is completed in its queue only after the file
+    that holds it is part of the archive. Needs the Listen right on the secondary.
+
+    \b
+    Examples:
+      sbpair pipeline archive orders --archive /data/outage-2026-11
+      sbpair pipeline archive orders --archive /data/outage-2026-11 --take --with-dlq
+      sbpair pipeline archive orders --archive abfss://backlog@lake.dfs.core.windows.net/orders --master spark://head:7077
+    """
+    if dlq and with_dlq:
+        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
+    from sbpair.pipeline.spark.session import check_installed
+
+    check_installed()
+    from sbpair.pipeline.archive import ArchiveRequest
+
+    chosen = pair_by_name(options, pair)
+    if import_ is not None:
+        return _import(chosen.name, into, import_)
+    request = ArchiveRequest(
+        chosen,
+        options.config,
+        into,
+        tuple(queue or ()),
+        (False, True) if with_dlq else (True,) if dlq else (False,),
+        from_sequence,
+        to_sequence,
+        take=take,
+        unit_messages=unit,
+        compact=compact,
+        dry_run=dry_run,
+    )
+    return _run(options, request, master, conf)
+
+
+def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: list[str] | None) -> CommandResult:
+    from sbpair.pipeline.archive import archive as archive_backlog
+    from sbpair.pipeline.archive import plan_in_folder, without_work
+
+    folder = _is_folder(request.into)
+    plan = plan_in_folder(request) if folder else None
+    if plan is not None and (report := without_work(request, plan)) is not None:
+        return _result(request, report)
+    if folder:
+        check_folder(Path(request.into), create=False)
+    rows = _SMALL_ROWS if folder else None
+    spark = spark_session(options, master, conf, rows=rows, name="archive", sources=not folder)
+    with spark as session, JobTalk(options) as talk:
+        report = archive_backlog(session, request, plan=plan, tell=talk)
+    return _result(request, report)
+
+
+def _is_folder(into: str) -> bool:
+    """A path, not a URI of a file system that only Spark reaches."""
+    return "://" not in into and not into.startswith("file:")
+
+
+def _import(pair: str, into: str, file: Path) -> CommandResult:
+    from sbpair.pipeline.importing import import_drained
+    from sbpair.pipeline.manifest import LocalStore
+
+    if not _is_folder(into):
+        raise UsageError("--import writes into a folder, not a URI.")
+    added = import_drained(LocalStore(Path(into)), pair, file)
+    rows = sum(one.rows for one in added)
+    data = {"archive": into, "imported": str(file), "rows": rows, "files": len(added)}
+    summary = (
+        f"{_count(rows, 'message')} of {file} added." if added else f"{file} had been added before; nothing was added."
+    )
+    return CommandResult("pipeline archive", data, (_table(_per_queue(added)),), summary=summary)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _per_queue(files: "list[ArchiveFile]") -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for one in files:
+        counts[one.queue] = counts.get(one.queue, 0) + one.rows
+    return counts
+
+
+def _table(per_queue: dict[str, int]) -> Table:
+    rows = [{"queue": path, "messages": count} for path, count in sorted(per_queue.items())]
+    return Table("", (Column("queue", "Queue"), Column("messages", "Messages", right=True)), rows)
+
+
+def _result(request: "ArchiveRequest", report: "ArchiveReport") -> CommandResult:
+    spans = [
+        {"queue": one.queue, "dead_letter": one.dead_letter, "first": one.first, "last": one.last}
+        for one in report.spans
+    ]
+    data: dict[str, Any] = {
+        "pair": request.pair.name,
+        "archive": report.archive,
+        "run": report.run,
+        "dry_run": report.dry_run,
+        "rows": report.rows,
+        "bytes": report.bytes,
+        "files": report.files,
+        "retried": report.retried,
+        "settled": report.settled,
+        "gone": report.gone,
+        "left": report.left,
+        "compacted": report.compacted,
+        "per_queue": report.per_queue,
+        "total_rows": report.total_rows,
+        "not_archived_before": spans,
+        "seconds": round(report.seconds, 3),
+    }
+    if report.dry_run:
+        columns = tuple(Column(key, title) for key, title in _SPAN_COLUMNS)
+        summary = f"{_count(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
+        exit_code = Exit.FINDINGS if spans else Exit.OK
+        return CommandResult("pipeline archive", data, (Table("", columns, spans),), summary=summary, exit=exit_code)
+    notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
+    taken = f"; {report.settled:,} removed from their queues" if request.take else ""
+    return CommandResult(
+        "pipeline archive",
+        data,
+        (_table(report.per_queue),),
+        notes=tuple(notes),
+        summary=f"{_count(report.rows, 'message')} added to {report.archive}, which has {report.total_rows:,}{taken}.",
+        exit=Exit.PARTIAL if report.left else Exit.OK,
+    )
+
+
+_SPAN_COLUMNS = (
+    ("queue", "Queue"),
+    ("dead_letter", "Dead letters"),
+    ("first", "First number"),
+    ("last", "Last number"),
+)

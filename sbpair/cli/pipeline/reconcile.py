@@ -1,0 +1,121 @@
+"""`sbpair pipeline reconcile`: the proof that nothing was lost."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sbpair.cli.options import Options, command
+from sbpair.cli.pipeline.session import (
+    ArchivesArgument,
+    ConfOption,
+    JobTalk,
+    MasterOption,
+    pair_by_name,
+    rows_in,
+    spark_session,
+)
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+
+_COLUMNS = (
+    Column("verdict", "Verdict"),
+    Column("queue", "Queue"),
+    Column("sequence_number", "Number", right=True),
+    Column("message_id", "Message id"),
+    Column("session_id", "Session"),
+    Column("destination", "Destination"),
+    Column("why", "Why"),
+)
+
+
+@command
+def reconcile(
+    options: Options,
+    archives: ArchivesArgument,
+    ledger: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ledger", help="Ledger file of a drain or syphon, or folder of a replay; repeatable.", show_default=False
+        ),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option("--pair", help="Search this pair's queues for what no ledger knows.", show_default=False),
+    ] = None,
+    listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most so many findings.")] = 1_000,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> CommandResult:
+    """Hold archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
+
+    Unaccounted: no ledger knows it. With --pair its backlog queue and its destination are searched as well; it is then
+    waiting if it is in the backlog still, and lost if it was taken out and is in neither. Doubled: it was sent twice.
+    Altered: sent with another id or content. Exit 5 if any.
+
+    \b
+    Examples:
+      sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --ledger /data/replayed
+      sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --pair orders
+      sbpair pipeline reconcile A B --ledger /data/replayed -o json | jq .data.counts
+    """
+    from sbpair.pipeline.spark.session import check_installed
+
+    check_installed()
+    from sbpair.pipeline.reconcile import FINDINGS
+    from sbpair.pipeline.reconcile import reconcile as hold_together
+
+    look = None if pair is None else pair_by_name(options, pair)
+    rows = rows_in(archives)
+    for one in ledger or ():
+        if not Path(one).expanduser().exists():
+            raise UsageError(f"There is no ledger {one}.")
+    with spark_session(options, master, conf, rows=rows, name="reconcile") as session, JobTalk(options) as talk:
+        report = hold_together(
+            session, archives, ledger or [], look=look, config=options.config, tell=talk, listed=listed
+        )
+    counts = {kind: report.counts.get(kind, 0) for kind in FINDINGS}
+    data = {
+        "messages": report.messages,
+        "findings": report.findings,
+        "counts": counts,
+        "outcomes": report.outcomes,
+        "perhaps_doubled": report.perhaps_doubled,
+        "not_archived": report.not_archived,
+        "not_looked_at": report.not_looked_at,
+        "listed": list(report.listed),
+    }
+    notes = []
+    if report.perhaps_doubled:
+        notes.append(f"{report.perhaps_doubled:,} may have arrived twice, with the same MessageId: an answer got lost.")
+    if report.not_archived:
+        notes.append(f"{report.not_archived:,} of the ledgers' messages are in none of these archives.")
+    notes += [f"{place} could not be looked into: {why}" for place, why in sorted(report.not_looked_at.items())]
+    if counts["unaccounted"] and pair is None:
+        notes.append("--pair NAME looks whether unaccounted messages still wait in the queues or have arrived.")
+    if report.findings > len(report.listed):
+        notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")
+    said = ", ".join(f"{counts[kind]:,} {kind}" for kind in FINDINGS)
+    good = report.counts.get("ok", 0) + report.counts.get("arrived", 0)
+    return CommandResult(
+        "pipeline reconcile",
+        data,
+        (Table("", _COLUMNS, report.listed, style_key="verdict"),),
+        notes=tuple(notes),
+        summary=f"{good:,} of {report.messages:,} archived messages have exactly one outcome; {said}.",
+        exit=Exit.FINDINGS if report.findings else Exit.OK,
+        checks=tuple(
+            Check(kind, "archive", Severity.ERROR if count else Severity.OK, f"{count:,} messages {kind}")
+            for kind, count in counts.items()
+        ),
+        metrics=tuple(
+            Metric(
+                "sbpair_reconcile_messages",
+                "Archived messages by verdict.",
+                report.counts.get(kind, 0),
+                (("verdict", kind),),
+            )
+            for kind in ("ok", "arrived", *FINDINGS)
+        ),
+    )

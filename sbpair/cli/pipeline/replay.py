@@ -1,0 +1,178 @@
+"""`sbpair pipeline replay`: from archives to the primary."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli.options import Options, PairArgument, command
+from sbpair.cli.pipeline.session import (
+    ConfOption,
+    ExplainOption,
+    JobTalk,
+    MasterOption,
+    check_folder,
+    pair_by_name,
+    rows_in,
+    spark_session,
+)
+from sbpair.core.errors import UsageError
+from sbpair.core.message import TtlMode
+from sbpair.core.outcome import Exit
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.replay import ReplayReport
+
+
+@command
+def replay(
+    options: Options,
+    from_: Annotated[
+        list[str], typer.Option("--archive", metavar="DIR", help="An archive: folder or URI; repeatable.")
+    ],
+    ledger: Annotated[
+        list[Path],
+        typer.Option(
+            "--ledger",
+            metavar="DIR|FILE",
+            help="Folder that remembers what was sent; also ledger files of drains, to leave out what they sent.",
+        ),
+    ],
+    pair: PairArgument = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", help="Spark SQL over the archive's columns, path and age.", show_default=False),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.01, help="At most so many messages a second.", show_default=False)
+    ] = None,
+    ttl: Annotated[
+        TtlMode, typer.Option("--ttl", help="Time to live starts again in full, or what remains of it.")
+    ] = TtlMode.FULL,
+    dedupe: Annotated[
+        str, typer.Option("--dedupe", metavar="stored|content", help="content: also leave out copies of a message.")
+    ] = "stored",
+    tasks: Annotated[
+        int | None, typer.Option("--concurrency", min=1, help="Tasks that send at once.", show_default="one per core")
+    ] = None,
+    although_in_the_queues: Annotated[
+        bool,
+        typer.Option("--although-in-the-queues", help="Also send what still waits in the backlog queues."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go where; exit 5 if any.")] = False,
+    explain: ExplainOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> CommandResult:
+    """Send archived messages to where they were to go on the primary, each session in its order.
+
+    What a ledger has is not sent again, so the same command goes on after an interruption. Messages that still wait in
+    the backlog queues are refused: a drain would send them a second time. Needs the Send right on the primary, and
+    Listen on the secondary unless the archive was taken.
+
+    \b
+    Examples:
+      sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --dry-run
+      sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --ledger drain.jsonl
+      sbpair pipeline replay --archive A --archive B --ledger L --where "path = 'orders' AND age < INTERVAL 1 DAY"
+    """
+    from sbpair.pipeline.spark.session import check_installed
+
+    check_installed()
+    from sbpair.pipeline.replay import Dedupe, ReplayRequest, prepare
+    from sbpair.pipeline.replay import replay as replay_archives
+    from sbpair.pipeline.spark.session import explained
+
+    if dedupe not in list(Dedupe):
+        raise typer.BadParameter("--dedupe is stored or content.")
+    chosen = pair_by_name(options, pair)
+    own, drained = _own_and_drained(ledger)
+    request = ReplayRequest(
+        chosen,
+        options.config,
+        tuple(from_),
+        own,
+        drained,
+        although_in_the_queues,
+        where,
+        rate,
+        ttl,
+        Dedupe(dedupe),
+        tasks,
+        dry_run,
+    )
+    rows = rows_in(from_)
+    check_folder(own, create=False)
+    with spark_session(options, master, conf, rows=rows, name="replay") as session, JobTalk(options) as talk:
+        if explain:
+            text = explained(prepare(session.spark, request).ordered)
+            return CommandResult("pipeline replay", {"plan": text}, text=text)
+        report = replay_archives(session, request, tell=talk)
+    return _result(chosen.name, report)
+
+
+def _own_and_drained(ledgers: list[Path]) -> tuple[Path, tuple[Path, ...]]:
+    """The folder that this replay writes, and the files that are only read."""
+    files = tuple(one for one in ledgers if one.is_file())
+    folders = [one for one in ledgers if one not in files]
+    if len(folders) != 1:
+        told = f"{files[0]} is the ledger of a drain. " if files and not folders else ""
+        raise UsageError(
+            f"{told}A replay writes exactly one ledger folder of its own; {len(folders)} were named.",
+            hint="For example: --ledger replayed --ledger drain.jsonl",
+        )
+    return folders[0], files
+
+
+def _result(pair: str, report: "ReplayReport") -> CommandResult:
+    data: dict[str, Any] = {
+        "pair": pair,
+        "run": report.run,
+        "ledger": report.ledger,
+        "dry_run": report.dry_run,
+        "matched": report.matched,
+        "already_done": report.already_done,
+        "duplicates": report.duplicates,
+        "waiting": report.waiting,
+        "outcomes": report.outcomes,
+        "refusals": report.refusals,
+        "per_destination": report.per_destination,
+        "resent": report.resent,
+        "skipped_by_retry": report.skipped_by_retry,
+        "seconds": round(report.seconds, 3),
+    }
+    rows: list[dict[str, Any]] = [
+        {"what": "sent", "where": path, "messages": count} for path, count in sorted(report.per_destination.items())
+    ]
+    rows += [{"what": "refused", "where": why, "messages": n} for why, n in sorted(report.refusals.items())]
+    others = (("already done", report.already_done), ("copies left out", report.duplicates))
+    rows += [{"what": what, "where": "", "messages": count} for what, count in others if count]
+    columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+    verb = "would be sent" if report.dry_run else "sent"
+    notes = (
+        [f"{report.resent:,} were sent again after an unclear answer, with the same MessageId."]
+        if report.resent
+        else []
+    )
+    if report.waiting:
+        notes.append(
+            f"{report.waiting:,} still wait in the backlog queues: without --dry-run this is refused, because a drain "
+            "would send them a second time. Drain them, or take them with pipeline archive --take."
+        )
+    return CommandResult(
+        "pipeline replay",
+        data,
+        (Table("", columns, rows),),
+        notes=tuple(notes),
+        summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary.",
+        exit=_exit(report),
+    )
+
+
+def _exit(report: "ReplayReport") -> Exit:
+    if report.dry_run:
+        return Exit.FINDINGS if report.forwarded else Exit.OK
+    if not report.refusals:
+        return Exit.OK
+    return Exit.PARTIAL if report.forwarded else Exit.FAILED

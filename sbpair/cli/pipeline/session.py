@@ -1,0 +1,156 @@
+"""What the commands of `sbpair pipeline` share: Spark's options, the open session, progress on stderr."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.options import Options
+from sbpair.core.durations import format_duration
+from sbpair.core.errors import UsageError
+from sbpair.render.console import say
+from sbpair.render.progress import Shown
+from sbpair.render.result import CommandResult
+from sbpair.settings import state_directory
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.executors import PairByName
+    from sbpair.pipeline.spark.progress import JobProgress
+    from sbpair.pipeline.spark.session import Session
+
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark master, e.g. spark://host:7077.", show_default="every core of this machine"),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A property of Spark; repeatable.", show_default=False),
+]
+ExplainOption = Annotated[bool, typer.Option("--explain-plan", help="Show Spark's plan instead of carrying it out.")]
+ArchivesArgument = Annotated[
+    list[str], typer.Argument(metavar="ARCHIVE...", help="Folders or URIs that `pipeline archive` has written.")
+]
+
+
+@contextmanager
+def spark_session(
+    options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str, sources: bool = True
+) -> Iterator["Session"]:
+    """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
+    `SparkRequest`. `sources`: the job reads or writes by our data sources, which cost seconds to register."""
+    from sbpair.pipeline import register
+    from sbpair.pipeline.spark.session import LOCAL_MASTER, SparkRequest, open_spark
+
+    request = SparkRequest(
+        rows=rows,
+        master=master or LOCAL_MASTER,
+        conf=_properties(conf),
+        name=f"sbpair pipeline {name}",
+        log_directory=state_directory(os.environ) / "spark",
+    )
+    with ExitStack() as stack:
+        with JobTalk(options) as talk:
+            talk.say("Starting Spark")
+            session = stack.enter_context(open_spark(request))
+        if sources:
+            register(session.spark)
+        if options.verbose and not options.quiet:
+            say(f"Spark {session.spark.version} on {session.java}, heap {session.sizing.heap}; log: {session.log}")
+        yield session
+
+
+def _properties(conf: list[str] | None) -> dict[str, str]:
+    properties = {}
+    for one in conf or ():
+        key, equals, value = one.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf is spark.KEY=VALUE, not {one.partition('=')[0]!r}.")
+        properties[key] = value
+    return properties
+
+
+def rows_in(archives: list[str]) -> int | None:
+    """How many rows archives hold, where their manifests can be read without Spark.
+
+    Raises:
+        UsageError: one of them is no archive; said before Spark is started for it.
+    """
+    from sbpair.pipeline.manifest import LocalStore, check_archive
+
+    if any("://" in one or one.startswith("file:") for one in archives):
+        return None
+    return sum(check_archive(LocalStore(Path(one))).rows for one in archives)
+
+
+def check_folder(folder: Path, *, create: bool) -> None:
+    """Make sure that files can be written into a folder, before Spark is started for it.
+
+    Raises:
+        UsageError: they cannot. `create`: a folder that is not there yet is made.
+    """
+    try:
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    except OSError as error:
+        raise UsageError(f"Cannot write into {folder}: {error.strerror or error}.") from error
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "permission denied" if there.is_dir() else f"{there} is a file"
+        raise UsageError(f"Cannot write into {folder}: {why}.")
+
+
+def pair_by_name(options: Options, pair: str | None) -> "PairByName":
+    """The pair in the form that may travel to executors."""
+    from sbpair.pipeline.executors import PairByName
+
+    return PairByName.load(pair, options.config)
+
+
+_LABEL_CHARACTERS = 22
+"""With the bar, the count and the clock behind it a line of 80 columns is full."""
+
+
+class JobTalk(Shown):
+    """Progress of Spark jobs."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__("Spark", forecast=False, quiet=options.quiet, color=not options.no_color)
+        self._verbose = options.verbose and not options.quiet
+
+    def say(self, text: str) -> None:
+        """A step that has no tasks to count."""
+        if not self.redraw(completed=0, total=None, description=text) and self._verbose:
+            say(text)
+
+    def __call__(self, progress: "JobProgress") -> None:
+        total = progress.total or None
+        shown = self.redraw(completed=progress.done, total=total, description=progress.label[:_LABEL_CHARACTERS])
+        if not shown and self.line_is_due():
+            say(line_of(progress))
+
+
+def line_of(progress: "JobProgress") -> str:
+    """`Archiving: 12 of 40 tasks, 20s; 1 attempt failed and run again`."""
+    tasks = f"{progress.done:,} of {progress.total:,} tasks" if progress.total else "planning"
+    attempts = f"{progress.failed} attempt{'s' if progress.failed != 1 else ''}"
+    failed = f"; {attempts} failed and run again" if progress.failed else ""
+    return f"{progress.label}: {tasks}, {format_duration(round(progress.seconds))}{failed}"
+
+
+HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write the report here.", show_default=False)]
+
+
+def write_report(result: CommandResult, html: Path | None) -> None:
+    """Write the page of a result to a file, if one is wanted."""
+    from sbpair.render.console import write_atomically
+    from sbpair.render.html import to_html
+
+    if html is None:
+        return
+    if result.page is None:
+        raise UsageError(f"{result.command} has no report to write.")
+    write_atomically(html, to_html(result.page))

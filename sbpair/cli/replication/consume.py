@@ -1,0 +1,237 @@
+"""`sbpair replicate consume`: a command processes each message once, in order within its session."""
+
+import logging
+import os
+import shlex
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.inspection.snapshots import gravest, with_hint
+from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.replication.options import (
+    COSMOS_KEY,
+    AttemptsOption,
+    FirstArgument,
+    GapOption,
+    GranularityOption,
+    JournalKeyOption,
+    JournalOption,
+    LeaseOption,
+    MarginOption,
+    RememberOption,
+    RetentionOption,
+    SecondArgument,
+    journal_at,
+    make_terms,
+    pair_and_source,
+    renamed,
+)
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair, Side
+from sbpair.core.replication.ownership import Granularity
+from sbpair.render.result import Column, CommandResult, Table
+from sbpair.runtime.clock import Quiet
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.ports import Journal
+    from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
+
+
+@command
+def consume(
+    options: Options,
+    first: FirstArgument,
+    second: SecondArgument = None,
+    exec_: Annotated[
+        str, typer.Option("--exec", metavar="COMMAND", help="Run per message: body on stdin, SBPAIR_... variables.")
+    ] = "",
+    handler_timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="A command that takes longer is killed; the attempt failed.")
+    ] = "5m",
+    journal: JournalOption = None,
+    journal_key: JournalKeyOption = COSMOS_KEY,
+    lease: LeaseOption = "30s",
+    margin: MarginOption = "5s",
+    attempts: AttemptsOption = 5,
+    gap_timeout: GapOption = None,
+    granularity: GranularityOption = Granularity.SESSION,
+    retention: RetentionOption = "14d",
+    remember: RememberOption = "1d",
+    side: Annotated[
+        list[Side] | None, typer.Option("--side", help="Receive on this side only; repeatable.", show_default=False)
+    ] = None,
+    sessions: Annotated[int, typer.Option(min=1, max=1000, help="Sessions open at once on each side.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Commands running at once.")] = 16,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many were processed.", show_default=False)
+    ] = None,
+    until_idle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Stop when nothing has come for this time. Second copies come 15 s after the first ones.",
+            show_default=False,
+        ),
+    ] = None,
+    max_messages: Annotated[str | None, renamed("--max-messages", "--limit")] = None,
+) -> CommandResult:
+    """Process the messages of a replicated queue or subscription with a command: each once, in order. [writes]
+
+    Exit code of the command: 0 done; 75 again later; anything else is a failed attempt, and after --attempts of them
+    the message is dead-lettered on both sides. Run as many of these as you like, in both regions, with the same
+    journal, lease and margin; one journal serves any number of queues and subscriptions. Needs Listen on both
+    namespaces.
+
+    Any producer is served that sends each message to both sides with the same session id and message id. Messages of
+    `sbpair replicate send` run in the order of sending, whichever side accepted them; those of other producers in the
+    order of each side's queue. The same message id sent twice runs once.
+
+    Exit 0: all that came was processed; 3: messages were dead-lettered; 6 or 4: idle because a side does not answer or
+    refuses.
+
+    \b
+    Examples:
+      sbpair replicate consume orders-pair orders --journal sqlite:journal.db --exec ./book-parcel
+      sbpair replicate consume local orders --journal sqlite:j.db --exec 'sh -c "cat >> out"' --until-idle 30s
+      sbpair replicate consume orders-pair events/Subscriptions/billing --journal sqlite:journal.db --exec ./bill
+    """
+    pair_name, source = pair_and_source(first, second)
+    from sbpair.runtime.replication.consumer import ConsumeRequest
+
+    words = shlex.split(exec_)
+    if not words:
+        raise UsageError("Say what processes a message with --exec COMMAND.")
+    request = ConsumeRequest(
+        source,
+        terms=make_terms(
+            lease=lease,
+            margin=margin,
+            attempts=attempts,
+            gap=gap_timeout,
+            retention=retention,
+            remember=remember,
+            granularity=granularity,
+        ),
+        sides=tuple(dict.fromkeys(side)) if side else tuple(Side),
+        sessions=sessions,
+        concurrency=concurrency,
+        max_messages=limit,
+        until_idle_seconds=duration_option(until_idle),
+        name=f"{os.uname().nodename}-{os.getpid()}" if hasattr(os, "uname") else f"pid-{os.getpid()}",
+    )
+    pair = load_settings(options).pair(pair_name)
+    book = journal_at(journal, journal_key)
+    seconds = duration_option(handler_timeout) or 0.0
+
+    async def work(stop: "asyncio.Event") -> "ConsumeReport":
+        return await _consume(options, pair, request, book, words, seconds, stop)
+
+    try:
+        return _consumed(pair, source, run_async(options, work))
+    except Interrupted as interrupted:
+        result = _consumed(pair, source, interrupted.partial)  # type: ignore[arg-type]
+        return replace(result, exit=Exit.from_label(interrupted.exit_name))
+
+
+async def _consume(
+    options: Options,
+    pair: Pair,
+    request: "ConsumeRequest",
+    book: "Journal",
+    words: list[str],
+    handler_seconds: float,
+    stop: "asyncio.Event",
+) -> "ConsumeReport":
+    from sbpair.runtime.replication.consumer import consume as consume_queue
+    from sbpair.runtime.replication.handlers import CommandHandler
+
+    handler = CommandHandler(words, timeout_seconds=handler_seconds, environ=_own_environment())
+    async with AsyncExitStack() as stack:
+        sides = await stack.enter_async_context(open_sides(pair))
+        stack.push_async_callback(book.close)
+        said = await book.check()
+        observer = Quiet() if options.quiet else Talk()
+        logging.getLogger("sbpair").info(f"Consuming {request.source} of {pair.name}. Journal: {said}")
+        return await consume_queue(
+            request,
+            primary=sides.primary,
+            secondary=sides.secondary,
+            journal=book,
+            handler=handler,
+            clock=system_clock(),
+            observer=observer,
+            stop=stop,
+        )
+
+
+def _own_environment() -> dict[str, str]:
+    """What the command inherits: everything but this program's own settings, which may hold keys."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SBPAIR_")}
+
+
+def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
+    rows = [{"side": side, "result": result, "copies": count} for side, result, count in report.counts]
+    columns = (Column("side", "Side"), Column("result", "Result"), Column("copies", "Copies", right=True))
+    unread = [
+        {"side": side, "code": error.code, "message": error.message, "hint": error.hint}
+        for side, error in report.unread
+    ]
+    data = {
+        "pair": pair.name,
+        "queue": queue,
+        "counts": rows,
+        "completed": report.total("completed"),
+        "failed": report.total("failed"),
+        "dead_lettered": report.dead_lettered,
+        "second_copies_out": report.second_copies_out,
+        "not_read": unread,
+        "seconds": round(report.seconds, 3),
+        "ended_by": report.ended_by,
+    }
+    return CommandResult(
+        "replicate consume",
+        data,
+        (Table("", columns, rows),),
+        notes=(
+            *(f"Not read: {one['side']}: {with_hint(one['message'], one['hint'])}" for one in unread),
+            *_out(report),
+        ),
+        summary=_summary(queue, report),
+        closing=True,
+        exit=_exit_of(report),
+    )
+
+
+def _summary(queue: str, report: "ConsumeReport") -> str:
+    said = f"{report.total('completed'):,} completed, {report.total('failed'):,} failed, "
+    said += f"{report.total('duplicate'):,} settled without processing, because they were finished."
+    if report.dead_lettered:
+        copies = "1 copy was" if report.dead_lettered == 1 else f"{report.dead_lettered:,} copies were"
+        said += f" {copies} dead-lettered; see why: sbpair peek --entity {queue} --dlq"
+    return said
+
+
+def _out(report: "ConsumeReport") -> tuple[str, ...]:
+    out = report.second_copies_out
+    if not out:
+        return ()
+    what = "The second copy of 1 message was" if out == 1 else f"The second copies of {out:,} messages were"
+    return (f"{what} not met: not yet visible, or accepted by one side only. The next run settles what comes.",)
+
+
+def _exit_of(report: "ConsumeReport") -> Exit:
+    """Where idleness was to end it, what was not read comes before what was dead-lettered: unreachable, denied,
+    partial; failed if nothing was read at all."""
+    unread = gravest(error.exit_name for _, error in report.unread if report.ended_by == "idle")
+    if unread in (Exit.UNREACHABLE, Exit.DENIED):
+        return unread
+    if unread and not report.counts:
+        return Exit.FAILED
+    return Exit.PARTIAL if unread or report.dead_lettered else Exit.OK

@@ -1,0 +1,121 @@
+"""Options and arguments of the `sbpair replicate` commands, and what they become."""
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.options import duration_option
+from sbpair.core.errors import UsageError
+from sbpair.core.names import check_entity_path, subscription_of, subscription_path
+from sbpair.core.replication.ownership import Granularity, Terms
+
+if TYPE_CHECKING:
+    from sbpair.ports import Journal
+
+COSMOS_KEY = "SBPAIR_COSMOS_KEY"
+
+FirstArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[PAIR] QUEUE",
+        help="A pair, and a queue on both its sides, or a topic (send) or TOPIC/Subscriptions/NAME (consume).",
+        autocompletion=suggestions.pairs_and_entities,
+    ),
+]
+SecondArgument = Annotated[
+    str | None, typer.Argument(metavar="", hidden=True, show_default=False, autocompletion=suggestions.entities)
+]
+JournalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        envvar="SBPAIR_JOURNAL",
+        help="sqlite:FILE, or cosmos:ACCOUNT_URL/DB/CONTAINER.",
+        show_default=False,
+    ),
+]
+JournalKeyOption = Annotated[
+    str, typer.Option(help="Environment variable with the Cosmos DB key; without it Entra ID is used.", metavar="NAME")
+]
+LeaseOption = Annotated[str, typer.Option("--lease", metavar="DURATION", help="A dead consumer's work waits so long.")]
+MarginOption = Annotated[
+    str, typer.Option("--margin", metavar="DURATION", help="How far the regions' clocks may be apart.")
+]
+AttemptsOption = Annotated[int, typer.Option(min=1, help="After so many failed attempts a message is dead-lettered.")]
+GapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gap-timeout",
+        metavar="DURATION",
+        help="Give a missing earlier message up after this time. Default: wait for it.",
+        show_default=False,
+    ),
+]
+GranularityOption = Annotated[Granularity, typer.Option(help="Claim a session as a whole, or message by message.")]
+RetentionOption = Annotated[
+    str,
+    typer.Option("--retention", metavar="DURATION", help="How long the journal knows what is finished on one side."),
+]
+RememberOption = Annotated[
+    str,
+    typer.Option("--remember", metavar="DURATION", help="How long once both copies are settled: no id runs twice."),
+]
+
+
+def renamed(old: str, new: str) -> Any:
+    """An option that has another name now, and says so."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            raise typer.BadParameter(f"{old} is called {new} now.")
+
+    return typer.Option(old, hidden=True, callback=refuse, show_default=False)
+
+
+def pair_and_queue(first: str, second: str | None) -> tuple[str | None, str]:
+    """`[PAIR] QUEUE` taken apart; a topic where messages are sent to."""
+    pair, queue = (None, first) if second is None else (first, second)
+    return pair, check_entity_path(queue)
+
+
+def pair_and_source(first: str, second: str | None) -> tuple[str | None, str]:
+    """`[PAIR] QUEUE` or `[PAIR] TOPIC/Subscriptions/NAME` taken apart."""
+    pair, path = pair_and_queue(first, second)
+    subscription = subscription_of(path)
+    return pair, path if subscription is None else subscription_path(*subscription)
+
+
+def make_terms(
+    *,
+    lease: str = "30s",
+    margin: str = "5s",
+    attempts: int = 5,
+    gap: str | None = None,
+    retention: str = "14d",
+    remember: str = "1d",
+    granularity: Granularity = Granularity.SESSION,
+) -> Terms:
+    return Terms(
+        lease_seconds=duration_option(lease) or 0.0,
+        margin_seconds=duration_option(margin) or 0.0,
+        max_attempts=attempts,
+        gap_seconds=duration_option(gap),
+        retention_seconds=duration_option(retention) or 0.0,
+        remember_seconds=duration_option(remember) or 0.0,
+        granularity=granularity,
+    )
+
+
+def journal_at(address: str | None, key_variable: str) -> "Journal":
+    """The journal of --journal.
+
+    Raises:
+        UsageError: none was named. JournalError: the package it needs is not installed.
+    """
+    from sbpair.journal.open import FORMS, open_journal
+
+    if address is None:
+        raise UsageError("Name the journal with --journal or SBPAIR_JOURNAL.", hint=f"Write {FORMS}.")
+    return open_journal(address, cosmos_key=os.environ.get(key_variable) or None)

@@ -1,0 +1,301 @@
+"""`sbpair replicate status` and `provision`: what the journal says, and the queue on both sides."""
+
+from collections import Counter
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.options import Options, command
+from sbpair.cli.replication.options import (
+    COSMOS_KEY,
+    FirstArgument,
+    JournalKeyOption,
+    JournalOption,
+    LeaseOption,
+    MarginOption,
+    SecondArgument,
+    journal_at,
+    make_terms,
+    pair_and_source,
+)
+from sbpair.core.durations import format_duration
+from sbpair.core.errors import EntityExistsError, UsageError
+from sbpair.core.names import subscription_of, subscription_path
+from sbpair.core.outcome import Exit, Outcome, Result, exit_for
+from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stuck
+from sbpair.core.replication.settings import Problem, problems, replicated_settings
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.runtime.replication.store import SESSION, destination_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.entities import QueueFacts, QueueSettings
+    from sbpair.ports import Journal, NamespaceAdmin
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    entry: SessionEntry
+    stuck: str | None
+
+    def row(self, now: float) -> dict[str, Any]:
+        entry, current = self.entry, self.entry.current
+        return {
+            "destination": entry.destination,
+            "session": entry.session_id,
+            "state": entry.state.value,
+            "message": None if current is None else current.message_id,
+            "attempts": None if current is None else current.attempts,
+            "owner": entry.owner or None,
+            "lease": format_duration(max(0.0, entry.lease_until - now)) if entry.owner else None,
+            "completed": entry.completed_count,
+            "failed": entry.failed_count,
+            "since": format_duration(max(0.0, now - entry.updated_at)),
+            "stuck": self.stuck,
+        }
+
+
+@command
+def status(
+    options: Options,
+    journal: JournalOption = None,
+    journal_key: JournalKeyOption = COSMOS_KEY,
+    state: Annotated[State | None, typer.Option(help="Only sessions in this state.", show_default=False)] = None,
+    stuck: Annotated[bool, typer.Option("--stuck", help="Only sessions that somebody should look at.")] = False,
+    destination: Annotated[
+        str | None,
+        typer.Option(help="Only sessions of this queue or TOPIC/Subscriptions/NAME.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Sessions shown at most.")] = 100,
+    lease: LeaseOption = "30s",
+    margin: MarginOption = "5s",
+) -> CommandResult:
+    """Show the journal of replicated queues: sessions by state, who has them, and which are stuck. [reads]
+
+    Exit 5 if a session is stuck: it waits for a message that is in neither queue that is read, or its owner is gone
+    and nobody goes on.
+
+    \b
+    Examples:
+      sbpair replicate status --journal sqlite:journal.db
+      sbpair replicate status --journal sqlite:journal.db --stuck -o nagios
+    """
+    book, terms = journal_at(journal, journal_key), make_terms(lease=lease, margin=margin)
+
+    async def work(stop: "asyncio.Event") -> tuple[str, list[_Seen]]:
+        return await stoppable(stop, _read(book, terms, destination))
+
+    said, seen = run_async(options, work)
+    return _shown(book.name, said, seen, state, stuck, limit)
+
+
+async def _read(book: "Journal", terms: Terms, destination: str | None) -> tuple[str, list[_Seen]]:
+    try:
+        said = await book.check()
+        now = system_clock().now().timestamp()
+        seen = []
+        async with aclosing(book.scan(SESSION)) as entries:  # type: ignore[type-var]
+            async for raw in entries:
+                entry = SessionEntry.from_dict(raw.document)
+                if destination is not None and entry.destination != destination_of(destination):
+                    continue
+                seen.append(_Seen(entry, is_stuck(entry, now=now, terms=terms)))
+        return said, seen
+    finally:
+        await book.close()
+
+
+def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_stuck: bool, limit: int) -> CommandResult:
+    now = system_clock().now().timestamp()
+    by_state = Counter(one.entry.state for one in seen)
+    stuck = [one for one in seen if one.stuck is not None]
+    wanted = [
+        one for one in seen if (state is None or one.entry.state is state) and (not only_stuck or one.stuck is not None)
+    ]
+    wanted.sort(key=lambda one: (one.stuck is None, -one.entry.updated_at))
+    rows = [one.row(now) for one in wanted[:limit]]
+    columns = (
+        Column("destination", "Queue"),
+        Column("session", "Session"),
+        Column("state", "State"),
+        Column("message", "Message"),
+        Column("attempts", "Attempts", right=True),
+        Column("owner", "Owner"),
+        Column("lease", "Lease"),
+        Column("completed", "Completed", right=True),
+        Column("failed", "Failed", right=True),
+        Column("since", "Since"),
+        Column("stuck", "Stuck because"),
+    )
+    completed = sum(one.entry.completed_count for one in seen)
+    failed = sum(one.entry.failed_count for one in seen)
+    counts = ", ".join(f"{by_state[one]} {one}" for one in State)
+    hidden = len(wanted) - len(rows)
+    return CommandResult(
+        "replicate status",
+        {
+            "journal": name,
+            "by_state": {one.value: by_state[one] for one in State},
+            "completed_messages": completed,
+            "failed_messages": failed,
+            "stuck": len(stuck),
+            "sessions": rows,
+        },
+        (Table("", columns, rows),),
+        notes=(said, *((f"{_counted(hidden, 'more session')} not shown; raise --limit.",) if hidden else ())),
+        summary=f"{_counted(len(seen), 'session')}: {counts}; {len(stuck)} stuck. "
+        f"{completed:,} completed, {failed:,} failed.",
+        exit=Exit.FINDINGS if stuck else Exit.OK,
+        checks=tuple(_checks(name, stuck)),
+        metrics=tuple(_metrics(by_state, len(stuck), completed, failed)),
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _checks(name: str, stuck: list[_Seen]) -> list[Check]:
+    if not stuck:
+        return [Check("replication", name, Severity.OK, "no session is stuck")]
+    return [Check("replication", one.entry.session_id, Severity.WARNING, one.stuck or "") for one in stuck]
+
+
+def _metrics(by_state: Counter[State], stuck: int, completed: int, failed: int) -> list[Metric]:
+    states = [
+        Metric(
+            "sbpair_replicated_sessions", "Sessions in the journal by state.", by_state[one], (("state", one.value),)
+        )
+        for one in State
+    ]
+    return [
+        *states,
+        Metric("sbpair_replicated_stuck_sessions", "Sessions that somebody should look at.", stuck),
+        Metric("sbpair_replicated_completed_messages", "Messages completed.", completed, counter=True),
+        Metric("sbpair_replicated_failed_messages", "Messages that failed for good.", failed, counter=True),
+    ]
+
+
+@command
+def provision(
+    options: Options,
+    first: FirstArgument,
+    second: SecondArgument = None,
+    journal: JournalOption = None,
+    journal_key: JournalKeyOption = COSMOS_KEY,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is missing only; exit 5 if anything is.")
+    ] = False,
+) -> CommandResult:
+    """Create a replicated queue or subscription on both namespaces, sessions on, and check what exists. [writes]
+
+    A subscription is TOPIC/Subscriptions/NAME; its topic is created as well. What exists is left as it is; what is
+    wrong with it is told, with exit 5. Needs Manage on both sides.
+
+    \b
+    Examples:
+      sbpair replicate provision orders-pair orders --journal sqlite:journal.db
+      sbpair replicate provision orders-pair events/Subscriptions/billing
+      sbpair replicate provision local orders --dry-run
+    """
+    pair_name, queue = pair_and_source(first, second)
+    pair = load_settings(options).pair(pair_name)
+    book = None if journal is None else journal_at(journal, journal_key)
+
+    async def work(stop: "asyncio.Event") -> _Provisioned:
+        async with open_sides(pair) as sides:
+            admins = {"primary": sides.primary_admin, "secondary": sides.secondary_admin}
+            return await stoppable(stop, _provision(admins, queue, book, dry_run=dry_run))
+
+    return _provisioned(pair.name, queue, run_async(options, work), dry_run=dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Provisioned:
+    outcomes: list[Outcome]
+    problems: list[Problem]
+    journal: str
+
+
+async def _provision(
+    admins: "dict[str, NamespaceAdmin]", queue: str, book: "Journal | None", *, dry_run: bool
+) -> _Provisioned:
+    outcomes: list[Outcome] = []
+    found: dict[str, QueueSettings | None] = {}
+    for side, admin in admins.items():
+        await _check_kind(admin, side, queue)
+        facts = await _get(admin, queue)
+        if facts is not None:
+            outcomes.append(Outcome(f"{side}: {queue}", Result.UNCHANGED, "exists"))
+            found[side] = facts.settings
+        elif dry_run:
+            outcomes.append(Outcome(f"{side}: {queue}", Result.SKIPPED, "would be created, with sessions"))
+            found[side] = replicated_settings(None)
+        else:
+            found[side] = await _create(admin, queue)
+            outcomes.append(Outcome(f"{side}: {queue}", Result.DONE, "created, with sessions"))
+    said = ""
+    if book is not None:
+        try:
+            said = "not looked at: it would be made" if dry_run else await book.check()
+        finally:
+            await book.close()
+    return _Provisioned(outcomes, list(problems(found["primary"], found["secondary"])), said)
+
+
+async def _check_kind(admin: "NamespaceAdmin", side: str, path: str) -> None:
+    if subscription_of(path) is None and await admin.get_topic(path) is not None:
+        raise UsageError(
+            f"{path} is a topic on the {side}; its subscriptions are consumed. Nothing was changed there.",
+            hint=f"Name one: sbpair replicate provision {subscription_path(path, 'NAME')}",
+        )
+
+
+async def _get(admin: "NamespaceAdmin", path: str) -> "QueueFacts | None":
+    subscription = subscription_of(path)
+    return await admin.get_queue(path) if subscription is None else await admin.get_subscription(*subscription)
+
+
+async def _create(admin: "NamespaceAdmin", queue: str) -> "QueueSettings | None":
+    settings = replicated_settings((await admin.namespace()).tier)
+    if settings is None:
+        raise UsageError("Tier Basic has no sessions; a replicated queue needs Standard or Premium on both sides.")
+    subscription = subscription_of(queue)
+    try:
+        if subscription is None:
+            return (await admin.create_queue(queue, settings)).settings
+        if await admin.get_topic(subscription[0]) is None:
+            with suppress(EntityExistsError):  # somebody was faster
+                await admin.create_topic(subscription[0])
+        return (await admin.create_subscription(*subscription, settings)).settings
+    except EntityExistsError:
+        facts = await _get(admin, queue)  # somebody was faster
+        return None if facts is None else facts.settings
+
+
+def _provisioned(pair: str, queue: str, done: _Provisioned, *, dry_run: bool) -> CommandResult:
+    rows = [{"item": one.item, "result": one.result.value, "detail": one.detail} for one in done.outcomes]
+    rows += [{"item": f"{one.side}: {queue}", "result": "problem", "detail": one.message} for one in done.problems]
+    columns = (Column("item", "Queue"), Column("result", "Result"), Column("detail", "Detail"))
+    missing = dry_run and any(one.result is Result.SKIPPED for one in done.outcomes)
+    failed = Exit.OK if dry_run else exit_for(done.outcomes)
+    return CommandResult(
+        "replicate provision",
+        {
+            "pair": pair,
+            "queue": queue,
+            "dry_run": dry_run,
+            "outcomes": rows[: len(done.outcomes)],
+            "problems": [{"side": one.side, "message": one.message, "serious": one.serious} for one in done.problems],
+            "journal": done.journal or None,
+        },
+        (Table("", columns, rows),),
+        notes=(f"Journal: {done.journal}",) if done.journal else (),
+        summary=f"{queue} on both sides of {pair}: {_counted(len(done.problems), 'problem')}."
+        + (" Nothing was changed." if dry_run else ""),
+        exit=failed or (Exit.FINDINGS if done.problems or missing else Exit.OK),
+    )

@@ -1,0 +1,121 @@
+"""What completion offers for a value: names out of the configuration, the state of a running emulator, and the code.
+
+Somebody waits at a prompt: nobody is contacted, no secret is read, nothing slow is imported, and where something cannot
+be read nothing is offered.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sbpair.core.errors import SbpairError
+
+if TYPE_CHECKING:
+    from sbpair.settings import Settings
+
+
+def pairs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the configured pairs, without those that are on the command line already."""
+    settings = _settings(ctx)
+    given = ctx.params.get("pairs") or ()
+    return _matching([name for name in settings.pair_names() if name not in given] if settings else [], incomplete)
+
+
+def entities(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Queues and topics that the configuration names for the pair in use."""
+    return _matching(_entities(ctx), incomplete)
+
+
+def pairs_and_entities(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For a first argument that is either."""
+    return [*pairs(ctx, incomplete), *entities(ctx, incomplete)]
+
+
+def backlog_indexes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Indexes of the backlog queues of the pair in use."""
+    settings, pair = _settings(ctx), _pair(ctx)
+    if settings is None or pair is None:
+        return []
+    count = settings.get(f"pairs.{pair}.backlog_queues") or _default_backlog_queues()
+    return _matching(map(str, range(count)), incomplete)
+
+
+def check_codes(incomplete: str) -> list[tuple[str, str]]:
+    """Codes of the audit's checks with their titles."""
+    from sbpair.core.inspection.audit import CHECKS
+
+    return [(check.code, check.title) for check in CHECKS if check.code.startswith(incomplete)]
+
+
+def emulated_namespaces(incomplete: str) -> list[str]:
+    """Names of the embedded namespaces that run for this user."""
+    from sbpair.settings import state_directory
+
+    try:
+        state = json.loads((state_directory(os.environ) / "emulator.json").read_text(encoding="utf-8"))
+        return _matching([str(one["name"]) for one in state["namespaces"]], incomplete)
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def parts_of_list(known: Iterable[str], incomplete: str) -> list[str]:
+    """Continuations of a list with commas: `path,re` becomes `path,reason`."""
+    before, comma, last = incomplete.rpartition(",")
+    taken = before.split(",")
+    return [f"{before}{comma}{one}" for one in known if one.startswith(last) and one not in taken]
+
+
+def _matching(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _entities(ctx: typer.Context) -> list[str]:
+    settings, pair = _settings(ctx), _pair(ctx)
+    found = settings.get(f"pairs.{pair}.entities") if settings else None
+    given = ctx.params.get("entity") or ()
+    return [name for name in found or () if name not in given]
+
+
+def _pair(ctx: typer.Context) -> str | None:
+    """Name of the pair on the command line, else of the one that is used without a name."""
+    settings = _settings(ctx)
+    if settings is None:
+        return None
+    names = settings.pair_names()
+    # An option that still waits for its value ends the parsing: the arguments before it are left where they were.
+    for given in (ctx.params.get("pair"), ctx.params.get("first"), *ctx.args):
+        if given in names:
+            return str(given)
+    configured = [name for name in names if name != "local"] or list(names)
+    return settings.get("default_pair") or (configured[0] if len(configured) == 1 else None)
+
+
+def _default_backlog_queues() -> int:
+    from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
+
+    return DEFAULT_BACKLOG_QUEUE_COUNT
+
+
+def _settings(ctx: typer.Context) -> "Settings | None":
+    """The configuration, also one named by --config; read once for each question of the shell."""
+    if "settings" not in ctx.meta:
+        from sbpair.settings import load
+
+        try:
+            ctx.meta["settings"] = load(config=next(_config_options(ctx), None))
+        except (SbpairError, OSError):
+            ctx.meta["settings"] = None
+    settings: Settings | None = ctx.meta["settings"]
+    return settings
+
+
+def _config_options(ctx: typer.Context) -> Iterator[Any]:
+    """Values of --config, those after the command's name first."""
+    context: Any = ctx
+    while context is not None:
+        if context.params.get("config") is not None:
+            yield context.params["config"]
+        context = context.parent

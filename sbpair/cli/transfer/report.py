@@ -1,0 +1,262 @@
+"""What drain and syphon share: the request out of options, the report as a result."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbpair.cli.cost.forecasts import as_data, in_words
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+
+if TYPE_CHECKING:
+    from sbpair.core.cost.forecast import Forecast
+    from sbpair.core.inspection.backlog import Backlog
+    from sbpair.core.message import TtlMode
+    from sbpair.core.transfer.conclusion import Asked
+    from sbpair.core.transfer.report import DrainReport
+    from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary, ToQueue
+
+
+# Backlog queues as they are named on the command line.
+
+
+def backlog_path(pair: Pair, text: str) -> str:
+    """Path of a backlog queue given by its index, or by the path as findings show it.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text.isascii() and text.isdigit():
+        return backlog_queue_path(pair.primary.label, int(text))
+    name = parse_backlog_queue_path(text)
+    if name is None:
+        raise UsageError(f"--queue {text!r} is neither the index nor the path of a backlog queue.")
+    return name.path
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    """Options of drain and syphon as given on the command line; durations in seconds."""
+
+    queues: list[str] | None
+    dead_letter: bool
+    to: str
+    archive: Path | None
+    destination: str | None
+    session_id: str | None
+    where: str | None
+    rate: float | None
+    concurrency: int
+    ttl: "TtlMode"
+    limit: int | None = None
+    for_seconds: float | None = None
+    dry_run: bool = False
+    deferred: bool = False
+    ledger: Path | None = None
+
+    @property
+    def filtered(self) -> bool:
+        return not (self.destination is None and self.session_id is None and self.where is None)
+
+    def go_on(self, command: str, pair: Pair) -> str:
+        """The command line that goes on with what is left: the same one without its limits."""
+        words = ["sbpair", command, pair.name]
+        for queue in self.queues or ():
+            words += ["--queue", queue]
+        if self.dead_letter:
+            words.append("--dlq")
+        if self.deferred:
+            words.append("--deferred")
+        values = (
+            ("--to", None if self.to == "primary" else self.to),
+            ("--archive", self.archive),
+            ("--destination", self.destination),
+            ("--session-id", self.session_id),
+            ("--where", self.where),
+            ("--ledger", self.ledger),
+        )
+        for option, value in values:
+            if value is not None:
+                words += [option, str(value)]
+        return shlex.join(words)
+
+
+def what_was_asked(pair: Pair, options: MoveOptions) -> "Asked":
+    """What the command was asked to do, for the sentences at its end."""
+    from sbpair.core.transfer.conclusion import Asked
+
+    _, _, queue = options.to.partition(":")
+    return Asked(
+        pair=pair.name,
+        primary=pair.primary.label,
+        go_on=options.go_on("drain", pair),
+        dead_letter=options.dead_letter,
+        filtered=options.filtered,
+        queue=queue or None,
+    )
+
+
+def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
+    """The request for the runtime.
+
+    Raises:
+        UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read.
+    """
+    from sbpair.core.where import parse_where
+    from sbpair.runtime.transfer.drain import DrainRequest
+
+    return DrainRequest(
+        queues=named_paths(pair, options.queues) or pair.backlog_paths(),
+        dead_letter=options.dead_letter,
+        to=_target(options.to, options.archive),
+        path=options.destination,
+        session=options.session_id,
+        where=None if options.where is None else parse_where(options.where),
+        max_messages=options.limit,
+        for_seconds=options.for_seconds,
+        rate_per_second=options.rate,
+        concurrency=options.concurrency,
+        ttl=options.ttl,
+        dry_run=options.dry_run,
+        deferred=options.deferred,
+    )
+
+
+@contextmanager
+def ledger_errors(path: Path | None) -> Iterator[None]:
+    """A ledger that cannot be opened or written as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise SbpairError(
+            f"Cannot write the ledger {path}: {error}", hint="What was sent, but not recorded, is still in the backlog."
+        ) from error
+
+
+def named_paths(pair: Pair, queues: list[str] | None) -> tuple[str, ...]:
+    """Paths of the queues with the given indexes or paths. Whether they exist is asked later.
+
+    Raises:
+        UsageError: a backlog queue of another primary.
+    """
+    paths = tuple(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
+    for path in paths:
+        if not path.startswith(f"{pair.primary.label.lower()}/"):
+            raise UsageError(f"{path} is not a backlog queue of {pair.primary.label}, the primary of {pair.name!r}.")
+    return paths
+
+
+def _target(text: str, archive: Path | None) -> "ToPrimary | ToArchive | ToQueue":
+    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue
+
+    kind, _, rest = text.partition(":")
+    if archive is not None:
+        if text != "primary":
+            raise UsageError("--archive writes files, --to sends messages; give one of them.")
+        return ToArchive(archive)
+    match kind, bool(rest):
+        case "primary", False:
+            return ToPrimary()
+        case "archive", _:
+            raise UsageError("--to archive:DIRECTORY is --archive DIRECTORY now.")
+        case "queue", True:
+            return ToQueue(check_entity_path(rest))
+    raise UsageError(f"--to is primary or queue:NAME, not {text!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a run did, what the backlog holds after it (None: not read), and what it cost besides the messages."""
+
+    report: "DrainReport"
+    backlog: "Backlog | None"
+    used: "Forecast"
+
+
+def report_result(
+    command: str, pair: Pair, drained: Drained, asked: "Asked", *, verbose: bool = False
+) -> CommandResult:
+    """A run of the pump as tables, data and exit code."""
+    from sbpair.core.inspection.status import backlog_data
+    from sbpair.core.transfer.conclusion import closing, exit_of, further
+    from sbpair.core.transfer.report import as_data as report_data
+
+    report, backlog = drained.report, drained.backlog
+    # What a dry run itself used is over; what is still to come is told of it.
+    forecast = _moved(report) if report.dry_run else _moved(report) + drained.used
+    data = {"pair": pair.name, **report_data(report), "forecast" if report.dry_run else "used": as_data(forecast)}
+    data["confirmed_empty"] = False
+    if backlog is not None:
+        held = backlog_data(backlog)
+        data |= {"backlog": held, "confirmed_empty": held["confirmed_empty"]}
+    columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+    takes = (f"{'It would take' if report.dry_run else 'It took'} {in_words(forecast)}.",) if verbose else ()
+    return CommandResult(
+        command,
+        data,
+        (Table("", columns, list(_rows(report, asked))),),
+        notes=(*further(report, backlog, asked), *takes),
+        summary=closing(report, backlog, asked),
+        exit=exit_of(report, backlog, asked),
+        checks=tuple(_checks(pair, report, backlog, asked)),
+        metrics=tuple(_metrics(pair, report, backlog)),
+        closing=True,
+    )
+
+
+def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
+    from sbpair.core.transfer.report import Kind, fields_of
+
+    went = "archived" if report.archive is not None else "moved" if asked.queue is not None else "to the primary"
+    named = {one.name: one.metadata["row"] or went for one in fields_of(Kind.BY_NAME)}
+    for name, what in named.items():
+        for where, messages in getattr(report, name):
+            yield {"what": what, "where": where, "messages": messages}
+    for one in report.left:
+        yield {"what": "left", "where": one.reason, "messages": one.count}
+    if report.pings:
+        yield {"what": "ping messages completed", "where": "", "messages": report.pings}
+    for failure in report.failures:
+        yield {"what": "not read", "where": f"{failure.queue}: {failure.error.message}", "messages": None}
+
+
+def _moved(report: "DrainReport") -> "Forecast":
+    """Operations of what moved (or would): received, completed, sent, in steps of 64 KB at the average size."""
+    from sbpair.core.cost.forecast import Forecast, of_messages
+
+    rest = Forecast(message_operations=2 * (report.dead_lettered + report.pings + report.already_forwarded))
+    if not report.forwarded:
+        return rest
+    average = -(-report.forwarded_bytes // report.forwarded)
+    return of_messages(report.forwarded, average) + rest
+
+
+def _checks(pair: Pair, report: "DrainReport", backlog: "Backlog | None", asked: "Asked") -> list[Check]:
+    from sbpair.core.transfer.conclusion import closing, exit_of
+
+    severity = Severity.OK if exit_of(report, backlog, asked) is Exit.OK else Severity.WARNING
+    return [Check("backlog", pair.name, severity, closing(report, backlog, asked))]
+
+
+def _metrics(pair: Pair, report: "DrainReport", backlog: "Backlog | None") -> list[Metric]:
+    from sbpair.core.transfer.report import numbers
+
+    labels = (("pair", pair.name),)
+    metrics = [
+        Metric(one.metadata["metric"], one.metadata["what"], getattr(report, one.name), labels)
+        for one in numbers()
+        if one.metadata["metric"]
+    ]
+    if backlog is not None:
+        text = "Messages of any kind in the backlog after this run."
+        metrics.append(Metric("sbpair_left_messages", text, backlog.seen, labels))
+        metrics.append(
+            Metric("sbpair_left_dead_letter_messages", "Of these, dead letters.", backlog.dead_letter, labels)
+        )
+    return metrics

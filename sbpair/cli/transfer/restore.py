@@ -1,0 +1,249 @@
+"""`sbpair restore`: messages out of files, back to where they were to go."""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.options import Options, command
+from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.outcome import Exit
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+
+    from sbpair.core.pairing import Pair
+    from sbpair.runtime.transfer.restore import Restorable, Restored
+
+MOST_LINE_BYTES = 256 * 1024 * 1024
+"""Of a line with a message of 100 MB, the largest there is, in Base64."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What `restore -o json` prints. `sent` and `left`: messages by destination and by reason."""
+
+    pair: str
+    dry_run: bool
+    messages: int
+    sent: "dict[str, int]"
+    left: "dict[str, int]"
+    already_sent: int
+    sent_again: int
+
+
+@command(output="cli.transfer.restore:RestoreResult")
+def restore(
+    options: Options,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE|DIR...", help="Files of drain, cleanup or `peek -o jsonl`, or folders of them."),
+    ],
+    pair: Annotated[
+        str | None, typer.Option("--pair", help="Whose primary they go to.", show_default="the only pair")
+    ] = None,
+    destination: Annotated[
+        str | None, typer.Option("--destination", help="Only to destinations like this pattern.", show_default=False)
+    ] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--session-id", help="Only this session.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="At most so many, the oldest first.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.01, help="At most so many messages a second.", show_default=False)
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, max=64, help="Batches under way at once.")] = 8,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="Append a JSON line per message; continued if it is there.", show_default=False),
+    ] = None,
+    although_in_the_queues: Annotated[
+        bool, typer.Option("--although-in-the-queues", help="Also send what still waits in the backlog queues.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go where; exit 5 if any.")] = False,
+) -> CommandResult:
+    """Send archived messages to where they were to go on the primary, each session in its order. [writes]
+
+    Reads what `drain --archive DIR`, `cleanup` and `peek -o jsonl` write. With --ledger the same command goes on
+    after an interruption. Messages that were only browsed and still wait in their queues are refused: a drain would
+    send them a second time. Needs the Send right on the primary.
+
+    \b
+    Examples:
+      sbpair restore archive/ --pair orders --dry-run
+      sbpair restore archive/ --pair orders --ledger restored.jsonl --rate 200
+    """
+    chosen = load_settings(options).pair(pair)
+    messages = _chosen(_read(files), destination, session_id, limit)
+
+    async def work(stop: "asyncio.Event") -> "Restored":
+        from sbpair.runtime.transfer.ledger import Ledger
+        from sbpair.runtime.transfer.restore import Restored
+        from sbpair.runtime.transfer.restore import restore as send_back
+
+        async with open_sides(chosen) as sides:
+            if not although_in_the_queues:
+                await _refuse_waiting(sides.secondary, messages, chosen)
+            if dry_run:
+                sent: dict[str, int] = {}
+                for one in messages:
+                    sent[one.destination] = sent.get(one.destination, 0) + 1
+                return Restored(sent)
+            book = None if ledger is None else Ledger(ledger, resume=True)
+            try:
+                return await send_back(
+                    messages,
+                    primary=sides.primary,
+                    ledger=book,
+                    clock=system_clock(),
+                    stop=stop,
+                    rate_per_second=rate,
+                    concurrency=concurrency,
+                    patience_seconds=options.timeout_seconds(120.0),
+                )
+            finally:
+                if book is not None:
+                    await book.close()
+
+    try:
+        return _result(chosen, len(messages), run_async(options, work), dry_run)
+    except Interrupted as interrupted:
+        result = _result(chosen, len(messages), interrupted.partial, dry_run)  # type: ignore[arg-type]
+        from dataclasses import replace
+
+        return replace(result, exit=Exit.from_label(interrupted.exit_name))
+
+
+async def _refuse_waiting(secondary: Any, messages: "Sequence[Restorable]", pair: "Pair") -> None:
+    from sbpair.runtime.transfer.restore import still_queued
+
+    try:
+        waiting = await still_queued(secondary, messages)
+    except ServiceError as error:
+        raise UsageError(
+            f"Whether these messages still wait in the backlog queues is not known: {error.message} Nothing was sent.",
+            hint="Browsing needs the Listen right on the secondary. --although-in-the-queues sends without looking.",
+        ) from error
+    if waiting:
+        raise UsageError(
+            f"{waiting:,} of {len(messages):,} messages still wait in the backlog queues; a drain would send them a "
+            "second time. Nothing was sent.",
+            hint=f"Send them back with `sbpair drain {pair.name}`; --although-in-the-queues sends the copies too.",
+        )
+
+
+def _read(given: Sequence[Path]) -> "Iterator[Restorable]":
+    for path in given:
+        if not path.exists():
+            raise UsageError(f"There is no {path}.")
+        found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not found:
+            raise UsageError(f"{path} holds no *.jsonl file.", hint="`sbpair pipeline replay` reads Parquet archives.")
+        for file in found:
+            yield from _messages(file)
+
+
+def _messages(file: Path) -> "Iterator[Restorable]":
+    """The whole lines; one that a crash cut off was never settled, so its message is still in the queue."""
+    try:
+        with file.open("rb") as opened:
+            for number, line in enumerate(iter(lambda: opened.readline(MOST_LINE_BYTES), b""), 1):
+                try:
+                    message = _message(json.loads(line))
+                except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+                    if not line.endswith(b"\n") and not opened.read(1):
+                        return
+                    why = f": {error.message}" if isinstance(error, UsageError) else ""
+                    raise UsageError(
+                        f"Line {number} of {file} is not a message that drain, cleanup or peek wrote{why}. "
+                        "Nothing was sent."
+                    ) from error
+                yield message
+    except OSError as error:
+        raise UsageError(f"Cannot read {file}: {error.strerror or error}.") from error
+
+
+def _message(read: "Mapping[str, Any]") -> "Restorable":
+    from time import time
+
+    from sbpair.core import system_properties
+    from sbpair.core.errors import MessageError
+    from sbpair.core.names import is_destination
+    from sbpair.core.rewrite import describe, for_primary, strip_broker_annotations
+    from sbpair.runtime.transfer.restore import Restorable
+
+    payload = base64.b64decode(read["payload_base64"], validate=True)
+    enqueued = read["enqueued_at"]
+    seconds = datetime.fromisoformat(enqueued).timestamp() if isinstance(enqueued, str) else enqueued
+    message_id, queue, number = read["message_id"], read["queue"], read["sequence_number"]
+    if not isinstance(queue, str) or not isinstance(number, int) or not isinstance(message_id, str | None):
+        raise TypeError("queue, sequence_number or message_id")
+    key = (queue, number, message_id, -1 if seconds is None else round(seconds * 1000))
+    summary = describe(payload)
+    try:
+        if system_properties.PATH in summary.application_properties:
+            home = for_primary(payload, now=time(), enqueued_at=None, from_dead_letter=True)
+            return Restorable(key, home.destination, home.session_id, home.payload, "state" in read)
+        destination = read.get("destination", read.get("path"))
+        if not isinstance(destination, str) or not is_destination(destination.strip("/")):
+            raise UsageError("it names no queue or topic to go to")
+        payload = strip_broker_annotations(payload)
+        return Restorable(key, destination.strip("/"), summary.session_id, payload, "state" in read)
+    except MessageError as error:
+        raise UsageError(error.description) from error
+
+
+def _chosen(
+    messages: "Iterator[Restorable]", destination: str | None, session_id: str | None, limit: int | None
+) -> "list[Restorable]":
+    """Those that are wanted, each once, in the order in which they were put into the backlog."""
+    by_key = {
+        one.key: one
+        for one in messages
+        if (destination is None or fnmatchcase(one.destination.lower(), destination.lower()))
+        and (session_id is None or one.session_id == session_id)
+    }
+    ordered = sorted(by_key.values(), key=lambda one: (one.key[3], one.key[0], one.key[1]))
+    return ordered if limit is None else ordered[:limit]
+
+
+def _result(pair: "Pair", count: int, report: "Restored", dry_run: bool) -> CommandResult:
+    rows: list[dict[str, Any]] = [
+        {"what": "sent", "where": place, "messages": number} for place, number in sorted(report.sent.items())
+    ]
+    if report.already_sent:
+        rows.append({"what": "sent before", "where": "", "messages": report.already_sent})
+    rows += [{"what": "left", "where": why, "messages": number} for why, number in sorted(report.left.items())]
+    columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+    sent = sum(report.sent.values())
+    plural = "s" if count != 1 else ""
+    again = f"{report.sent_again:,} were sent again after an unclear answer, with the same MessageId."
+    data = RestoreResult(pair.name, dry_run, count, report.sent, report.left, report.already_sent, report.sent_again)
+    return CommandResult(
+        "restore",
+        data,
+        (Table("", columns, rows),),
+        notes=(again,) if report.sent_again else (),
+        summary=f"{sent:,} of {count:,} message{plural} {'would be ' if dry_run else ''}sent to the primary.",
+        exit=(Exit.FINDINGS if sent else Exit.OK) if dry_run else _exit(report),
+    )
+
+
+def _exit(report: "Restored") -> Exit:
+    if not report.left:
+        return Exit.OK
+    error = report.first_error
+    if error is not None and not report.sent and error.exit_name in ("denied", "unreachable"):
+        return Exit.from_label(error.exit_name)  # that is why all is left
+    return Exit.PARTIAL

@@ -1,0 +1,289 @@
+"""`sbpair syphon`: the drain that never ends, as a service with metrics, health and a graceful stop."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.asking import pair_to_write
+from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.cli.transfer.drain import (
+    ArchiveOption,
+    ConcurrencyOption,
+    DestinationOption,
+    DlqOption,
+    LedgerOption,
+    NewLedgerOption,
+    QueueOption,
+    RateOption,
+    SessionOption,
+    ToOption,
+    TtlOption,
+    WhereOption,
+    chosen_paths,
+    open_ledger,
+)
+from sbpair.cli.transfer.report import (
+    Drained,
+    MoveOptions,
+    ledger_errors,
+    make_request,
+    named_paths,
+    report_result,
+    what_was_asked,
+)
+from sbpair.core.durations import format_duration
+from sbpair.core.errors import UsageError
+from sbpair.core.message import TtlMode
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair
+from sbpair.core.words import counted
+from sbpair.render.console import check_writable
+from sbpair.render.result import CommandResult
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from sbpair.core.events import Event, Forwarded
+    from sbpair.core.inspection.backlog import Backlog
+    from sbpair.core.transfer.state import Key
+    from sbpair.render.service import ServiceMetrics
+    from sbpair.runtime.clock import SystemClock
+    from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging
+    from sbpair.runtime.transfer.drain import DrainRequest
+    from sbpair.runtime.transfer.syphon import SyphonRun
+
+SAY_EVERY_SECONDS = 10.0
+_log = logging.getLogger("sbpair")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What the service is given besides the request."""
+
+    poll_seconds: float
+    ledger: Path | None
+    new_ledger: bool
+    host: str
+    port: int | None
+    file: Path | None
+
+
+@command
+def syphon(
+    options: Options,
+    pair: PairArgument = None,
+    poll: Annotated[str, typer.Option("--poll", help="Length of one poll of an empty queue.")] = "15m",
+    queue: QueueOption = None,
+    dlq: DlqOption = False,
+    to: ToOption = "primary",
+    archive: ArchiveOption = None,
+    destination: DestinationOption = None,
+    session_id: SessionOption = None,
+    where: WhereOption = None,
+    rate: RateOption = None,
+    concurrency: ConcurrencyOption = 8,
+    ttl: TtlOption = TtlMode.FULL,
+    ledger: LedgerOption = None,
+    new_ledger: NewLedgerOption = False,
+    metrics_on: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            min=0,
+            max=65535,
+            help="Serve /metrics and /healthz here; 0: any free port.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address that port listens on.")] = "127.0.0.1",
+    metrics_to: Annotated[
+        Path | None, typer.Option("--metrics-file", help="Write metrics here every 15 seconds.", show_default=False)
+    ] = None,
+) -> CommandResult:
+    """Drain continuously: return backlog messages to the primary as they arrive, as a service. [writes]
+
+    Takes every backlog queue that exists when it starts, also above the configured number. Polls are long: a message
+    is forwarded the moment it arrives, an empty queue costs one receive a poll. Several may run for one pair and share
+    the work. SIGTERM and Ctrl-C settle or release what is in flight, then report.
+
+    \b
+    Examples:
+      sbpair syphon orders
+      sbpair syphon orders --ledger /var/lib/sbpair/orders.jsonl --metrics-port 9464 --log-format json
+    """
+    chosen = pair_to_write(options, load_settings(options), pair, "Drain continuously")
+    if new_ledger and ledger is None:
+        raise UsageError("--new-ledger begins a ledger anew: name it with --ledger FILE.")
+    poll_seconds = duration_option(poll) or 0.0
+    if poll_seconds < 1:
+        raise UsageError(f"--poll is one second or more, not {poll}.")
+    moves = MoveOptions(queue, dlq, to, archive, destination, session_id, where, rate, concurrency, ttl, ledger=ledger)
+    request = make_request(chosen, moves)
+    only = named_paths(chosen, queue)
+    if ledger is not None:
+        check_writable(ledger)
+    service = ServiceOptions(poll_seconds, ledger, new_ledger, metrics_host, metrics_on, metrics_to)
+
+    async def work(stop: "asyncio.Event") -> Drained:
+        with ledger_errors(ledger):
+            return await run_service(chosen, request, service, stop, only=only)
+
+    asked = what_was_asked(chosen, moves)
+    try:
+        return report_result("syphon", chosen, run_async(options, work), asked, verbose=options.verbose)
+    except Interrupted as interrupted:
+        if not isinstance(interrupted.partial, Drained):
+            raise interrupted.with_state("Nothing was moved.") from None
+        result = report_result("syphon", chosen, interrupted.partial, asked, verbose=options.verbose)
+        return replace(result, exit=Exit.from_label(interrupted.exit_name))
+
+
+async def run_service(
+    pair: Pair,
+    request: "DrainRequest",
+    service: ServiceOptions,
+    stop: "asyncio.Event",
+    *,
+    only: tuple[str, ...] = (),
+) -> Drained:
+    """Syphon with the pair's real sides until `stop`; each new start after an error has fresh connections."""
+    from sbpair.cli.transfer.metrics_endpoint import metrics_file, metrics_port
+    from sbpair.render.service import ServiceMetrics
+    from sbpair.runtime.inspection.backlog import find_queues
+    from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+    from sbpair.runtime.transfer.syphon import serve, syphon_until
+
+    metrics = ServiceMetrics(pair.name, poll_seconds=service.poll_seconds)
+    clock, usage = system_clock(), Usage()
+    new_ledger = service.new_ledger
+    backlog: Backlog | None = None
+
+    async with AsyncExitStack() as stack:
+        observer = await stack.enter_async_context(_saying(metrics))
+        if service.port is not None:
+            await stack.enter_async_context(metrics_port(metrics, service.host, service.port))
+        if service.file is not None:
+            await stack.enter_async_context(metrics_file(metrics, service.file))
+
+        async def run(uncompleted: "frozenset[Key]") -> "SyphonRun":
+            nonlocal new_ledger, backlog
+            book = open_ledger(service.ledger, new=new_ledger)
+            new_ledger = False
+            try:
+                async with open_sides(pair) as sides:
+                    secondary = CountedMessaging(sides.secondary, usage)
+                    admin = CountedAdmin(sides.secondary_admin, usage)
+                    searching = find_queues(pair, messaging=secondary, admin=admin)
+                    paths = chosen_paths(pair, await stoppable(stop, searching), only)
+                    _say_what_begins(pair, paths, service)
+                    done = await syphon_until(
+                        stop,
+                        replace(request, queues=paths),
+                        secondary=secondary,
+                        primary=sides.primary,
+                        admin=admin,
+                        clock=clock,
+                        observer=observer,
+                        ledger=book,
+                        poll_seconds=service.poll_seconds,
+                        uncompleted=uncompleted,
+                    )
+                    if done.broken is None:
+                        backlog = await _what_is_left(pair, secondary, admin, clock, only)
+                    return done
+            finally:
+                if book is not None:
+                    await book.close()
+
+        report = await serve(run, stop=stop, clock=clock, observer=observer)
+    return Drained(report, backlog, usage.forecast())
+
+
+LEFT_SECONDS = 3.0
+"""A service that was told to stop counts what is left only if that is answered at once."""
+
+
+async def _what_is_left(
+    pair: Pair, secondary: "CountedMessaging", admin: "CountedAdmin", clock: "SystemClock", only: tuple[str, ...]
+) -> "Backlog":
+    from sbpair.runtime.inspection.backlog import find_queues, read_backlog
+
+    found = await find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=LEFT_SECONDS)
+    return await read_backlog(
+        pair,
+        found,
+        messaging=secondary,
+        admin=admin,
+        clock=clock,
+        timeout_seconds=LEFT_SECONDS,
+        only=only or None,
+        recount=False,
+    )
+
+
+def _say_what_begins(pair: Pair, paths: "Sequence[str]", service: ServiceOptions) -> None:
+    from sbpair.cli.cost.forecasts import in_words
+    from sbpair.core.cost.forecast import of_syphon_hour
+    from sbpair.core.cost.model import polling_syphon
+
+    ledger = f", ledger {service.ledger}" if service.ledger is not None else ""
+    _log.info(
+        f"Syphon of {pair.name}: {pair.secondary.label} -> {pair.primary.label}, {counted(len(paths), 'queue')}, polls "
+        f"of {format_duration(service.poll_seconds)}{ledger}. Ctrl-C ends it."
+    )
+    idle_hour = of_syphon_hour(len(paths), 1, polling_syphon(round(service.poll_seconds)))
+    _log.debug(f"While nothing comes, an hour takes {in_words(idle_hour)}.")
+
+
+class _Saying:
+    """Passes events on to the metrics and the log; what was forwarded is said in sums, not batch by batch."""
+
+    def __init__(self, metrics: "ServiceMetrics") -> None:
+        self._metrics = metrics
+        self._talk = Talk()
+        self._forwarded: dict[tuple[str, str], Forwarded] = {}
+
+    def notify(self, event: "Event") -> None:
+        from sbpair.core.events import Forwarded
+
+        self._metrics.notify(event)
+        self._talk.notify(event)
+        if isinstance(event, Forwarded):
+            key = event.queue, event.entity
+            known = self._forwarded.get(key)
+            if known is not None:
+                messages, size = known.messages + event.messages, known.size_bytes + event.size_bytes
+                event = replace(event, messages=messages, size_bytes=size)
+            self._forwarded[key] = event
+
+    def say(self) -> None:
+        for event in self._forwarded.values():
+            text = f"{counted(event.messages, 'message')} forwarded from {event.queue} to {event.entity}."
+            _log.info(text, extra={"event": event})
+        self._forwarded.clear()
+
+
+@asynccontextmanager
+async def _saying(metrics: "ServiceMetrics") -> AsyncIterator[_Saying]:
+    import asyncio
+
+    saying = _Saying(metrics)
+
+    async def now_and_then() -> None:
+        while True:
+            await asyncio.sleep(SAY_EVERY_SECONDS)
+            saying.say()
+
+    task = asyncio.create_task(now_and_then())
+    try:
+        yield saying
+    finally:
+        task.cancel()
+        saying.say()

@@ -1,0 +1,281 @@
+"""All that the command line knows of typer's private parts; `pyproject.toml` pins the versions that have them.
+
+`self_test` says what is gone when typer moves on: each part has a use here, told where it stands.
+"""
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any, get_args, get_origin
+
+import typer
+from typer._click.formatting import HelpFormatter
+from typer._click.shell_completion import CompletionItem, add_completion_class
+from typer._completion_classes import BashComplete, FishComplete, PowerShellComplete, ZshComplete
+
+__all__ = [
+    "COMMON_OPTIONS",
+    "NARROW_COLUMNS",
+    "CommandContext",
+    "CompletionItem",
+    "know_the_shells",
+    "lighten",
+    "make_ours",
+    "self_test",
+]
+
+
+def self_test() -> list[str]:
+    """What typer no longer has of what is used here; empty with a version that fits."""
+    gone = []
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def probe(word: str = typer.Option("x", rich_help_panel=COMMON_OPTIONS)) -> None:
+        """Only looked at."""
+
+    command: Any = typer.main.get_command(app)
+    with command.make_context("probe", [], resilient_parsing=True) as context:
+        param = command.get_params(context)[0]
+        for name in ("_runtime_param", "type_descriptor", "rich_help_panel", "param_type_name", "get_help_record"):
+            if not hasattr(param, name):
+                gone.append(f"{type(param).__name__}.{name}")
+        for name in ("collect_usage_pieces", "format_options", "context_class"):
+            if not hasattr(command, name):
+                gone.append(f"{type(command).__name__}.{name}")
+        if "<str>" not in (param.get_help_record(context) or ("",))[0]:
+            gone.append("types in angle brackets in a help record")
+    return gone
+
+
+# Texts of the command line into values, without the library that typer asks for each of them. Importing it takes about
+# as long as everything else that a `--help` or a completion imports. So the plain cases are done here: nothing given, a
+# text, a number in its range, one of a few names. Whatever is none of these, or wrong, goes to typer's own way, whose
+# messages stay.
+
+
+def lighten(params: Iterable[Any]) -> None:
+    """Let parameters coerce their values the short way."""
+    for param in params:
+        if getattr(param, "_runtime_param", "absent") is None:
+            param._runtime_param = _Shortcut()
+
+
+class _NotPlainError(Exception):
+    """Not one of the plain cases."""
+
+
+class _Shortcut:
+    """Stands in a parameter where typer keeps what coerces its value."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        many = param.multiple or param.nargs == -1
+        if value is None:
+            return () if many else None
+        try:
+            return _plain_values(value, param) if many else _plain(value, param.type_descriptor.annotation, param)
+        except _NotPlainError:
+            return _typers_own(param).coerce(value, param=param, ctx=ctx)
+
+
+def _typers_own(param: Any) -> Any:
+    from typer._coercion import build_runtime_param
+
+    param._runtime_param = build_runtime_param(param.type_descriptor)
+    return param._runtime_param
+
+
+def _plain_values(values: Any, param: Any) -> list[Any]:
+    annotation = param.type_descriptor.annotation
+    if get_origin(annotation) is not list or not isinstance(values, (list, tuple)):
+        raise _NotPlainError
+    return [_plain(value, get_args(annotation)[0], param) for value in values]
+
+
+def _plain(value: Any, wanted: Any, param: Any) -> Any:
+    if not isinstance(wanted, type) or param.type_descriptor.parameter_info.parser is not None:
+        raise _NotPlainError
+    if wanted in (int, float):
+        return _number(value, wanted, param.type_descriptor.parameter_info)
+    if issubclass(wanted, Enum):
+        return _named(value, wanted)
+    if wanted in (str, bool) and isinstance(value, wanted):
+        return value
+    raise _NotPlainError
+
+
+def _number(value: Any, wanted: type[int] | type[float], info: Any) -> int | float:
+    try:
+        number = wanted(value)
+    except (TypeError, ValueError):
+        raise _NotPlainError from None
+    if not (info.min is None or info.min <= number) or not (info.max is None or number <= info.max) or info.clamp:
+        raise _NotPlainError
+    return number
+
+
+def _named(value: Any, wanted: type[Enum]) -> Enum:
+    try:
+        return wanted(value)
+    except ValueError:
+        raise _NotPlainError from None
+
+
+# The context in which each command is parsed and helped: quick values, and a help that fits a narrow terminal.
+
+NARROW_COLUMNS = 52
+"""Below this width the columns of a help page get other proportions."""
+_NARROWEST = 20
+
+
+class _Formatter(HelpFormatter):
+    """A help page for the terminal that is there, also where the usual one does not go below 50 columns."""
+
+    def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
+        columns = shutil.get_terminal_size().columns
+        narrow = max(columns, _NARROWEST) if columns < NARROW_COLUMNS else None
+        super().__init__(indent_increment, width or narrow, max_width)
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl(rows, col_max if self.width >= NARROW_COLUMNS - 2 else 2, col_spacing)
+
+
+class CommandContext(typer.Context):
+    """Context of every command of sbpair."""
+
+    formatter_class = _Formatter
+
+    def __init__(self, command: Any, *arguments: Any, **settings: Any) -> None:
+        super().__init__(command, *arguments, **settings)
+        lighten(command.get_params(self))
+
+
+def make_ours(command: Any) -> None:
+    """Let a command and those below it be parsed in a `CommandContext` and explained by our help page; not yet loaded
+    ones are when they are."""
+    command.context_class = CommandContext
+    command.collect_usage_pieces = partial(_usage_pieces, command)
+    command.format_options = partial(_format_options, command)
+    known = getattr(command, "commands", None)
+    for below in known.values() if isinstance(known, dict) else ():
+        make_ours(below)
+
+
+# The help page. Typer's own names Python types (`<list[str]>`) and lists the common options again for each command.
+
+COMMON_OPTIONS = "Common options"
+"""The panel of the options that every command takes."""
+_PLAIN_TYPE = re.compile(r" ?<(?:list\[)?([^\]>]*)\]?>$")
+_RANGE = re.compile(r"([\d.]+)<=x<=([\d.]+)")
+_AT_LEAST = re.compile(r"x>=([\d.]+)")
+_AT_MOST = re.compile(r"x<=([\d.]+)")
+_DURATIONS = ("for", "interval", "timeout", "outage", "gap", "poll", "last", "idle", "after", "wait", "delay", "lease")
+"""Last words of the names of options that take a duration."""
+
+
+def _usage_pieces(command: Any, ctx: Any) -> list[str]:
+    pieces = ["[OPTIONS]"] if any(param.param_type_name == "option" for param in command.get_params(ctx)) else []
+    for param in command.get_params(ctx):
+        if param.param_type_name != "argument" or param.hidden:
+            continue
+        name = param.metavar or param.name.upper()
+        bare = name if "[" in name or param.required else f"[{name}]"
+        pieces.append(bare + ("..." if param.nargs == -1 and "..." not in bare else ""))
+    return [*pieces, "COMMAND [ARGS]..."] if hasattr(command, "commands") else pieces
+
+
+def _format_options(command: Any, ctx: Any, formatter: HelpFormatter) -> None:
+    """Commands, arguments, options, and where the common options are listed: in the root's help, once."""
+    records = [(param, param.get_help_record(ctx)) for param in command.get_params(ctx)]
+    shown = [(param, record) for param, record in records if record is not None]
+    if hasattr(command, "commands"):
+        command.format_commands(ctx, formatter)
+    own = [one for one in shown if getattr(one[0], "rich_help_panel", None) != COMMON_OPTIONS]
+    common = [one for one in shown if one not in own]
+    for title, kind in (("Arguments", "argument"), ("Options", "option")):
+        rows = [_record(param, *record) for param, record in own if param.param_type_name == kind]
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+    if common and ctx.parent is None:
+        with formatter.section(f"{COMMON_OPTIONS}, before or after the command's name"):
+            formatter.write_dl([_record(param, *record) for param, record in common])
+    elif common:
+        names = ", ".join(param.opts[0] for param, _ in common)
+        formatter.write_paragraph()
+        formatter.write_text(f"{COMMON_OPTIONS} ({names}): see {ctx.find_root().command_path} --help")
+
+
+def _record(param: Any, names: str, text: str) -> tuple[str, str]:
+    """A line of the help without types and mathematical signs."""
+    if param.param_type_name == "argument":
+        names = (param.metavar or param.name.upper()).replace("[PAIR]", "PAIR").removesuffix("...")
+        names = names[1:-1] if names.startswith("[") and names.endswith("]") and names.count("[") == 1 else names
+    else:
+        names = _PLAIN_TYPE.sub(lambda match: f" {_value_name(param, match[1])}", names)
+    head, bracket, extra = text.rpartition("  [")
+    if bracket:
+        extra = _RANGE.sub(r"\1 to \2", extra)
+        extra = _AT_MOST.sub(r"at most \1", _AT_LEAST.sub(r"at least \1", extra))
+        text = head + bracket + extra.replace("default: (", "default: ").replace(")]", "]")
+    return names, text
+
+
+def _value_name(param: Any, kind: str) -> str:
+    if "|" in kind:
+        return kind
+    if kind.lower() == "path":
+        return "FILE" if not param.name.endswith("dir") else "DIR"
+    if kind.startswith(("int", "float")):
+        return "N"
+    words = param.opts[-1].strip("-").split("-")
+    return "DURATION" if words[-1] in _DURATIONS else words[-1].upper()
+
+
+# How candidates are handed to each shell. Typer's own way asks rich to take markup out of helps that have none, which
+# makes a completion wait for all of rich.
+
+
+class _Bash(BashComplete):
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Bash hands over `--output=json` as three words."""
+        arguments, incomplete = super().get_completion_args()
+        return [word for word in arguments if word != "="], incomplete
+
+
+class _Zsh(ZshComplete):
+    def format_completion(self, item: CompletionItem) -> str:
+        value = super().format_completion(_without_help(item))
+        return f"{value}:{super().format_completion(CompletionItem(item.help))}" if item.help else value
+
+
+class _Fish(FishComplete):
+    def format_completion(self, item: CompletionItem) -> str:
+        value = super().format_completion(_without_help(item))
+        return f"{value}\t{' '.join(item.help.split())}" if item.help else value
+
+
+class _PowerShell(PowerShellComplete):
+    def format_completion(self, item: CompletionItem) -> str:
+        return f"{item.value}:::{item.help or ' '}"
+
+
+def _without_help(item: CompletionItem) -> CompletionItem:
+    return CompletionItem(item.value, type=item.type)
+
+
+_SHELLS: Mapping[str, Any] = {
+    "bash": _Bash,
+    "zsh": _Zsh,
+    "fish": _Fish,
+    "powershell": _PowerShell,
+    "pwsh": _PowerShell,
+}
+
+
+def know_the_shells() -> None:
+    """Register what answers each shell; typer does it by itself only for apps that install their own completion."""
+    for name, shell in _SHELLS.items():
+        add_completion_class(shell, name)

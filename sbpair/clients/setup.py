@@ -1,0 +1,117 @@
+"""What the two clients have in common when they are made: which pair, and how its namespaces are reached."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from azure.servicebus.aio import ServiceBusClient
+
+from sbpair.clients.credentials import BorrowedCredential, borrowed
+from sbpair.clients.failover import Failover, OnEvent
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
+from sbpair.core.names import namespace_label
+from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.ports import Messaging
+
+_SDK_CLIENT = ServiceBusClient
+"""Taken hold of before an application that cannot change its imports puts ours in its place by name."""
+_CONNECTION_OPTIONS = ("transport_type", "http_proxy", "user_agent", "connection_verify", "ssl_context")
+_OF_ONE_NAMESPACE = ("custom_endpoint_address", "use_tls")
+
+
+def make_failover(
+    host: str,
+    credential: Any,
+    sdk_options: Mapping[str, Any],
+    *,
+    secondary: str | None,
+    secondary_credential: Any,
+    pair: str | Pair | None,
+    options: SendAvailabilityOptions | None,
+    on_event: OnEvent | None,
+) -> Failover:
+    """The failover of a client for `host`, which is the primary.
+
+    Raises:
+        TypeError: not exactly one of `secondary` and `pair`.
+        ValueError: the pair is another namespace's, or nothing says how to sign in at the secondary.
+        SbpairError: the pair, the options or the secondary's name are wrong.
+    """
+    if (secondary is None) is (pair is None):
+        raise TypeError("Name the secondary namespace: give either secondary=... or pair=....")
+    own = borrowed(credential)
+    made: list[Any] = [own]
+    if pair is not None:
+        chosen = _configured(pair, host)
+        if options is not None:
+            chosen = Pair(chosen.name, chosen.primary, chosen.secondary, options, chosen.entities)
+
+        def make_secondary() -> Messaging:
+            return _messaging(chosen.secondary, None, {})
+    else:
+        access, theirs = _secondary(secondary or "", credential, secondary_credential)
+        made.append(theirs)
+        primary = NamespaceAccess(namespace_label(host), host)
+        chosen = Pair(primary.label, primary, access, options or SendAvailabilityOptions())
+        shared = {name: sdk_options[name] for name in _CONNECTION_OPTIONS if sdk_options.get(name) is not None}
+
+        def make_secondary() -> Messaging:
+            return _messaging(access, theirs, shared)
+
+    names = _CONNECTION_OPTIONS + _OF_ONE_NAMESPACE
+    for_primary = {name: sdk_options[name] for name in names if sdk_options.get(name) is not None}
+    return Failover(
+        chosen,
+        primary=lambda: _messaging(NamespaceAccess(chosen.primary.label, host), own, for_primary),
+        secondary=make_secondary,
+        on_event=on_event,
+        credentials=[one for one in made if isinstance(one, BorrowedCredential)],
+    )
+
+
+def _configured(pair: str | Pair, host: str) -> Pair:
+    if isinstance(pair, str):
+        from sbpair.settings import load
+
+        pair = load().pair(pair)
+    if pair.primary.host.lower() != host.lower():
+        raise ValueError(
+            f"The primary of the pair {pair.name!r} is {pair.primary.host}, and this client is for {host}: what it "
+            "cannot send would wait where nobody looks for it."
+        )
+    return pair
+
+
+def _secondary(secondary: str, credential: Any, own: Any) -> tuple[NamespaceAccess, Any]:
+    """How the secondary is reached, and the credential for it (None with a connection string)."""
+    if "endpoint=" in secondary.lower():
+        host = host_of(secondary)
+        access = NamespaceAccess(
+            namespace_label(host),
+            host,
+            AuthMethod.CONNECTION_STRING,
+            connection_string=Secret(secondary),
+        )
+        return access, None
+    host = secondary.partition("://")[2] or secondary
+    host = host.rstrip("/")
+    if own is None and not _signs_in_anywhere(credential):
+        raise ValueError(
+            "The credential of the primary is a key, which the secondary does not know: give secondary= as a "
+            "connection string, or secondary_credential=."
+        )
+    return NamespaceAccess(namespace_label(host), host), borrowed(credential if own is None else own)
+
+
+def _signs_in_anywhere(credential: Any) -> bool:
+    """A credential of Entra ID, not a key or a signature."""
+    return hasattr(credential, "get_token") and not hasattr(credential, "token_type")
+
+
+def _messaging(access: NamespaceAccess, credential: Any, options: Mapping[str, Any]) -> Messaging:
+    from sbpair.azure.messaging import AzureMessaging, tls_context
+
+    more = dict(options)
+    authority = more.pop("connection_verify", None)
+    if authority is not None and "ssl_context" not in more:
+        more["ssl_context"] = tls_context(authority)
+    return AzureMessaging(access, credential=credential, client_options=more, client_class=_SDK_CLIENT)

@@ -1,0 +1,299 @@
+"""The synchronous client: `azure.servicebus.ServiceBusClient` with failover.
+
+    from sbpair import ServiceBusClient          # instead of: from azure.servicebus import ServiceBusClient
+
+    client = ServiceBusClient.from_connection_string(PRIMARY, secondary=SECONDARY)
+
+From several threads: a sender may be shared, its calls then take turns (the SDK's own senders must not be shared).
+After a fork: the child connects anew and has its own view of the primary; what the parent does is not disturbed.
+"""
+
+import datetime
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self, cast
+
+import azure.servicebus as sdk
+from azure.servicebus import exceptions
+
+from sbpair.azure.wire import (
+    check_live,
+    empty_batch,
+    encode_outgoing,
+    encode_scheduled,
+    forget_connection,
+    knows_limits,
+    open_within,
+)
+from sbpair.clients.calls import (
+    AGAIN,
+    DIVERTED,
+    Ask,
+    Offer,
+    Payloads,
+    Steps,
+    is_simple,
+    makes_batch,
+    offering,
+    primary_seconds,
+    reusable,
+    steps,
+)
+from sbpair.clients.failover import Failover, OnEvent, SenderFailover
+from sbpair.clients.setup import make_failover
+from sbpair.core.failover.machine import Route
+from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.runtime.failover.pairing import PairingState
+
+NOT_CANCELLABLE = 0
+"""Sequence number of a message that was scheduled while the primary was away: the service gives none until the message
+is back on the primary, and counts from 1."""
+
+
+class ServiceBusClient(sdk.ServiceBusClient):
+    """The SDK's client of the same name; its senders divert to the secondary namespace while the primary is away.
+
+    All arguments, methods, results and exceptions are the SDK's. In addition:
+
+    Args:
+        secondary: connection string of the secondary namespace, or its host.
+        secondary_credential: for a host; by default the primary's, if that is one of Entra ID.
+        pair: instead of `secondary`: the name of a pair in the configuration (sbpair.yaml, SBPAIR_...), or a `Pair`.
+            Its primary is the namespace of this client.
+        options: intervals, policy, number of backlog queues, held sessions; by default the pair's, or the documented
+            ones ("Asynchronous Messaging Patterns and High Availability").
+        on_event: is told what happens beside the sends (`sbpair.events`), in a thread of the client's own. It must not
+            send.
+
+    Nothing is asked of the secondary before the primary fails. The Send right is enough there; the backlog queues are
+    created by `sbpair provision`.
+
+    Raises:
+        TypeError: neither `secondary` nor `pair`, or both.
+        ValueError: the pair has another primary; no credential for the secondary.
+        SbpairError: the configuration is wrong.
+    """
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Any,
+        *,
+        secondary: str | None = None,
+        secondary_credential: Any = None,
+        pair: str | Pair | None = None,
+        options: SendAvailabilityOptions | None = None,
+        on_event: OnEvent | None = None,
+        **sdk_options: Any,
+    ) -> None:
+        super().__init__(fully_qualified_namespace, credential, **sdk_options)
+        self._failover: Failover = make_failover(
+            self.fully_qualified_namespace,
+            credential,
+            sdk_options,
+            secondary=secondary,
+            secondary_credential=secondary_credential,
+            pair=pair,
+            options=options,
+            on_event=on_event,
+        )
+        weakref.finalize(self, self._failover.close).atexit = False
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def get_queue_sender(self, queue_name: str, **options: Any) -> "ServiceBusSender":
+        """As the SDK's."""
+        return ServiceBusSender._from_sdk(super().get_queue_sender(queue_name, **options), self._failover)
+
+    def get_topic_sender(self, topic_name: str, **options: Any) -> "ServiceBusSender":
+        """As the SDK's."""
+        return ServiceBusSender._from_sdk(super().get_topic_sender(topic_name, **options), self._failover)
+
+    def state(self) -> PairingState:
+        """What the client knows of its entities, backlog queues and namespaces."""
+        return self._failover.state()
+
+    def force_failover(self, entity: str) -> None:
+        """Divert the entity's messages, healthy or not, until `fail_back`."""
+        self._failover.force(entity)
+
+    def fail_back(self, entity: str) -> None:
+        """Send the entity's messages to the primary again, whatever the pings say."""
+        self._failover.fail_back(entity)
+
+    def close(self) -> None:
+        """As the SDK's; ends the pings too. The backlog stays for `sbpair drain` or `sbpair syphon`."""
+        super().close()
+        self._failover.close()
+
+
+class ServiceBusSender(sdk.ServiceBusSender):
+    """The SDK's sender of the same name, with failover; made by `ServiceBusClient`."""
+
+    _part: SenderFailover
+    _turn: Any
+
+    @classmethod
+    def _from_sdk(cls, sender: sdk.ServiceBusSender, failover: Failover) -> "ServiceBusSender":
+        """The SDK's own object from now on answers as this class: it stays the one that its client closes."""
+        sender.__class__ = cls
+        made = cast("ServiceBusSender", sender)
+        made._part = SenderFailover(failover.line(made.entity_name))
+        made._turn = threading.RLock()
+        _senders.add(made)
+        return made
+
+    def __enter__(self) -> Self:
+        check_live(self)
+        self._run(steps(self._part, None, None), lambda seconds: open_within(self, seconds))
+        return self
+
+    def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
+        """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""
+        if is_wrong(timeout):
+            return super().send_messages(message, timeout=timeout, **kwargs)
+        started = failed = None
+        ticket = self._part.line.ticket
+        if self._part.line.plain and is_simple(self, message) and self._turn.acquire(blocking=False):
+            started = time.monotonic()
+            try:
+                return super().send_messages(message, timeout=primary_seconds(timeout), **kwargs)
+            except exceptions.ServiceBusError as error:
+                failed = error
+            finally:
+                self._turn.release()
+        message = reusable(message)
+
+        def offer(seconds: float) -> None:
+            if makes_batch(message) and not knows_limits(self):
+                seconds = _rest_after(lambda: open_within(self, seconds), seconds)
+            super(ServiceBusSender, self).send_messages(message, timeout=seconds, **kwargs)
+
+        payloads = partial(encode_outgoing, message)
+        self._run(self._steps(timeout, payloads, started=started, ticket=ticket, failed=failed), offer)
+        return None
+
+    def schedule_messages(
+        self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
+    ) -> list[int]:
+        """As the SDK's. While the primary is away the numbers are 0: such messages cannot be cancelled."""
+        if is_wrong(timeout):
+            return super().schedule_messages(messages, schedule_time_utc, timeout=timeout, **kwargs)
+        messages = reusable(messages)
+        encoded: list[bytes] = []
+
+        def payloads() -> list[bytes]:
+            encoded[:] = encode_scheduled(messages, schedule_time_utc)
+            return encoded
+
+        def offer(seconds: float) -> list[int]:
+            scheduling = super(ServiceBusSender, self).schedule_messages
+            return scheduling(messages, schedule_time_utc, timeout=seconds, **kwargs)
+
+        numbers = self._run(self._steps(timeout, payloads), offer)
+        return [NOT_CANCELLABLE] * len(encoded) if numbers is DIVERTED else cast("list[int]", numbers)
+
+    def cancel_scheduled_messages(
+        self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
+    ) -> None:
+        """As the SDK's; says nothing about the primary's health."""
+        refuse_diverted(sequence_numbers)
+        with self._turn:
+            super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+
+    def create_message_batch(self, max_size_in_bytes: int | None = None) -> sdk.ServiceBusMessageBatch:
+        """As the SDK's. While the primary is away, of the size of the Standard tier unless more is known."""
+        if offering.get() or knows_limits(self):
+            return super().create_message_batch(max_size_in_bytes)
+        check_live(self)
+        opened = self._run(steps(self._part, None, None), lambda seconds: open_within(self, seconds))
+        if opened is DIVERTED:
+            return cast("sdk.ServiceBusMessageBatch", empty_batch(self, max_size_in_bytes))
+        return super().create_message_batch(max_size_in_bytes)
+
+    def _steps(self, timeout: float | None, payloads: Payloads, **before: Any) -> Steps:
+        if self._part.line.route is Route.BACKLOG:
+            check_live(self)
+        return steps(self._part, timeout, payloads, **before)
+
+    def _run(self, work: Steps, offer: Callable[[float], Any]) -> Any:
+        try:
+            step = next(work)
+            while True:
+                try:
+                    answer = self._offer(offer, step.seconds) if isinstance(step, Offer) else self._ask(step)
+                except Exception as error:  # noqa: BLE001 - handed on to the steps, which raise it again
+                    step = work.throw(error)
+                else:
+                    step = work.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    def _ask(self, step: Ask) -> Any:
+        return self._part.line.failover.call(step.work)
+
+    def _offer(self, offer: Callable[[float], Any], seconds: float) -> Any:
+        """One call at a time; who has waited for another one looks first whether that has changed the way."""
+        if not self._turn.acquire(blocking=False):
+            seconds = _rest_after(lambda: self._wait_for_turn(seconds), seconds)
+            if self._part.line.route is Route.BACKLOG:
+                self._turn.release()
+                return AGAIN
+        token = offering.set(True)
+        try:
+            return offer(seconds)
+        finally:
+            offering.reset(token)
+            self._turn.release()
+
+    def _wait_for_turn(self, seconds: float) -> None:
+        if not self._turn.acquire(timeout=seconds):
+            raise exceptions.OperationTimeoutError(
+                message=f"Another thread's call on this sender has not ended within {seconds:.0f} s."
+            )
+
+    def _after_fork(self) -> None:
+        _OF_PARENTS.append(forget_connection(self))
+        self._turn = threading.RLock()
+
+
+def refuse_diverted(sequence_numbers: int | list[int]) -> None:
+    """Raise for a message that was scheduled while the primary was away."""
+    numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+    if NOT_CANCELLABLE in numbers:
+        raise exceptions.MessageNotFoundError(
+            message="A message that was scheduled while the primary was away has no sequence number yet and cannot be "
+            "cancelled. Nothing was cancelled."
+        )
+
+
+def is_wrong(timeout: float | None) -> bool:
+    """The SDK says what is wrong with it."""
+    return timeout is not None and timeout <= 0
+
+
+def _rest_after(work: Callable[[], Any], seconds: float) -> float:
+    """What is left of the seconds after the work; a moment at least."""
+    started = time.monotonic()
+    work()
+    return max(seconds - (time.monotonic() - started), 0.05)
+
+
+_senders: "weakref.WeakSet[ServiceBusSender]" = weakref.WeakSet()
+_OF_PARENTS: list[object] = []
+"""Connections that a child process has from its parent and must not close."""
+
+
+def _after_fork() -> None:
+    for sender in tuple(_senders):
+        sender._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,170 @@
+"""Work on many items with some of it under way at a time, and nobody's result left behind ("Message transfers,
+locks, and settlement")."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from sbpair.core.errors import OperationTimeoutError, UsageError
+
+# Ending asyncio tasks for certain.
+
+AGAIN_SECONDS = 3.0
+"""Long enough for what a task still has to put in order, which a second cancellation would cut short."""
+
+
+async def end(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel tasks and wait until all have ended, however they do.
+
+    A cancellation can get lost: before Python 3.12 `asyncio.wait_for`, which the SDK uses, drops one that comes in the
+    moment in which what it waits for is done. A task that loops would then go on for ever, so it is asked again.
+    """
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=AGAIN_SECONDS)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # asked for, so that asyncio does not complain that nobody did
+
+
+# Calls that end in time, whatever the other side or the SDK does.
+
+T = TypeVar("T")
+
+_strays: set[asyncio.Task[Any]] = set()
+"""Cancelled calls that have not ended yet: kept so that they are not collected while they run."""
+
+
+async def within(seconds: float, call: Awaitable[T], *, what: str, entity: str | None = None) -> T:
+    """The call's result, cheaply; for calls that end when they are cancelled.
+
+    Raises:
+        OperationTimeoutError: no result within `seconds`.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await call
+    except TimeoutError:
+        raise OperationTimeoutError(f"{what}: no answer within {seconds:g} s.", entity=entity) from None
+
+
+async def abandoning(seconds: float, call: Coroutine[Any, Any, T], *, what: str, entity: str | None = None) -> T:
+    """The call's result; returns in time even if the call ignores its cancellation (a silent TLS handshake).
+
+    Raises:
+        OperationTimeoutError: no result within `seconds`.
+    """
+    task = asyncio.create_task(call)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    finally:
+        if not task.done():
+            task.cancel()
+            _strays.add(task)
+            task.add_done_callback(_bury)
+    if not done:
+        raise OperationTimeoutError(f"{what}: no answer within {seconds:g} s.", entity=entity)
+    return task.result()
+
+
+def _bury(task: asyncio.Task[Any]) -> None:
+    """Take note of how a stray ended, so that asyncio does not complain that nobody asked."""
+    _strays.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+Item = TypeVar("Item")
+R = TypeVar("R")
+
+READ_AHEAD = 2
+"""Items taken at most, as a multiple of the overlap: so that one slow item does not hold up the others at once."""
+
+
+async def overlapped(
+    items: Iterable[Item] | AsyncIterable[Item],
+    work: Callable[[int, Item], Coroutine[Any, Any, R]],
+    *,
+    overlap: int,
+    lane: Callable[[Item], str | None],
+) -> AsyncGenerator[R, None]:
+    """Results of `work(position, item)` in the order of the items, up to `overlap` under way.
+
+    Items of one `lane` are worked on one after another, items without a lane at will. A result is yielded as soon as
+    it is its turn, whether or not there is a next item yet; items are read only as fast as results are taken. What is
+    under way when the generator is closed is cancelled.
+
+    Raises:
+        UsageError: an overlap below 1. Whatever `work` raises.
+    """
+    if overlap < 1:
+        raise UsageError(f"At least one send has to be under way, not {overlap}.")
+    semaphore, lanes = asyncio.Semaphore(overlap), _Lanes()
+    window: deque[asyncio.Task[Any]] = deque()
+    reader = _numbered(items)
+    upcoming: asyncio.Task[tuple[int, Item] | None] | None = asyncio.create_task(anext(reader, None))
+    try:
+        while upcoming is not None or window:
+            await _first_of(upcoming if len(window) < READ_AHEAD * overlap else None, window[0] if window else None)
+            if window and window[0].done():
+                yield window.popleft().result()
+            elif upcoming is not None and upcoming.done():
+                numbered = upcoming.result()
+                upcoming = None
+                if numbered is not None:
+                    window.append(
+                        lanes.start(lane(numbered[1]), partial(_limited, semaphore, partial(work, *numbered)))
+                    )
+                    upcoming = asyncio.create_task(anext(reader, None))
+    finally:
+        await end(*(*window, *([upcoming] if upcoming is not None else [])))
+        await reader.aclose()
+
+
+class _Lanes:
+    """Keeps what is in one lane one after another."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, asyncio.Task[Any]] = {}
+
+    def start(self, lane: str | None, work: Callable[[], Coroutine[Any, Any, R]]) -> asyncio.Task[R]:
+        if lane is None:
+            return asyncio.create_task(work())
+        task = asyncio.create_task(_after(self._last.get(lane), work))
+        self._last[lane] = task
+        task.add_done_callback(partial(self._forget, lane))
+        return task
+
+    def _forget(self, lane: str, done: asyncio.Task[Any]) -> None:
+        if self._last.get(lane) is done:
+            del self._last[lane]
+
+
+async def _after(before: asyncio.Task[Any] | None, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    if before is not None:
+        await asyncio.wait({before})
+    return await work()
+
+
+async def _limited(semaphore: asyncio.Semaphore, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    async with semaphore:
+        return await work()
+
+
+async def _first_of(*tasks: asyncio.Task[Any] | None) -> None:
+    await asyncio.wait({task for task in tasks if task is not None}, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _numbered(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncGenerator[tuple[int, Item], None]:
+    position = 0
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield position, item
+            position += 1
+    else:
+        for numbered in enumerate(items):
+            yield numbered

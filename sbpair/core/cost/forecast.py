@@ -1,0 +1,105 @@
+"""What an action is about to use, said before it starts: operations, throttling credits, time and money.
+
+The money is the upper bound for a Standard namespace beyond its included operations: every operation at the price of
+the most expensive band. Facts: a management call is one operation and 10 credits; a message operation is one credit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sbpair.core.cost.model import SyphonModel
+from sbpair.core.cost.prices import UNITS, Meter, PriceTable, steps
+from sbpair.core.inspection.plan import Plan, StepKind
+from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls, QueueSeen, calls_per_read
+
+PAGE_SIZE = 100
+_STEPS = {
+    StepKind.CREATE: (0, 1),
+    StepKind.UPDATE: (1, 1),
+    StepKind.DELETE: (2, 1),
+    StepKind.SKIP: (0, 0),
+    StepKind.RECREATE: (0, 0),
+}
+"""Reads and writes of a step: an update reads first, a deletion confirms twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Operations of one action. `message_operations` are billed ones, in billing units of 64 KB."""
+
+    management_calls: int = 0
+    message_operations: int = 0
+
+    @property
+    def operations(self) -> int:
+        return self.management_calls + self.message_operations
+
+    @property
+    def throttling_credits(self) -> int:
+        return self.management_calls * CREDITS_PER_MANAGEMENT_CALL + self.message_operations
+
+    def seconds(self, credits_per_second: float) -> float:
+        """Least time at that share of the namespace's credits."""
+        return self.throttling_credits / credits_per_second
+
+    def money(self, prices: PriceTable) -> Decimal:
+        """Upper bound: all of it at the highest operation price."""
+        highest = max(band.unit_price for band in prices.bands(Meter.STANDARD_OPERATIONS))
+        return Decimal(self.operations) / UNITS[Meter.STANDARD_OPERATIONS].size * highest
+
+    def __add__(self, other: "Forecast") -> "Forecast":
+        return Forecast(
+            self.management_calls + other.management_calls, self.message_operations + other.message_operations
+        )
+
+
+def of_audit(
+    queues: int, *, expected: int = 0, doubtful: int = 0, browse: bool = False, control_plane: str = "data-plane"
+) -> Forecast:
+    """An audit of a pair with `queues` queues on both sides together, `doubtful` of which need a second look.
+
+    Counted are two namespaces, the pages of their queues (the last one of each is never full) and one page of topics
+    each; a browse looks at `expected` backlog queues and their dead letters.
+    """
+    reads = queues // PAGE_SIZE + 2 + 2 + doubtful
+    return Forecast(2 + reads * calls_per_read(control_plane), 2 * expected if browse else 0)
+
+
+def of_calls(calls: Calls) -> Forecast:
+    """What a snapshot did use."""
+    return Forecast(calls.management, calls.peeks)
+
+
+def of_plan(plan: Plan, *, control_plane: str = "data-plane") -> Forecast:
+    """Management calls of applying a plan, if every step succeeds at once."""
+    counts = [_STEPS[step.kind] for step in plan.steps]
+    return Forecast(sum(reads * calls_per_read(control_plane) + writes for reads, writes in counts))
+
+
+def of_drain(queues: Iterable[QueueSeen], *, dead_letter: bool = False) -> Forecast:
+    """Draining what the queues hold: each message is received, completed and sent, in billing units of 64 KB.
+
+    Sizes are known per queue only, so every message of a queue is taken to have its average size.
+    """
+    return sum((_of_queue(queue, dead_letter) for queue in queues), Forecast())
+
+
+def _of_queue(queue: QueueSeen, dead_letter: bool) -> Forecast:
+    counts = queue.facts.counts
+    messages = counts.dead_letter if dead_letter else counts.active
+    if not messages:
+        return Forecast()
+    average = -(-queue.facts.size_in_bytes // max(counts.total, 1))
+    return of_messages(messages, average)
+
+
+def of_messages(messages: int, size_bytes: int) -> Forecast:
+    """Receive, complete and send of messages of that size: 2k + 1 operations each, k billing units of 64 KB."""
+    return Forecast(message_operations=messages * (2 * steps(size_bytes) + 1))
+
+
+def of_syphon_hour(queues: int, hosts: int, model: SyphonModel) -> Forecast:
+    """An hour of an idle syphon."""
+    receives = queues * hosts * model.receives_per_hour
+    return Forecast(message_operations=-(-receives.numerator // receives.denominator))

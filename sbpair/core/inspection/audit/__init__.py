@@ -1,0 +1,107 @@
+"""The audit: coded checks over a snapshot. `CHECKS` lists them, `run` runs them, `explain` describes one.
+
+Codes are stable: a check may get better, its code never means something else. A check that cannot run says why.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.audit import backlog_queues, entities, namespaces
+from sbpair.core.inspection.audit.findings import (
+    AuditReport,
+    Check,
+    Finding,
+    Ignore,
+    Severity,
+    Side,
+    Skipped,
+    Thresholds,
+    View,
+)
+from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.pairing import Pair
+
+__all__ = [
+    "CHECKS",
+    "AuditReport",
+    "Check",
+    "Finding",
+    "Ignore",
+    "Severity",
+    "Skipped",
+    "Thresholds",
+    "explain",
+    "run",
+]
+
+CHECKS: tuple[Check, ...] = tuple(
+    sorted(
+        (
+            *backlog_queues.CHECKS,
+            *entities.CONTENT_CHECKS,
+            *namespaces.CHECKS,
+            *entities.CHECKS,
+            *namespaces.REPLICATION_CHECKS,
+        ),
+        key=lambda check: check.code,
+    )
+)
+_BY_CODE = {check.code: check for check in CHECKS}
+
+
+def explain(code: str) -> Check:
+    """The check of that code, whatever its case.
+
+    Raises:
+        UsageError: no such check.
+    """
+    check = _BY_CODE.get(code.strip().upper())
+    if check is None:
+        raise UsageError(f"There is no check {code!r}.", hint="List them with: sbpair audit --list-checks")
+    return check
+
+
+def run(
+    snapshot: Snapshot,
+    pair: Pair,
+    *,
+    checks: Iterable[str] | None = None,
+    ignore: Iterable[str] = (),
+    others: Sequence[Pair] = (),
+    thresholds: Thresholds | None = None,
+) -> AuditReport:
+    """Run the checks (all, or those of the codes given) on one snapshot.
+
+    `ignore`: `CODE` or `CODE:PATTERN` of subjects. `others`: the other pairs of the configuration, for checks that look
+    across pairs.
+
+    Raises:
+        UsageError: an unknown code.
+    """
+    chosen = CHECKS if checks is None else tuple(explain(code) for code in checks)
+    ignored = [Ignore.parse(text, _BY_CODE) for text in ignore]
+    view = View(
+        snapshot,
+        pair,
+        Side.of("primary", snapshot.primary),
+        Side.of("secondary", snapshot.secondary),
+        others,
+        thresholds or Thresholds(),
+    )
+    found: list[Finding] = []
+    skipped: list[Skipped] = []
+    for check in chosen:
+        findings, reason = check.run(view)
+        found.extend(findings)
+        if reason is not None:
+            skipped.append(reason)
+    kept = [finding for finding in found if not any(entry.covers(finding) for entry in ignored)]
+    kept.sort(key=lambda finding: (-finding.severity.rank, finding.code))
+    return AuditReport(
+        pair=pair.name,
+        taken_at=snapshot.taken_at,
+        findings=tuple(kept),
+        skipped=tuple(skipped),
+        checks=tuple(check.code for check in chosen),
+        ignored=len(found) - len(kept),
+    )

@@ -1,0 +1,275 @@
+"""Checks of the pair's backlog queues as such: do the right ones exist, in the right place, with the right settings?"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from sbpair.core.entities import EntityStatus
+from sbpair.core.inspection.audit.findings import Check, Found, Severity, View
+from sbpair.core.inspection.plan import Difference, differences, user_of
+from sbpair.core.names import BACKLOG_INFIX
+from sbpair.core.words import counted
+
+_OWN_CHECKS = {
+    "requires_session",
+    "requires_duplicate_detection",
+    "forward_to",
+    "forward_dead_lettered_messages_to",
+}
+"""Properties with a check of their own, because they are worse than a difference."""
+_MOST_RANGES = 10
+_LOSES_MESSAGES = {"default_message_time_to_live_seconds", "auto_delete_on_idle_seconds"}
+
+
+def _missing(view: View) -> Iterator[Found]:
+    confirmed = {path.lower() for path in view.secondary.seen.absent}
+    for path in view.pair.backlog_paths():
+        if view.secondary.queue(path) is not None:
+            continue
+        doubt = "" if path in confirmed else "; the listing did not show it and no get confirmed that"
+        yield Found(path, f"Backlog queue {path} does not exist on {view.secondary.host}{doubt}.")
+
+
+def _extra(view: View) -> Iterator[Found]:
+    count = view.pair.options.backlog_queue_count
+    for name, queue in view.own_backlog():
+        if name.index < count or user_of(queue.path, view.pair.secondary.host, view.others) is not None:
+            continue
+        state = (
+            "It is empty." if queue.empty else f"It holds {queue.contents}; sbpair drain {view.pair.name} takes them."
+        )
+        yield Found(
+            queue.path,
+            f"Index {name.index} is not below the pair's {count} backlog queues. {state}",
+            None if queue.empty else Severity.ERROR,
+            None if queue.empty else _EMPTY_IT,
+        )
+
+
+_EMPTY_IT = "sbpair drain {pair}\nThen delete the queue: sbpair cleanup {pair} --yes"
+
+
+def _gaps(view: View) -> Iterator[Found]:
+    present = sorted({name.index for name, _ in view.own_backlog()})
+    holes = [(before + 1, after - 1) for before, after in pairwise((-1, *present)) if after > before + 1]
+    if holes:
+        yield Found(
+            f"{view.pair.primary.label}/{BACKLOG_INFIX}",
+            f"The numbering has gaps: {_ranges(holes)} missing below index {present[-1]}. Somebody deleted queues, or "
+            "creating them failed half-way.",
+        )
+
+
+def _ranges(runs: Sequence[tuple[int, int]]) -> str:
+    """`2, 5-7`, the first few of them."""
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_MOST_RANGES]]
+    return ", ".join(shown) + (f" and {len(runs) - _MOST_RANGES} more" if len(runs) > _MOST_RANGES else "")
+
+
+def _different(view: View) -> Iterator[Found]:
+    tier = view.secondary.tier_if_known()
+    for queue in view.expected():
+        found = [one for one in differences(queue.facts.settings, tier) if one.field not in _OWN_CHECKS]
+        if found:
+            yield Found(queue.path, _difference_text(found), _difference_severity(found))
+
+
+def _difference_text(found: Sequence[Difference]) -> str:
+    text = "; ".join(str(one) for one in found)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _difference_severity(found: Sequence[Difference]) -> Severity:
+    return Severity.ERROR if any(one.field in _LOSES_MESSAGES for one in found) else Severity.WARNING
+
+
+def _on_primary(view: View) -> Iterator[Found]:
+    for _, queue in view.primary.backlog(view.pair.primary.label):
+        state = "It is empty." if queue.empty else f"It holds {queue.contents}."
+        yield Found(
+            queue.path,
+            f"A backlog queue for this primary is on the primary itself ({view.primary.host}), where it is of no use. "
+            f"{state}",
+            None if queue.empty else Severity.ERROR,
+        )
+
+
+def _left_over(view: View) -> Iterator[Found]:
+    known = {view.pair.primary.label.lower()}
+    known |= {
+        other.primary.label.lower()
+        for other in view.others
+        if other.secondary.host.lower() == view.pair.secondary.host.lower()
+    }
+    view.secondary.queues()
+    by_label: dict[str, list[int]] = {}
+    for name, queue in view.secondary.seen.backlog():
+        if name.primary_label not in known:
+            held = queue.facts.counts.total or int(not queue.empty)
+            by_label.setdefault(name.primary_label, []).append(held)
+    for label, messages in by_label.items():
+        yield Found(
+            f"{label}/{BACKLOG_INFIX}",
+            f"Of primary {label!r}, which no configured pair with this secondary has: "
+            f"{counted(len(messages), 'backlog queue')}"
+            + (f" with {counted(sum(messages), 'message')}." if sum(messages) else ", all empty."),
+            Severity.ERROR if sum(messages) else None,
+        )
+
+
+def _disabled(view: View) -> Iterator[Found]:
+    effect = {
+        EntityStatus.DISABLED: "neither failover nor the syphon can use it",
+        EntityStatus.SEND_DISABLED: "failover cannot use it",
+        EntityStatus.RECEIVE_DISABLED: "the syphon cannot empty it",
+        EntityStatus.UNKNOWN: "it may not be usable",
+    }
+    for queue in view.expected():
+        status = queue.facts.settings.status
+        if status is not EntityStatus.ACTIVE:
+            yield Found(queue.path, f"Its status is {status}: {effect[status]}.")
+
+
+def _forwarding(view: View) -> Iterator[Found]:
+    for _, queue in view.own_backlog():
+        settings = queue.facts.settings
+        if settings.forward_to:
+            yield Found(
+                queue.path,
+                f"Messages are forwarded to {settings.forward_to!r}: they never wait here for the syphon.",
+                Severity.CRITICAL,
+            )
+        if settings.forward_dead_lettered_messages_to:
+            yield Found(
+                queue.path,
+                f"Dead letters are forwarded to {settings.forward_dead_lettered_messages_to!r}, where `sbpair drain "
+                "--dlq`"
+                " does not find them.",
+            )
+
+
+def _sessions(view: View) -> Iterator[Found]:
+    for queue in view.expected():
+        if queue.facts.settings.requires_session:
+            yield Found(
+                queue.path,
+                "It requires sessions, but diverted messages have none (the session travels as x-ms-sessionid): every "
+                "diverted send is refused.",
+            )
+
+
+def _duplicate_detection(view: View) -> Iterator[Found]:
+    for queue in view.expected():
+        if queue.facts.settings.requires_duplicate_detection:
+            yield Found(
+                queue.path,
+                "It detects duplicates, but holds messages of many entities: two with the same message id for "
+                "different "
+                "entities, and one of them is silently dropped.",
+            )
+
+
+_RECREATE = (
+    "sbpair provision {pair} --update\nThis is set at creation only: the plan shows the way (drain, delete, create); "
+    "it is "
+    "never done automatically."
+)
+
+CHECKS = (
+    Check(
+        "SBP001",
+        "Backlog queue missing",
+        Severity.ERROR,
+        "Every backlog queue with an index below the pair's count should exist on the secondary. Senders that pick a "
+        "missing one lose time and move on to another; with none left they cannot fail over.",
+        "sbpair provision {pair}",
+        _missing,
+    ),
+    Check(
+        "SBP002",
+        "Extra backlog queue",
+        Severity.WARNING,
+        "A backlog queue with an index at or above the count of every configured pair: no sender picks it. It is "
+        "usually left over from a larger count. A drain and a syphon read it all the same. Such queues are never "
+        "removed automatically.",
+        "sbpair cleanup {pair}\nthen sbpair cleanup {pair} --yes",
+        _extra,
+    ),
+    Check(
+        "SBP003",
+        "Gap in the numbering",
+        Severity.INFO,
+        "Backlog queues are numbered from 0 without gaps. A gap shows that queues were deleted or that creating them "
+        "failed half-way. Indices that should exist are reported as missing as well.",
+        "sbpair provision {pair}",
+        _gaps,
+    ),
+    Check(
+        "SBP004",
+        "Backlog queue differs from the documented settings",
+        Severity.WARNING,
+        "A backlog queue should have 5120 MB, unlimited delivery count, no time to live, no auto-delete, a lock of one "
+        "minute, dead-lettering on expiration and batched operations. An existing queue is used as it is, so the "
+        "difference stays until somebody changes it. A finite time to live or auto-delete is an error: diverted "
+        "messages "
+        "disappear. Durations, sizes of partitioned queues and what tier Basic does not let be set are normalised "
+        "first.",
+        "sbpair provision {pair} --update",
+        _different,
+    ),
+    Check(
+        "SBP005",
+        "Backlog queue on the primary itself",
+        Severity.WARNING,
+        "Backlog queues of a primary belong on its secondary. On the primary they are unreachable just when they are "
+        "needed; usually a provisioning run had the two namespaces mixed up.",
+        "sbpair peek {pair}\nCheck that primary and secondary are not swapped, then delete {subject} on the primary.",
+        _on_primary,
+    ),
+    Check(
+        "SBP006",
+        "Backlog queues of an unknown primary",
+        Severity.WARNING,
+        "The secondary holds backlog queues named for a namespace that no configured pair with this secondary has as "
+        "its "
+        "primary. They may hold messages that no program returns any more.",
+        "Add a pair for {subject} to the configuration, then: sbpair drain NEW-PAIR\n"
+        "or delete them: sbpair cleanup {pair} --left-overs-of {subject}",
+        _left_over,
+    ),
+    Check(
+        "SBP007",
+        "Backlog queue not active",
+        Severity.ERROR,
+        "A disabled backlog queue refuses diverted messages (SendDisabled), the syphon (ReceiveDisabled) or both.",
+        "az servicebus queue update --name {subject} --status Active --namespace-name ... --resource-group ...",
+        _disabled,
+    ),
+    Check(
+        "SBP011",
+        "Forwarding on a backlog queue",
+        Severity.WARNING,
+        "A forwarding rule moves messages away as they arrive; the syphon never sees them. Forwarded dead letters end "
+        "up "
+        "where nobody looks for backlog messages.",
+        "sbpair provision {pair} --update",
+        _forwarding,
+    ),
+    Check(
+        "SBP012",
+        "Backlog queue requires sessions",
+        Severity.CRITICAL,
+        "Diverted messages carry their session in an application property, so a queue that requires sessions refuses "
+        "every one of them.",
+        _RECREATE,
+        _sessions,
+    ),
+    Check(
+        "SBP013",
+        "Backlog queue detects duplicates",
+        Severity.ERROR,
+        "A backlog queue mixes messages of all entities; equal message ids of different entities are taken for "
+        "duplicates and dropped.",
+        _RECREATE,
+        _duplicate_detection,
+    ),
+)

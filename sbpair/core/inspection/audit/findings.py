@@ -1,0 +1,222 @@
+"""What an audit says: findings with a severity, checks that could not run, and how a check is described."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from sbpair.core.entities import NamespaceFacts, Tier, TopicFacts
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
+from sbpair.core.names import BacklogName
+from sbpair.core.outcome import Severity as Severity
+from sbpair.core.pairing import Pair
+from sbpair.core.serialization import to_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be. `subject` is a queue path, an entity, or a namespace host."""
+
+    code: str
+    severity: Severity
+    subject: str
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A check (or part of it) that could not run; never to be read as a pass."""
+
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The result of an audit: findings, worst first, then what could not be checked."""
+
+    pair: str
+    taken_at: float
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    checks: tuple[str, ...]
+    """Codes of the checks that ran, in part or in full."""
+    ignored: int = 0
+    """Findings left out because of `ignore`."""
+
+    def at_least(self, severity: Severity) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity.at_least(severity))
+
+    @property
+    def worst(self) -> Severity | None:
+        return max((finding.severity for finding in self.findings), key=lambda one: one.rank, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Where checks begin to complain. Durations in seconds, shares between 0 and 1."""
+
+    stranded_warning_seconds: float = 3600.0
+    """Four of the syphon's documented 15-minute polls without anybody fetching the message."""
+    stranded_error_seconds: float = 86_400.0
+    near_full_share: float = 0.8
+    full_share: float = 0.95
+    partitioned_entities: int = 90
+    clock_skew_warning_seconds: float = 5.0
+    clock_skew_error_seconds: float = 60.0
+
+
+class CannotRun(Exception):
+    """Raised by a check for want of a fact; what it found before stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One namespace for a check: asking for a fact that was not read ends the check as skipped, with the reason."""
+
+    role: str
+    seen: NamespaceSnapshot
+    _by_path: Mapping[str, QueueSeen] = field(repr=False)
+
+    @classmethod
+    def of(cls, role: str, seen: NamespaceSnapshot) -> "Side":
+        return cls(role, seen, {queue.path.lower(): queue for queue in seen.queues or ()})
+
+    @property
+    def host(self) -> str:
+        return self.seen.host
+
+    def _unread(self, subject: str) -> CannotRun:
+        """Why; in the same words for every subject of a namespace that does not answer at all."""
+        parts = ("namespace", "queues", "topics")
+        silent = (entry for entry in self.seen.unread if entry.exit_name == "unreachable" and entry.subject in parts)
+        whole = next(silent, None)
+        if whole is not None:
+            return CannotRun(f"the {self.role} {self.host} does not answer: {whole.reason}")
+        reason = self.seen.why_unread(subject) or self.seen.why_unread("namespace") or "it was not read"
+        return CannotRun(f"{subject} of the {self.role} {self.host}: {reason}")
+
+    def facts(self) -> NamespaceFacts:
+        if self.seen.facts is None:
+            raise self._unread("namespace")
+        return self.seen.facts
+
+    def tier(self) -> Tier:
+        tier = self.facts().tier
+        if tier is None:
+            raise CannotRun(f"the {self.facts().control_plane} API does not tell the tier of {self.host}")
+        return tier
+
+    def tier_if_known(self) -> Tier | None:
+        return self.seen.facts.tier if self.seen.facts else None
+
+    def queues(self) -> tuple[QueueSeen, ...]:
+        if self.seen.queues is None:
+            raise self._unread("queues")
+        return self.seen.queues
+
+    def topics(self) -> tuple[TopicFacts, ...]:
+        if self.seen.topics is None:
+            raise self._unread("topics")
+        return self.seen.topics
+
+    def queue(self, path: str) -> QueueSeen | None:
+        self.queues()
+        return self._by_path.get(path.lower())
+
+    def topic(self, path: str) -> TopicFacts | None:
+        self.topics()
+        return self.seen.topic(path)
+
+    def backlog(self, label: str) -> list[tuple[BacklogName, QueueSeen]]:
+        """Backlog-looking queues named for that primary."""
+        self.queues()
+        return [(name, queue) for name, queue in self.seen.backlog() if name.primary_label == label.lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a check looks at."""
+
+    snapshot: Snapshot
+    pair: Pair
+    primary: Side
+    secondary: Side
+    others: Sequence[Pair]
+    """The other pairs of the configuration."""
+    thresholds: Thresholds
+
+    def expected(self) -> list[QueueSeen]:
+        """The pair's backlog queues that exist, index 0 first."""
+        found = (self.secondary.queue(path) for path in self.pair.backlog_paths())
+        return [queue for queue in found if queue is not None]
+
+    def own_backlog(self) -> list[tuple[BacklogName, QueueSeen]]:
+        """All backlog queues named for this primary on the secondary, also the extra ones."""
+        return self.secondary.backlog(self.pair.primary.label)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a check yields; code, and severity unless given, come from the check."""
+
+    subject: str
+    message: str
+    severity: Severity | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check as data. `remedy` may use `{pair}` and `{subject}`; its first line is the command to run, if any."""
+
+    code: str
+    title: str
+    severity: Severity
+    explanation: str
+    remedy: str
+    look: Callable[[View], Iterator[Found]] = field(repr=False)
+
+    def run(self, view: View) -> tuple[list[Finding], Skipped | None]:
+        """Findings, and the reason if it had to stop for want of a fact."""
+        findings: list[Finding] = []
+        try:
+            for found in self.look(view):
+                findings.append(self._finding(found, view.pair.name))
+        except CannotRun as stop:
+            return findings, Skipped(self.code, str(stop))
+        return findings, None
+
+    def _finding(self, found: Found, pair: str) -> Finding:
+        remedy = (found.remedy or self.remedy).format(pair=pair, subject=found.subject)
+        return Finding(self.code, found.severity or self.severity, found.subject, found.message, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """A known finding to leave out: a code and a shell pattern of subjects."""
+
+    code: str
+    pattern: str = "*"
+
+    @classmethod
+    def parse(cls, text: str, known: Collection[str]) -> "Ignore":
+        """Of `SBP002` or `SBP002:contoso/*`.
+
+        Raises:
+            UsageError: no such check.
+        """
+        code, _, pattern = text.partition(":")
+        code = code.strip().upper()
+        if code not in known:
+            raise UsageError(f"There is no check {code!r}.", hint="List them with: sbpair audit --list-checks")
+        return cls(code, pattern.strip() or "*")
+
+    def covers(self, finding: Finding) -> bool:
+        return finding.code == self.code and fnmatchcase(finding.subject.lower(), self.pattern.lower())

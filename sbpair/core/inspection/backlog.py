@@ -1,0 +1,280 @@
+"""The backlog of a pair at one moment, and the only functions that may call it empty.
+
+A backlog is every queue under the transfer prefix of the primary (`<primary>/x-servicebus-transfer/<i>`) that exists on
+the secondary, whether the configuration counts on it or not: an application may have run with more queues than anybody
+remembers. A queue is empty when nothing is in it that is active, dead-lettered, deferred or scheduled, by count and by
+browse. What could not be read is part of the value, so that no sentence goes further than what was seen.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sbpair.core.durations import format_duration
+from sbpair.core.words import counted
+
+
+class FoundBy(StrEnum):
+    """How the queues of a backlog were found."""
+
+    LISTED = "listed"
+    """The namespace listed them (needs Manage)."""
+    PROBED = "probed"
+    """Opened one after another, upwards, until two in a row did not exist."""
+    CONFIGURED = "configured"
+    """Neither was possible: these are the configured ones, and there may be more."""
+
+
+class QueueState(StrEnum):
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    WAITING = "waiting"
+    DEAD_LETTERS = "dead letters"
+    DEFERRED = "deferred"
+    SCHEDULED = "scheduled"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueContents:
+    """One backlog queue. A number is None where it is not known; an unread queue has `error_code`."""
+
+    queue: str
+    configured: bool = True
+    """Whether its index is below the pair's number of backlog queues."""
+    missing: bool = False
+    active: int | None = None
+    """Messages a drain can receive. Where `deferred` is not known they are included, as the service counts them."""
+    deferred: int | None = None
+    scheduled: int | None = None
+    dead_letter: int | None = None
+    at_least: bool = False
+    """The numbers were browsed and there are more; nobody counted them."""
+    size_in_bytes: int | None = None
+    oldest_enqueued_at: float | None = None
+    """When the oldest message was put there, UTC epoch seconds; None if there is none or nobody could browse."""
+    error_code: str | None = None
+    exit_name: str = ""
+    """Name in the exit code table of what kept it from being read."""
+    detail: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether all that may lie in it has been counted or browsed."""
+        return self.missing or (self.error_code is None and None not in (self.active, self.scheduled, self.dead_letter))
+
+    @property
+    def state(self) -> QueueState:
+        if self.missing:
+            return QueueState.MISSING
+        if self.active or (self.active is None and self.oldest_enqueued_at is not None):
+            return QueueState.WAITING
+        if not self.known:
+            return QueueState.UNKNOWN
+        for number, state in (
+            (self.dead_letter, QueueState.DEAD_LETTERS),
+            (self.deferred, QueueState.DEFERRED),
+            (self.scheduled, QueueState.SCHEDULED),
+        ):
+            if number:
+                return state
+        return QueueState.WAITING if self.oldest_enqueued_at is not None else QueueState.EMPTY
+
+
+class Verdict(StrEnum):
+    """What may be said of a backlog."""
+
+    EMPTY = "empty"
+    """Every queue that exists was read and holds nothing of any kind."""
+    NO_QUEUES = "no-queues"
+    WAITING = "waiting"
+    """Messages that a drain would move."""
+    SET_ASIDE = "set-aside"
+    """No active messages; dead letters, deferred or scheduled ones remain."""
+    UNKNOWN = "unknown"
+    """Nothing was seen, and not everything could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Every backlog queue of a pair at one moment (`taken_at`, UTC epoch seconds)."""
+
+    pair: str
+    taken_at: float
+    queues: tuple[QueueContents, ...]
+    found_by: FoundBy = FoundBy.LISTED
+    whole: bool = True
+    """False where only some queues were asked for."""
+    not_asked: tuple[str, ...] = ()
+    """Queues that exist and were not asked for."""
+
+    @property
+    def existing(self) -> tuple[QueueContents, ...]:
+        return tuple(queue for queue in self.queues if not queue.missing)
+
+    @property
+    def missing(self) -> tuple[QueueContents, ...]:
+        return tuple(queue for queue in self.queues if queue.missing and queue.configured)
+
+    @property
+    def unread(self) -> tuple[QueueContents, ...]:
+        return tuple(queue for queue in self.queues if not queue.known)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the totals are lower bounds."""
+        return any(queue.at_least for queue in self.queues)
+
+    @property
+    def active(self) -> int | None:
+        """Messages a drain can receive; None if any queue's number is not known."""
+        numbers = [queue.active for queue in self.existing]
+        return None if None in numbers else sum(number or 0 for number in numbers)
+
+    @property
+    def dead_letter(self) -> int:
+        return sum(queue.dead_letter or 0 for queue in self.queues)
+
+    @property
+    def deferred(self) -> int:
+        return sum(queue.deferred or 0 for queue in self.queues)
+
+    @property
+    def scheduled(self) -> int:
+        return sum(queue.scheduled or 0 for queue in self.queues)
+
+    @property
+    def seen(self) -> int:
+        """All messages that were seen or counted."""
+        return sum(queue.active or 0 for queue in self.queues) + self.dead_letter + self.deferred + self.scheduled
+
+    @property
+    def oldest_age_seconds(self) -> float | None:
+        times = [queue.oldest_enqueued_at for queue in self.queues if queue.oldest_enqueued_at is not None]
+        return max(0.0, self.taken_at - min(times)) if times else None
+
+
+def verdict(backlog: Backlog) -> Verdict:
+    """What may be said of the backlog as a whole."""
+    states = {queue.state for queue in backlog.existing}
+    if QueueState.WAITING in states:
+        return Verdict.WAITING
+    if not backlog.existing and not backlog.unread:
+        return Verdict.NO_QUEUES if backlog.found_by is not FoundBy.CONFIGURED else Verdict.UNKNOWN
+    if backlog.unread or backlog.found_by is FoundBy.CONFIGURED:
+        return Verdict.UNKNOWN
+    if states - {QueueState.EMPTY}:
+        return Verdict.SET_ASIDE
+    return Verdict.EMPTY if backlog.whole else Verdict.UNKNOWN
+
+
+def confirmed_empty(backlog: Backlog) -> bool:
+    """Whether every queue under the transfer prefix was read and holds nothing of any kind."""
+    return verdict(backlog) is Verdict.EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing that is so, with the commands that deal with it, in their order."""
+
+    sentence: str
+    commands: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.sentence} Run: {'; then: '.join(self.commands)}" if self.commands else self.sentence
+
+
+def advice(backlog: Backlog, *, drain: str | None = None) -> tuple[Advice, ...]:
+    """What is in the backlog, one entry per kind, each with the command that handles it. Empty if nothing remains.
+
+    `drain`: the command that goes on where messages wait; `sbpair drain PAIR` if not given.
+    """
+    return tuple(_advice(backlog, drain or f"sbpair drain {backlog.pair}"))
+
+
+def _advice(backlog: Backlog, drain: str) -> Iterator[Advice]:
+    pair = backlog.pair
+    if verdict(backlog) is Verdict.NO_QUEUES:
+        yield Advice("No backlog queue exists. Create them.", (f"sbpair provision {pair}",))
+        return
+    waiting = [queue for queue in backlog.existing if queue.state is QueueState.WAITING]
+    if waiting:
+        yield Advice(waiting_sentence(backlog), (drain,))
+    if backlog.dead_letter:
+        yield Advice(
+            f"{_number(backlog, backlog.dead_letter, 'dead letter')} "
+            f"{_verb(backlog.dead_letter, 'remains', 'remain')} in {_queues(backlog, 'dead_letter')}.",
+            (f"sbpair peek {pair} --dlq --group-by reason,destination", f"sbpair drain {pair} --dlq"),
+        )
+    if backlog.deferred:
+        yield Advice(
+            f"{_number(backlog, backlog.deferred, 'deferred message')} "
+            f"{_verb(backlog.deferred, 'remains', 'remain')} in {_queues(backlog, 'deferred')}.",
+            (f"sbpair drain {pair} --deferred",),
+        )
+    if backlog.scheduled:
+        yield Advice(
+            f"{_number(backlog, backlog.scheduled, 'scheduled message')} "
+            f"{_verb(backlog.scheduled, 'waits', 'wait')} for the time it is scheduled for in "
+            f"{_queues(backlog, 'scheduled')}; drain again after that.",
+            (f"sbpair peek {pair} --group-by state,scheduled",),
+        )
+    yield from _not_known(backlog)
+
+
+def _not_known(backlog: Backlog) -> Iterator[Advice]:
+    if backlog.unread:
+        first = backlog.unread[0]
+        more = f" and {len(backlog.unread) - 1} more" if len(backlog.unread) > 1 else ""
+        why = f": {first.detail}" if first.detail else "."
+        yield Advice(f"Not read: {first.queue}{more}{why}", (f"sbpair doctor {backlog.pair}",))
+    elif backlog.found_by is FoundBy.CONFIGURED:
+        yield Advice("Whether other backlog queues exist is not known.", (f"sbpair doctor {backlog.pair}",))
+    if backlog.missing and backlog.existing:
+        names = ", ".join(queue.queue.rpartition("/")[2] for queue in backlog.missing)
+        count = len(backlog.missing)
+        yield Advice(
+            f"{count} backlog {_verb(count, 'queue is', 'queues are')} missing: {names}.",
+            (f"sbpair provision {backlog.pair}",),
+        )
+
+
+def waiting_sentence(backlog: Backlog) -> str:
+    """`500 messages are waiting in 10 queues, the oldest for 9 s.`"""
+    waiting = [queue for queue in backlog.existing if queue.state is QueueState.WAITING]
+    number = sum(queue.active or 0 for queue in waiting)
+    age = backlog.oldest_age_seconds
+    oldest = f", the oldest for {format_duration(age)}" if age is not None else ""
+    extra = [queue.queue.rpartition("/")[2] for queue in waiting if not queue.configured]
+    beyond = f" ({', '.join(extra)} not configured)" if extra else ""
+    if not number:
+        return f"Messages are waiting in {counted(len(waiting), 'queue')}{beyond}{oldest}; how many is not known."
+    return (
+        f"{_number(backlog, number, 'message')} {_verb(number, 'is', 'are')} waiting in "
+        f"{counted(len(waiting), 'queue')}{beyond}{oldest}."
+    )
+
+
+def empty_sentence(backlog: Backlog) -> str:
+    """Said only where `verdict` is EMPTY."""
+    return f"The backlog is empty: {counted(len(backlog.existing), 'queue')} read, no message of any kind."
+
+
+def headline(backlog: Backlog) -> str:
+    """The backlog in one sentence, the most urgent thing first."""
+    found = advice(backlog)
+    if found:
+        return str(found[0])
+    return empty_sentence(backlog) if verdict(backlog) is Verdict.EMPTY else "How much waits is not known."
+
+
+def _number(backlog: Backlog, number: int, noun: str) -> str:
+    return f"{'At least ' if backlog.at_least else ''}{counted(number, noun)}"
+
+
+def _verb(number: int, one: str, several: str) -> str:
+    return one if number == 1 else several
+
+
+def _queues(backlog: Backlog, kind: str) -> str:
+    return counted(sum(1 for queue in backlog.queues if getattr(queue, kind)), "queue")

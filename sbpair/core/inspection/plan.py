@@ -1,0 +1,441 @@
+"""From what exists to ordered steps, each with its reason and risk. The steps shown are the very values applied.
+
+A plan for provisioning creates what is missing and, if asked, brings changeable properties to the documented values; a
+plan for cleanup deletes extra backlog queues that are empty. Neither ever recreates a queue: where only that would help
+the step says what a person would have to do. Source of the rules: "Paired Namespaces: Implementation Details and
+Cost", its part on creating backlog queues.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from sbpair.core.durations import NEVER_DAYS, format_duration
+from sbpair.core.entities import QueueFacts, QueueSettings, Tier
+from sbpair.core.errors import SbpairError, StalePlanError, UsageError
+from sbpair.core.inspection.snapshot import QueueSeen, Snapshot, check_format_version
+from sbpair.core.names import parse_backlog_queue_path
+from sbpair.core.pairing import Pair, backlog_settings
+from sbpair.core.redact import quoted
+from sbpair.core.serialization import from_plain, to_plain
+
+# Where a queue differs from the documented backlog-queue settings, field by field, normalised.
+#
+# Normalised means: a duration at or above TimeSpan.MaxValue in whole days is "never"; a partitioned queue read as 16
+# times its configured size is not different; a property that the tier does not let be set is not compared; a property
+# whose switch is off (the duplicate-detection window) is not compared. So there is no drift that nobody can fix.
+
+PARTITIONS = 16
+"""Partitions of a partitioned queue: a read reports the size of all of them together."""
+_NEVER_SECONDS = NEVER_DAYS * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """How one settable property is compared and shown."""
+
+    field: str
+    label: str
+    create_only: bool = False
+    basic: bool = True
+    """Whether tier Basic lets it be set."""
+    show: Callable[[Any], str] = str
+
+
+def _flag(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def _size(value: int) -> str:
+    return f"{value} MB"
+
+
+def _text(value: str | None) -> str:
+    return value or "none"
+
+
+PROPERTIES = (
+    Property("max_size_in_megabytes", "maximum size", show=_size),
+    Property("max_delivery_count", "maximum delivery count"),
+    Property("default_message_time_to_live_seconds", "default time to live", basic=False, show=format_duration),
+    Property("auto_delete_on_idle_seconds", "auto-delete on idle", basic=False, show=format_duration),
+    Property("lock_duration_seconds", "lock duration", show=format_duration),
+    Property("dead_lettering_on_message_expiration", "dead-lettering on expiration", show=_flag),
+    Property("enable_batched_operations", "batched operations", show=_flag),
+    Property("forward_to", "forward to", show=_text),
+    Property("forward_dead_lettered_messages_to", "forward dead letters to", show=_text),
+    Property("requires_session", "sessions", create_only=True, show=_flag),
+    Property("requires_duplicate_detection", "duplicate detection", create_only=True, show=_flag),
+    Property("enable_express", "express", create_only=True, show=_flag),
+)
+PARTITIONING = Property("enable_partitioning", "partitioning", create_only=True, show=_flag)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One property that is not as documented. `actual` and `wanted` are texts for people."""
+
+    field: str
+    label: str
+    actual: str
+    wanted: str
+    create_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.label} is {self.actual}, documented {self.wanted}"
+
+
+def differences(actual: QueueSettings, tier: Tier | None, *, partitioned: bool | None = None) -> tuple[Difference, ...]:
+    """Differences of a queue from the documented settings ("Paired Namespaces: Implementation Details and Cost") as
+    `tier` allows them.
+
+    `partitioned`: the wanted partitioning; None takes either, since the documents leave it to the service's default.
+    """
+    wanted = backlog_settings(tier, partitioned=bool(partitioned))
+    found = normalised(actual, wanted)
+    compared = PROPERTIES if partitioned is None else (*PROPERTIES, PARTITIONING)
+    return tuple(
+        Difference(one.field, one.label, one.show(value), one.show(target), one.create_only)
+        for one in compared
+        if (tier is not Tier.BASIC or one.basic)
+        and (value := getattr(found, one.field)) != (target := getattr(wanted, one.field))
+    )
+
+
+def normalised(actual: QueueSettings, wanted: QueueSettings) -> QueueSettings:
+    """`actual` in the spelling of `wanted`: "never" is None, sizes of partitioned queues are per partition."""
+    size = actual.max_size_in_megabytes
+    if actual.enable_partitioning and size == wanted.max_size_in_megabytes * PARTITIONS:
+        size = wanted.max_size_in_megabytes
+    return replace(
+        actual,
+        max_size_in_megabytes=size,
+        default_message_time_to_live_seconds=_never(actual.default_message_time_to_live_seconds),
+        auto_delete_on_idle_seconds=_never(actual.auto_delete_on_idle_seconds),
+        lock_duration_seconds=round(actual.lock_duration_seconds, 3),
+        forward_to=actual.forward_to or None,
+        forward_dead_lettered_messages_to=actual.forward_dead_lettered_messages_to or None,
+    )
+
+
+def corrected(actual: QueueSettings, found: tuple[Difference, ...], tier: Tier | None) -> QueueSettings:
+    """`actual` with the changeable ones of its differences set to the documented values; the rest stays untouched."""
+    wanted = backlog_settings(tier)
+    changes: dict[str, Any] = {one.field: getattr(wanted, one.field) for one in found if not one.create_only}
+    return replace(actual, **changes)
+
+
+def _never(seconds: float | None) -> float | None:
+    return None if seconds is None or seconds >= _NEVER_SECONDS else seconds
+
+
+FORMAT_VERSION = 1
+
+
+class StepKind(StrEnum):
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    SKIP = "skip"
+    """Nothing is done although something could be; the reason says why."""
+    RECREATE = "recreate-needed"
+    """Only deleting and creating again would help; never done automatically."""
+
+
+class Risk(StrEnum):
+    """What can go wrong: nothing, a setting, or messages."""
+
+    NONE = "none"
+    LOW = "low"
+    HIGH = "high"
+
+
+class Purpose(StrEnum):
+    PROVISION = "provision"
+    CLEANUP = "cleanup"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the step's queue looked like when the plan was made; another look means the world has changed.
+
+    Its settings and the time of its last update, since the service keeps that time to about 3 ms only. There is no use
+    in its ETag: that is the same time in other digits, and only a single read over the data plane has one.
+    """
+
+    settings: QueueSettings
+    updated_at: float | None = None
+
+    @classmethod
+    def of(cls, facts: QueueFacts) -> "Expected":
+        return cls(facts.settings, facts.updated_at)
+
+    def matches(self, facts: QueueFacts) -> bool:
+        """Whether `facts` is the version that was planned for: set as it was then, and not written since."""
+        if self.settings != facts.settings:
+            return False
+        if self.updated_at is None or facts.updated_at is None:
+            return True
+        return abs(self.updated_at - facts.updated_at) < _SAME_UPDATE_SECONDS
+
+
+_SAME_UPDATE_SECONDS = 0.001
+"""Less than the service's resolution, more than what two APIs may cut off the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do with one queue. `settings` is the whole description for create and update."""
+
+    kind: StepKind
+    queue: str
+    reason: str
+    risk: Risk = Risk.NONE
+    settings: QueueSettings | None = None
+    changes: tuple[Difference, ...] = ()
+    expected: Expected | None = None
+    with_messages: bool = False
+    """Delete although it holds messages: a person confirmed this queue by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """A queue that is left as it is; `note` says more where there is more to say."""
+
+    queue: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps for the secondary of one pair, in the order they are carried out."""
+
+    format_version: int
+    purpose: Purpose
+    pair: str
+    primary_label: str
+    secondary_host: str
+    snapshot_digest: str
+    taken_at: float
+    """When the snapshot it was made from was taken, UTC epoch seconds."""
+    steps: tuple[Step, ...]
+    unchanged: tuple[Unchanged, ...] = ()
+    protected: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do and nothing left undone."""
+        return not self.steps
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether applying it would change anything."""
+        return any(step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE) for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Plan":
+        """Read what `to_dict` wrote.
+
+        Raises:
+            UsageError: another format version, a wrong shape, a queue that is no backlog queue, a create or update
+                without settings, or an update or deletion that does not say of what. A plan file may have been edited;
+                it can never be made to touch any other queue, nor one that has changed.
+        """
+        check_format_version(data, "plan", FORMAT_VERSION)
+        plan = from_plain(cls, data, "plan")
+        for index, step in enumerate(plan.steps):
+            _check_step(step, f"plan.steps[{index}]")
+        return plan
+
+
+def _check_step(step: Step, where: str) -> None:
+    if parse_backlog_queue_path(step.queue) is None:
+        raise UsageError(f"{where}: {quoted(step.queue)} is not a backlog queue; a plan touches no other queue.")
+    if step.kind in (StepKind.CREATE, StepKind.UPDATE) and step.settings is None:
+        raise UsageError(f"{where}: a step of kind {step.kind} needs 'settings'.")
+    if step.kind in (StepKind.UPDATE, StepKind.DELETE) and step.expected is None:
+        raise UsageError(f"{where}: a step of kind {step.kind} needs 'expected'.")
+
+
+def check_target(plan: Plan, pair: Pair) -> None:
+    """Refuse a plan made for another pair than the one it is about to be applied to.
+
+    Raises:
+        StalePlanError: primary label or secondary host differ from the configuration.
+    """
+    planned = (plan.primary_label.lower(), plan.secondary_host.lower())
+    configured = (pair.primary.label.lower(), pair.secondary.host.lower())
+    if planned != configured:
+        raise StalePlanError(
+            f"The plan is for the backlog queues of {plan.primary_label} on {plan.secondary_host}, but pair "
+            f"{pair.name!r} has {pair.primary.label} on {pair.secondary.host}."
+        )
+
+
+def plan_provision(snapshot: Snapshot, pair: Pair, *, update: bool = False, partitioned: bool | None = None) -> Plan:
+    """Create the missing backlog queues; with `update` bring different ones to the documented values.
+
+    `partitioned`: True makes new queues partitioned and wants existing ones to be; None and False create plain ones and
+    take existing ones either way.
+
+    Raises:
+        SbpairError: the snapshot does not know the secondary's queues.
+    """
+    tier = _tier(snapshot)
+    existing = {queue.path.lower(): queue for queue in _secondary_queues(snapshot)}
+    steps: list[Step] = []
+    unchanged: list[Unchanged] = []
+    for path in pair.backlog_paths():
+        queue = existing.get(path)
+        if queue is None:
+            steps.append(_create(path, backlog_settings(tier, partitioned=bool(partitioned))))
+            continue
+        found = differences(queue.facts.settings, tier, partitioned=partitioned or None)
+        if found and update:
+            steps.extend(_corrections(queue, found, tier))
+        else:
+            unchanged.append(Unchanged(queue.path, _left_alone(found)))
+    return _plan(Purpose.PROVISION, snapshot, pair, steps, unchanged)
+
+
+def _create(path: str, settings: QueueSettings) -> Step:
+    return Step(StepKind.CREATE, path, "it does not exist", Risk.LOW, settings=settings)
+
+
+def _corrections(queue: QueueSeen, found: tuple[Difference, ...], tier: Tier | None) -> Iterator[Step]:
+    changeable = tuple(one for one in found if not one.create_only)
+    create_only = tuple(one for one in found if one.create_only)
+    if changeable:
+        yield Step(
+            StepKind.UPDATE,
+            queue.path,
+            _sentence(changeable),
+            Risk.LOW,
+            settings=corrected(queue.facts.settings, changeable, tier),
+            changes=changeable,
+            expected=Expected.of(queue.facts),
+        )
+    if create_only:
+        yield Step(
+            StepKind.RECREATE,
+            queue.path,
+            f"{_sentence(create_only)}; set at creation only: drain it, delete it and create it again",
+            Risk.HIGH,
+            changes=create_only,
+            expected=Expected.of(queue.facts),
+        )
+
+
+def _left_alone(found: tuple[Difference, ...]) -> str:
+    return f"used as it is; {_sentence(found)}" if found else ""
+
+
+def _sentence(found: Iterable[Difference]) -> str:
+    return "; ".join(str(one) for one in found)
+
+
+def user_of(path: str, secondary_host: str, pairs: Iterable[Pair]) -> str | None:
+    """Name of the first of these pairs that counts on this backlog queue on that secondary; None if none does."""
+    return next(
+        (
+            pair.name
+            for pair in pairs
+            if pair.secondary.host.lower() == secondary_host.lower() and path.lower() in pair.backlog_paths()
+        ),
+        None,
+    )
+
+
+def plan_cleanup(
+    snapshot: Snapshot,
+    pair: Pair,
+    *,
+    confirmed: Collection[str] = (),
+    also_primaries: Collection[str] = (),
+    others: Collection[Pair] = (),
+) -> Plan:
+    """Delete the extra backlog queues (index not below the count of any configured pair) that are empty.
+
+    `others`: all configured pairs; a queue that one of them counts on is not extra, whatever this pair's count is.
+    Protected patterns always win, also over `confirmed`, which holds paths that a person named to be deleted although
+    they hold messages. `also_primaries` adds all backlog queues left over from those primaries' labels.
+
+    Raises:
+        SbpairError: the snapshot does not know the secondary's queues.
+    """
+    _secondary_queues(snapshot)
+    named = {path.lower() for path in confirmed}
+    left_over = {label.lower() for label in also_primaries}
+    own = pair.primary.label.lower()
+    steps: list[Step] = []
+    unchanged: list[Unchanged] = []
+    for name, queue in snapshot.secondary.backlog():
+        if name.primary_label == own and name.index >= pair.options.backlog_queue_count:
+            reason = f"index {name.index} is not below the pair's {pair.options.backlog_queue_count} backlog queues"
+        elif name.primary_label != own and name.primary_label in left_over:
+            reason = f"left over from primary {name.primary_label}"
+        else:
+            continue
+        user = user_of(queue.path, pair.secondary.host, others)
+        if user is not None:
+            unchanged.append(Unchanged(queue.path, f"pair {user!r} counts on it"))
+            continue
+        steps.append(_removal(queue, reason, pair.protected, queue.path.lower() in named))
+    return _plan(Purpose.CLEANUP, snapshot, pair, steps, unchanged)
+
+
+def _removal(queue: QueueSeen, reason: str, protected: Collection[str], named: bool) -> Step:
+    pattern = protecting_pattern(queue.path, protected)
+    if pattern is not None:
+        return Step(StepKind.SKIP, queue.path, f"protected by the pattern {pattern!r}", Risk.NONE)
+    if queue.empty:
+        return Step(StepKind.DELETE, queue.path, f"{reason}; it is empty", Risk.LOW, expected=Expected.of(queue.facts))
+    if not named:
+        advice = "drain it first, or confirm it by its name"
+        return Step(StepKind.SKIP, queue.path, f"it holds {queue.contents}: {advice}", Risk.HIGH)
+    return Step(
+        StepKind.DELETE,
+        queue.path,
+        f"{reason}; confirmed by name although it holds {queue.contents}",
+        Risk.HIGH,
+        expected=Expected.of(queue.facts),
+        with_messages=True,
+    )
+
+
+def protecting_pattern(path: str, protected: Iterable[str]) -> str | None:
+    """The first shell pattern that protects `path` from deletion; case does not matter."""
+    return next((pattern for pattern in protected if fnmatchcase(path.lower(), pattern.lower())), None)
+
+
+def _secondary_queues(snapshot: Snapshot) -> tuple[QueueSeen, ...]:
+    queues = snapshot.secondary.queues
+    if queues is None:
+        reason = snapshot.secondary.why_unread("queues") or "they were not read"
+        raise SbpairError(f"No plan without the queues of {snapshot.secondary.host}: {reason}")
+    return queues
+
+
+def _tier(snapshot: Snapshot) -> Tier | None:
+    return snapshot.secondary.facts.tier if snapshot.secondary.facts else None
+
+
+def _plan(purpose: Purpose, snapshot: Snapshot, pair: Pair, steps: list[Step], unchanged: list[Unchanged]) -> Plan:
+    return Plan(
+        format_version=FORMAT_VERSION,
+        purpose=purpose,
+        pair=pair.name,
+        primary_label=pair.primary.label,
+        secondary_host=pair.secondary.host,
+        snapshot_digest=snapshot.digest(),
+        taken_at=snapshot.taken_at,
+        steps=tuple(steps),
+        unchanged=tuple(unchanged),
+        protected=pair.protected,
+    )

@@ -1,0 +1,283 @@
+"""What exists at one moment: both namespaces of a pair, how each fact was obtained, and what could not be read.
+
+Everything `core.audit`, `core.plan` and `core.cost` say comes from this value alone, so a saved snapshot can be
+analysed later and elsewhere. It never holds a key; of a connection string only the rule's name is kept.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, TopicFacts
+from sbpair.core.errors import UsageError
+from sbpair.core.names import BacklogName, parse_backlog_queue_path
+from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.core.redact import quoted
+from sbpair.core.serialization import from_plain, to_plain
+
+FORMAT_VERSION = 1
+NOT_ASKED = "not-asked"
+"""Error code of a fact that nobody wanted to know."""
+CREDITS_PER_MANAGEMENT_CALL = 10
+"""Throttling credits of one create, read, update or delete; a namespace has 1,000 a second (Service Bus throttling)."""
+
+
+_CALLS_PER_READ = {"data-plane": 2}
+"""The data-plane client tells an entity's settings and its counts and times in two reads; ARM tells both at once."""
+
+
+def calls_per_read(control_plane: str) -> int:
+    """Management calls of reading one entity, or one page of a listing, with all we want to know."""
+    return _CALLS_PER_READ.get(control_plane, 1)
+
+
+class How(StrEnum):
+    """How a queue's facts were obtained, least sure first.
+
+    Lists leave entities out or repeat old ones on large namespaces, so what would become a finding is read again.
+    """
+
+    LISTED = "listed"
+    CONFIRMED = "confirmed"
+    """Read again one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """What browsing a queue and its dead-letter sub-queue showed; a count of 0 can be wrong under throttling."""
+
+    active: bool
+    dead_letter: bool
+    oldest_enqueued_at: float | None = None
+    """When the oldest browsed message was put into the queue, UTC epoch seconds."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.active or self.dead_letter)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSeen:
+    """A queue with the sureness of its facts; `peeked` is None where nobody browsed it."""
+
+    facts: QueueFacts
+    how: How = How.LISTED
+    peeked: Peeked | None = None
+
+    @property
+    def path(self) -> str:
+        return self.facts.path
+
+    @property
+    def backlog_name(self) -> BacklogName | None:
+        return parse_backlog_queue_path(self.facts.path)
+
+    @property
+    def empty(self) -> bool:
+        """No message of any kind is known to be in it."""
+        return self.facts.counts.total == 0 and (self.peeked is None or self.peeked.empty)
+
+    @property
+    def contents(self) -> str:
+        """`3 active, 1 dead-letter`, or `nothing`; says so where only a browse saw messages."""
+        if self.facts.counts.total == 0 and self.peeked is not None and not self.peeked.empty:
+            return "messages that the counts do not show"
+        return describe_counts(self.facts.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A fact that could not be read. `subject`: namespace, queues, topics, or an entity path."""
+
+    subject: str
+    error_code: str
+    reason: str
+    exit_name: str = "failed"
+    """Name in the exit code table: denied, unreachable or failed."""
+    hint: str = ""
+    """The next step, a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Management calls made; a page of a listing is 100 entities, and is read as often as `calls_per_read` says."""
+
+    namespace_reads: int = 0
+    list_pages: int = 0
+    gets: int = 0
+    peeks: int = 0
+    """Browses are message operations, not management calls."""
+
+    @property
+    def management(self) -> int:
+        return self.namespace_reads + self.list_pages + self.gets
+
+    @property
+    def throttling_credits(self) -> int:
+        """Credits used: 10 a management call, 1 a browse (Service Bus throttling)."""
+        return self.management * CREDITS_PER_MANAGEMENT_CALL + self.peeks
+
+    def __add__(self, other: "Calls") -> "Calls":
+        return Calls(
+            self.namespace_reads + other.namespace_reads,
+            self.list_pages + other.list_pages,
+            self.gets + other.gets,
+            self.peeks + other.peeks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSnapshot:
+    """One namespace. None means "not read" (the reason is in `unread`), which is not the same as "none there"."""
+
+    label: str
+    host: str
+    auth: str
+    """Name of the credential used."""
+    key_name: str | None = None
+    """Name of the shared access rule, for a connection string; never its key."""
+    facts: NamespaceFacts | None = None
+    observed_at: float | None = None
+    """Our clock when the namespace answered, to compare with its `service_time`."""
+    queues: tuple[QueueSeen, ...] | None = None
+    topics: tuple[TopicFacts, ...] | None = None
+    absent: tuple[str, ...] = ()
+    """Paths that a get confirmed not to exist."""
+    unread: tuple[Unread, ...] = ()
+    calls: Calls = Calls()
+
+    def queue(self, path: str) -> QueueSeen | None:
+        """The queue of that path, whatever the case."""
+        wanted = path.lower()
+        return next((queue for queue in self.queues or () if queue.path.lower() == wanted), None)
+
+    def topic(self, path: str) -> TopicFacts | None:
+        wanted = path.lower()
+        return next((topic for topic in self.topics or () if topic.path.lower() == wanted), None)
+
+    def backlog(self) -> Iterator[tuple[BacklogName, QueueSeen]]:
+        """Every queue with the name of a backlog queue, of whichever primary, ordered by primary and index."""
+        named = [(name, queue) for queue in self.queues or () if (name := queue.backlog_name) is not None]
+        return iter(sorted(named, key=lambda item: (item[0].primary_label, item[0].index)))
+
+    def why_unread(self, subject: str) -> str | None:
+        """Reason why `subject` could not be read, if so."""
+        return next((entry.reason for entry in self.unread if entry.subject == subject), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PairFields:
+    """The pair as configured when the snapshot was taken, without credentials."""
+
+    name: str
+    primary_host: str
+    secondary_host: str
+    primary_label: str
+    secondary_label: str
+    backlog_queue_count: int
+    entities: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
+    environment: str | None = None
+
+    @classmethod
+    def of(cls, pair: Pair) -> "PairFields":
+        return cls(
+            name=pair.name,
+            primary_host=pair.primary.host,
+            secondary_host=pair.secondary.host,
+            primary_label=pair.primary.label,
+            secondary_label=pair.secondary.label,
+            backlog_queue_count=pair.options.backlog_queue_count,
+            entities=pair.entities,
+            protected=pair.protected,
+            environment=pair.environment,
+        )
+
+    def to_pair(self) -> Pair:
+        """A pair for analysing a saved snapshot where no configuration is at hand. It cannot connect to anything."""
+        return Pair(
+            name=self.name,
+            primary=NamespaceAccess(label=self.primary_label, host=self.primary_host),
+            secondary=NamespaceAccess(label=self.secondary_label, host=self.secondary_host),
+            options=SendAvailabilityOptions(backlog_queue_count=self.backlog_queue_count),
+            entities=self.entities,
+            protected=self.protected,
+            environment=self.environment,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Both namespaces of a pair at one moment (`taken_at`, UTC epoch seconds)."""
+
+    format_version: int
+    taken_at: float
+    pair: PairFields
+    primary: NamespaceSnapshot
+    secondary: NamespaceSnapshot
+
+    @property
+    def calls(self) -> Calls:
+        return self.primary.calls + self.secondary.calls
+
+    @property
+    def blocked(self) -> Unread | None:
+        """What kept a namespace or its queues from being read, if anything did; unreachable before denied."""
+        order = {"unreachable": 0, "denied": 1}
+        hindrances = [
+            entry
+            for entry in (*self.primary.unread, *self.secondary.unread)
+            if entry.subject in ("namespace", "queues") and entry.error_code != NOT_ASKED
+        ]
+        return min(hindrances, key=lambda entry: order.get(entry.exit_name, 2), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Snapshot":
+        """Read what `to_dict` wrote.
+
+        Raises:
+            UsageError: another format version, an unknown or missing key, or a value of the wrong type.
+        """
+        check_format_version(data, "snapshot", FORMAT_VERSION)
+        return from_plain(cls, data, "snapshot")
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON form: ties a plan to the snapshot it was made from."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def describe_counts(counts: Counts) -> str:
+    """`3 active, 1 dead-letter`, or `nothing`."""
+    named = {
+        "active": counts.active,
+        "dead-letter": counts.dead_letter,
+        "scheduled": counts.scheduled,
+        "transfer": counts.transfer,
+        "transfer dead-letter": counts.transfer_dead_letter,
+    }
+    return ", ".join(f"{count:,} {name}" for name, count in named.items() if count) or "nothing"
+
+
+def check_format_version(data: Any, what: str, supported: int) -> None:
+    """Refuse a file of another format version before its content is looked at.
+
+    Raises:
+        UsageError: no such version, or another one.
+    """
+    if not isinstance(data, Mapping):
+        raise UsageError(f"This is not a {what}: a JSON object is expected.")
+    version = data.get("format_version")
+    if version != supported or isinstance(version, bool):
+        raise UsageError(
+            f"This {what} has format version {quoted(version)}; this release reads version {supported}.",
+            hint=f"Write a new {what} with this release.",
+        )

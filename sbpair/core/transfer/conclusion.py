@@ -1,0 +1,196 @@
+"""What may be said at the end of a drain or syphon: its exit code and its sentences.
+
+Drawn from two values only: what became of the messages that were handled (`DrainReport`), and what the backlog holds
+now (`core.inspection.backlog.Backlog`). "Back on the primary" is said of what the primary accepted; what went elsewhere
+is called archived or moved, with the place.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sbpair.core import errors
+from sbpair.core.errors import ServiceError
+from sbpair.core.inspection.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
+from sbpair.core.outcome import Exit
+from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.verdict import FILTERED_OUT
+from sbpair.core.words import counted
+
+_ERROR_CODE = re.compile(r"\(([a-z-]+)\)$")
+_EXIT_NAMES = {
+    kind.code: kind.exit_name
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ServiceError)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the run was asked to do."""
+
+    pair: str
+    primary: str
+    """The primary's configured name."""
+    go_on: str
+    """The command that goes on with what is left."""
+    dead_letter: bool = False
+    filtered: bool = False
+    queue: str | None = None
+    """The queue on the primary that everything was sent to, instead of each message's own destination."""
+
+
+def moved(report: DrainReport, asked: Asked) -> str:
+    """What happened to the messages, without a full stop."""
+    noun = "dead letter" if asked.dead_letter else "message"
+    number = counted(report.forwarded, noun)
+    would = report.dry_run
+    if report.archive is not None:
+        return f"{number} {'would be ' if would else ''}archived in {report.archive}"
+    if asked.queue is not None:
+        return f"{number} {'would be ' if would else ''}moved to {asked.queue} on {asked.primary}"
+    verb = "would go back to" if would else "is back on" if report.forwarded == 1 else "are back on"
+    return f"{number} {verb} {asked.primary}"
+
+
+_ENDED = {"stop": "stopped by a signal", "time": "the time was up", "count": "the limit was reached"}
+
+
+def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
+    """The last sentence of a run: what happened, what is left, and the command that goes on."""
+    ended = _ENDED.get(report.ended_by)
+    first = f"{moved(report, asked)}{f'; {ended}' if ended else ''}."
+    if report.dry_run:
+        return f"{first} Nothing was changed."
+    if backlog is None:
+        return f"{first} What is left in the backlog was not counted. Run: sbpair status {asked.pair}"
+    if verdict(backlog) is Verdict.EMPTY:
+        return f"{first} {empty_sentence(backlog)}"
+    if asked.filtered and not ended and not _left(report):
+        return f"{first} Nothing that matches the filter is left."
+    found = _remaining(backlog, asked)
+    if not found:
+        return f"{first} {_of_some_queues(backlog)}"
+    nothing_active = not asked.dead_letter and verdict(backlog) is Verdict.SET_ASIDE
+    return f"{first} {'No active message is left. ' if nothing_active else ''}{found[0]}"
+
+
+def further(report: DrainReport, backlog: Backlog | None, asked: Asked) -> tuple[str, ...]:
+    """Sentences before the closing one: why messages are left, what each reason calls for, and what else there is."""
+    told = [*_why_left(report), *_notes(report)]
+    if backlog is not None and not report.dry_run:
+        rest = advice(backlog) if asked.filtered else _remaining(backlog, asked)[1:]
+        told += [str(one) for one in rest]
+    return tuple(told)
+
+
+def exit_of(report: DrainReport, backlog: Backlog | None, asked: Asked) -> Exit:
+    """Denied or unreachable if that is why all of it is left, partial if messages are left, else ok."""
+    if report.dry_run:
+        return Exit.FINDINGS if report.forwarded or report.dead_lettered or _left(report) else Exit.OK
+    hindrances = [_exit_name(reason) for reason in _left(report)]
+    hindrances += [failure.error.exit_name for failure in report.failures]
+    if hindrances and not report.dead_lettered:
+        for code in (Exit.DENIED, Exit.UNREACHABLE):
+            if set(hindrances) == {code.label}:
+                return code
+    if hindrances or report.dead_lettered or report.uncompleted:
+        return Exit.PARTIAL
+    if backlog is None:
+        return Exit.OK if report.confirmed_empty else Exit.PARTIAL
+    return Exit.PARTIAL if _unhandled(report, backlog, asked) else Exit.OK
+
+
+def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
+    """Whether anything remains that the run was asked to handle."""
+    ended_early = report.ended_by in _ENDED
+    if asked.filtered:
+        return ended_early and bool(backlog.seen or backlog.unread)
+    if asked.dead_letter:
+        return bool(backlog.dead_letter or backlog.unread)
+    if backlog.seen or backlog.unread:
+        return True
+    return backlog.whole and verdict(backlog) is not Verdict.EMPTY
+
+
+def _remaining(backlog: Backlog, asked: Asked) -> list[Advice]:
+    """What is left, what the run was asked about first."""
+    found = list(advice(backlog, drain=f"sbpair drain {asked.pair}" if asked.dead_letter else asked.go_on))
+    if asked.dead_letter:
+        found.sort(key=lambda one: not any(command.endswith("--dlq") for command in one.commands))
+    return found
+
+
+def _of_some_queues(backlog: Backlog) -> str:
+    others = counted(len(backlog.not_asked), "other queue")
+    return f"The queues that were named are empty; {others} of the backlog {_were(backlog)} not read."
+
+
+def _were(backlog: Backlog) -> str:
+    return "was" if len(backlog.not_asked) == 1 else "were"
+
+
+def _left(report: DrainReport) -> list[str]:
+    """Reasons for which messages are left, a filter apart."""
+    return [one.reason for one in report.left if one.reason != FILTERED_OUT and one.count]
+
+
+def _exit_name(reason: str) -> str:
+    found = _ERROR_CODE.search(reason)
+    return _EXIT_NAMES.get(found[1], "partial") if found else "partial"
+
+
+_CURES = {
+    "entity-not-found": "The destination does not exist. Create it and drain again, or drain with --on-missing "
+    "dead-letter.",
+    "entity-disabled": "The destination is disabled for senders. Enable it and drain again.",
+    "quota-exceeded": "The destination is full. Make room there (let its consumers run) and drain again.",
+    "unauthorized": "The credential lacks the right Send on the primary; what each command needs: sbpair help "
+    "permissions",
+    "authentication-failed": "The primary refused the credential; see which one is used: sbpair config show",
+}
+
+
+def _why_left(report: DrainReport) -> Iterator[str]:
+    """One sentence a cause, however many destinations and messages it has."""
+    by_code: dict[str, int] = {}
+    for one in report.left:
+        found = _ERROR_CODE.search(one.reason)
+        if found:
+            by_code[found[1]] = by_code.get(found[1], 0) + one.count
+    for code, number in sorted(by_code.items()):
+        verb = "would be left" if report.dry_run else "is left" if number == 1 else "are left"
+        yield f"{counted(number, 'message')} {verb} ({code}). {_CURES.get(code, _TRY_AGAIN)}"
+
+
+_TRY_AGAIN = "The destination did not take them in time; drain again when it does."
+
+
+def _notes(report: DrainReport) -> Iterator[str]:
+    if report.locked:
+        until = datetime.fromtimestamp(max(one.until for one in report.locked), UTC)
+        yield (
+            f"The next message of {_listed(one.queue for one in report.locked)} is locked by another receiver until "
+            f"{until:%H:%M:%S} UTC at the latest; drain again after that."
+        )
+    if report.archive is not None and report.forwarded:
+        yield f"Archive: {report.archive}"
+    if report.already_forwarded:
+        yield f"{counted(report.already_forwarded, 'message')} had been sent before; completed now, not sent again."
+    if report.uncompleted:
+        yield (
+            f"{counted(report.uncompleted, 'message')} {'was' if report.uncompleted == 1 else 'were'} sent, but the "
+            "completion was not confirmed: they come again, with the same MessageId."
+        )
+    if report.unchecked:
+        full = "is full or takes" if len(report.unchecked) == 1 else "are full or take"
+        yield (
+            f"Not checked without Manage on the primary: whether {_listed(report.unchecked)} {full} messages with a "
+            "session only."
+        )
+
+
+def _listed(paths: Iterable[str]) -> str:
+    names = list(paths)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,933 @@
+"""The pump's decisions, sans-IO: what to send, complete, renew, give back or dead-letter, and when to hold still.
+
+The runtime tells what happened (`arrived`, `sent`, `send_failed`, `settled`, ...) and asks `poll(now)` what to do next;
+`deadline()` says when to ask again if nothing happens. Times are seconds of one monotonic clock.
+
+    arrived ── forward ──> WAITING ──> SENDING ──> SETTLING (complete) ──> gone
+       │                      ^  │        │ failed
+       │                      └──┼────────┘
+       │                         └── lock too short: renew, or drop it (it comes again)
+       ├── finish: ping, malformed ──────────────> SETTLING (complete, dead-letter) ──> gone
+       └── leave: filtered, cannot be delivered ──> LEFT, lock kept so that it does not come again ──> released
+
+What a refused send means (facts of the retired library, seeds 000 and 001):
+
+    entity not found                      dead-letter
+    too large, argument refused           alone: dead-letter; in a batch: find the culprit by sending one by one
+    server busy                           nothing is sent to the namespace for 10 seconds
+    quota exceeded, unauthorised          the destination waits 10 s, growing to 2 min; never dead-lettered
+    everything else                       the destination waits 1 s, growing to 2 min, and is tried with one batch
+
+The hard cases. *Lock already gone or about to go*: it is renewed before the message is sent, or the message is not
+sent. *Forwarded but not completed*: remembered until the completion is confirmed; when it comes again it is completed,
+not sent. *Unreadable*: dead-lettered with the reason, or left where that is impossible. *Stop*: what waits is given
+back without raising its delivery count, what is on its way is settled. *Destination down for long*: what waits for it
+is given back and nothing is received until the next try is due, so that neither locks nor delivery counts churn.
+"""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from sbpair.core.errors import Category, LockLostError, SbpairError, SendIncompleteError, ServiceError
+from sbpair.core.message import Disposition, Received, State
+from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
+from sbpair.core.transfer.order import GRACE_SECONDS, Gap, Mode, QueueOrder, Skipped
+from sbpair.core.transfer.state import (
+    DEFAULT_LOCK_SECONDS,
+    Action,
+    Batch,
+    Destination,
+    Finish,
+    Forward,
+    Item,
+    Key,
+    Leave,
+    Limits,
+    LockMet,
+    Measure,
+    PauseBegan,
+    PauseEnded,
+    PollAgain,
+    Renew,
+    Sample,
+    Send,
+    Settle,
+    Stage,
+    Tally,
+    Verdict,
+    key_of,
+)
+
+HOLD_SECONDS = 20.0
+"""How long messages of an unavailable destination are held locked before they are given back."""
+PROBE_SECONDS = 5.0
+"""How often a paused destination is asked for a link. An attempt that fails is not billed."""
+CHECK_SECONDS = 0.1
+"""How often what is blocked is counted while nothing new comes."""
+MAX_LEFT = 20_000
+MAX_REMEMBERED = 200_000
+
+_FOR_GOOD = {
+    Category.NOT_FOUND: "EntityNotFound",
+    Category.TOO_LARGE: "MessageTooLarge",
+    Category.ARGUMENT: "ArgumentRefused",
+}
+"""Categories of send errors that no retry helps, with their dead-letter reason."""
+_SOMEBODY_HAS_TO_ACT = (Category.QUOTA, Category.UNAUTHORIZED)
+
+
+class Settlement:
+    """The machine. See the module."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        can_dead_letter: bool = True,
+        leave_missing: bool = False,
+        forwarded: Iterable[Key] = (),
+    ) -> None:
+        self.limits = limits
+        self._leave_missing = leave_missing
+        self.tally = Tally()
+        self._can_dead_letter = can_dead_letter
+        self._items: dict[Key, Item] = {}
+        self._destinations: dict[str, Destination] = {}
+        self._orders: dict[str, QueueOrder] = {}
+        self._forwarded: dict[Key, None] = dict.fromkeys(forwarded)
+        self._remember_most = MAX_REMEMBERED + len(self._forwarded)
+        self._actions: deque[Action] = deque()
+        self._later: list[tuple[float, int, Settle]] = []
+        self._tie = itertools.count()
+        self._granted = 0
+        self._taken = 0
+        self._left = 0
+        self._bytes = 0
+        self._mean_bytes = 1024.0
+        self._sending = 0
+        self._busy_until = 0.0
+        self._receive_again_at = 0.0
+        self._lock_check_at = 0.0
+        self._last_arrival = 0.0
+        self._tokens = 0.0
+        self._tokens_at: float | None = None
+        self.stopping = False
+
+    # What the runtime wants to know
+
+    def add_queue(self, source: str, lock_seconds: float) -> None:
+        """Messages will come from this queue, whose locks last so long."""
+        self._order(source).lock_seconds = lock_seconds
+
+    def grant(self, wanted: int, now: float, source: str | None = None) -> int:
+        """How many messages may be received now, up to `wanted`; give the number back with `returned`."""
+        if self.stopping or now < self._receive_again_at or now < self._busy_until or self._left >= MAX_LEFT:
+            return 0
+        if source is not None:
+            order = self._order(source)
+            if order.mode is Mode.STANDING_BACK:
+                if not order.may_try:
+                    return 0
+                wanted = 1  # enough to learn who has the head, and hardly in the way of whoever leads
+        # What waits for a destination that is down has a bound of its own, so that the others go on: three more
+        # windows, since it cannot be known beforehand whom the next messages are for.
+        held = sum(one.waiting_count for one in self._destinations.values() if one.paused_until > now)
+        # What is blocked does not count either: what it waits for always has to find room. `_keep_order` bounds it.
+        blocked = sum(order.blocked for order in self._orders.values())
+        live = max(0, len(self._items) - self._left - held - blocked) + self._granted
+        room = self.limits.in_flight_messages - live
+        room = min(room, 4 * self.limits.in_flight_messages - held - live)
+        # Only what has come can be weighed: what is still to come is taken for as heavy as the mean.
+        room = min(room, int((self.limits.in_flight_bytes - self._bytes) / self._mean_bytes) - self._granted)
+        if self.limits.rate_per_second is not None:
+            # More than this would wait for its turn longer than what is released in an outage.
+            room = min(room, max(1, int(self.limits.rate_per_second * HOLD_SECONDS)) - live)
+        if self.limits.total_messages is not None:
+            room = min(room, self.limits.total_messages - self._taken - self._granted)
+        given = max(0, min(wanted, room))
+        if given and source is not None:
+            self._order(source).may_try = False
+        self._granted += given
+        return given
+
+    def returned(self, granted: int) -> None:
+        """The receive for which `grant` gave this number is over; what came of it goes to `arrived`."""
+        self._granted -= granted
+
+    @property
+    def total_reached(self) -> bool:
+        """Whether as many messages as wanted are dealt with."""
+        return self.limits.total_messages is not None and self._taken >= self.limits.total_messages
+
+    @property
+    def live(self) -> int:
+        """Messages on their way: neither left nor done."""
+        return len(self._items) - self._left
+
+    @property
+    def left_full(self) -> bool:
+        return self._left >= MAX_LEFT
+
+    def standing_back(self, source: str) -> bool:
+        """Whether somebody else leads in this queue: an empty receive says nothing of it."""
+        return self._order(source).mode is Mode.STANDING_BACK
+
+    def awaits(self, source: str, now: float) -> bool:
+        """Whether messages of this queue will come although a receive brings none: others have locked them."""
+        order = self._order(source)
+        return (order.mode is not Mode.READING or order.blocked > 0) and not self.stalled(source, now)
+
+    def stalled(self, source: str, now: float) -> bool:
+        """Whether a lock of somebody else, over which nothing here can go, has outlasted the patience."""
+        patience, order = self.limits.lock_wait_seconds, self._order(source)
+        return patience is not None and order.mode is not Mode.READING and order.unmoved_seconds(now) >= patience
+
+    def led_elsewhere(self, source: str) -> bool:
+        """Whether messages that others have locked stopped us in this queue, so that it was not read to its end."""
+        return self._order(source).mode is not Mode.READING
+
+    def known_locked(self, source: str) -> frozenset[int]:
+        """Sequence numbers that others have locked, where that stopped us: what else lies there waits behind them."""
+        order = self._order(source)
+        if order.mode is Mode.READING:
+            return frozenset()
+        return order.known_locked | ({order.head} if order.head is not None else frozenset())
+
+    def foreign_locks(self, now: float) -> dict[str, float]:
+        """Seconds until the lock ends that a queue waits for, if it is not renewed; by queue."""
+        return {
+            order.path: order.locked_until(now) - now
+            for order in self._orders.values()
+            if order.mode is not Mode.READING and order.locked_since is not None
+        }
+
+    @property
+    def uncompleted(self) -> frozenset[Key]:
+        """What was forwarded and whose completion was not confirmed; remembered so that it is not sent again."""
+        return frozenset(self._forwarded)
+
+    def left(self) -> dict[Key, str]:
+        """The messages that were left, with why they stay."""
+        return {key: item.left_because for key, item in self._items.items() if item.stage is Stage.LEFT}
+
+    # What the runtime tells
+
+    def arrived(
+        self, received: Received, verdict: Verdict, *, lock_until: float, lock_seconds: float, now: float
+    ) -> None:
+        """A message was received. Its lock ends at `lock_until` on the machine's clock."""
+        self._last_arrival = now
+        key = key_of(received)
+        order = self._order(received.source)
+        known = self._items.get(key)
+        if known is not None and known.releasing:
+            known.comes_again = partial(
+                self._arrived_again,
+                received,
+                verdict,
+                lock_until=lock_until,
+                lock_seconds=lock_seconds,
+                now=now,
+                forgotten=order.forgotten,
+            )
+            if isinstance(verdict, Forward) and verdict.session_id is not None:
+                # Until it is here for certain it is one that comes first, and not one that has come.
+                lane = (verdict.destination.lower(), verdict.session_id)
+                order.open_gap(received.sequence_number, Gap(lane, foreign=False), now)
+            return
+        gap = order.close_gap(received.sequence_number)
+        if gap is not None and gap.foreign:
+            order.moved(now)  # its lock ended, or was given up: from here on the queue is ours as far as we know
+            if order.mode is Mode.HOLDING:
+                order.lead()
+        if known is not None:
+            # Its lock ran out while it was here: the newest receipt is the one that can be settled.
+            known.received, known.lock_until, known.renewing = received, lock_until, False
+            return
+        item = Item(key, received, lock_until, lock_seconds)
+        self._items[key] = item
+        order.in_hand.add(received.sequence_number)
+        if key in self._forwarded:
+            self._settle(item, Disposition.COMPLETE, "already-forwarded")
+        elif isinstance(verdict, Leave):
+            self._leave(item, verdict.because)
+        elif isinstance(verdict, Finish):
+            self._finish(item, verdict)
+        else:
+            self._await_sending(item, verdict)
+
+    def _arrived_again(
+        self,
+        received: Received,
+        verdict: Verdict,
+        *,
+        lock_until: float,
+        lock_seconds: float,
+        now: float,
+        forgotten: int,
+    ) -> None:
+        """The release before this delivery is confirmed. If what was proven when it came is forgotten, it goes back."""
+        has_order = isinstance(verdict, Forward) and verdict.session_id is not None
+        if has_order and self.forgotten(received.source) != forgotten:
+            self.refused(received, lock_until=lock_until, lock_seconds=lock_seconds)
+        else:
+            self.arrived(received, verdict, lock_until=lock_until, lock_seconds=lock_seconds, now=now)
+
+    def skipped(self, received: Sequence[Received], verdicts: Sequence[Verdict]) -> list[Skipped]:
+        """What has to be browsed before these messages, just received from one queue, may be told to `arrived`."""
+        if not received:
+            return []
+        order = self._order(received[0].source)
+        ordered = [isinstance(verdict, Forward) and verdict.session_id is not None for verdict in verdicts]
+        return order.skipped([one.sequence_number for one in received], ordered=any(ordered))
+
+    def in_hand(self, source: str) -> frozenset[int]:
+        """Numbers of our messages of this queue. Asked for before a browse: what is settled while it is under way is
+        still in its answer."""
+        return frozenset(self._order(source).in_hand)
+
+    def expect(self, received: Received, verdict: Verdict, now: float) -> None:
+        """A browse of what a receive skipped showed this message: it is locked by somebody else, or was, and comes
+        first in its session. Locks of a killed process or a broken connection outlive it."""
+        key = key_of(received)
+        order = self._order(received.source)
+        ours = self._items.get(key)
+        held = ours is not None and not ours.releasing
+        if held or key in self._forwarded or not isinstance(verdict, Forward):
+            return
+        if verdict.session_id is not None and received.state is State.ACTIVE:
+            lane = (verdict.destination.lower(), verdict.session_id)
+            order.open_gap(received.sequence_number, Gap(lane, foreign=True), now)
+
+    def forgotten(self, source: str) -> int:
+        """Asked for before and after a browse: if it has changed, the browse proves nothing."""
+        return self._order(source).forgotten
+
+    def proved(self, source: str, skipped: Skipped) -> None:
+        """It was browsed to its end, what was there was told to `expect`, and nothing was forgotten meanwhile."""
+        self._order(source).prove(skipped.last)
+
+    def hopeless_now(self, received: Sequence[Received], verdicts: Sequence[Verdict]) -> bool:
+        """Whether all of these will have to be released whatever else a browse shows."""
+        if not received or not self.standing_back(received[0].source):
+            return False
+        order = self._order(received[0].source)
+        return all(
+            isinstance(verdict, Forward)
+            and verdict.session_id is not None
+            and order.blocks((verdict.destination.lower(), verdict.session_id), one.sequence_number)
+            for one, verdict in zip(received, verdicts, strict=True)
+        )
+
+    def tried(self, source: str, received: Sequence[Received], now: float) -> None:
+        """A receive is over; what it brought (nothing, perhaps) tells who has the head of the queue."""
+        order = self._order(source)
+        if order.mode is Mode.STANDING_BACK:
+            met_before = order.locked_since is not None
+            order.tried([one.sequence_number for one in received], now)
+            if order.locked_since is not None and not met_before and order.head is not None:
+                self._actions.append(LockMet(source, order.head, order.lock_seconds))
+
+    def sampled(self, sample: Sample, page: Sequence[Received], *, in_hand: frozenset[int], now: float) -> None:
+        """A page of the queue was browsed. `in_hand`: what was ours when the browse began."""
+        order = self._order(sample.source)
+        order.sampling, order.check_at = False, now
+        if order.mode is Mode.STANDING_BACK and sample.first != order.first_to_sample:
+            order.sample_at = now  # begun before we stood back, and not at the head
+            return
+        if order.mode is not Mode.STANDING_BACK:
+            order.gaps_sampled(sample.first, page, now)
+            return
+        if order.head_sampled(page, in_hand, now):
+            self._actions.append(PollAgain(sample.source))
+
+    def sample_failed(self, sample: Sample, now: float) -> None:
+        """Nothing is learnt; what waits goes on waiting."""
+        order = self._order(sample.source)
+        order.sampling, order.sample_at = False, now + SYPHON.seconds(3)
+
+    def refused(self, received: Received, *, lock_until: float, lock_seconds: float) -> None:
+        """What it skipped could not be browsed, or need not be: it goes back, since it may not overtake."""
+        key = key_of(received)
+        order = self._order(received.source)
+        order.forget()  # what of it somebody else takes now has to be noticed when the rest comes again
+        known = self._items.get(key)
+        if known is None:
+            item = self._items[key] = Item(key, received, lock_until, lock_seconds)
+            self._settle(item, Disposition.RELEASE)
+        elif known.releasing:
+            known.comes_again = partial(self.refused, received, lock_until=lock_until, lock_seconds=lock_seconds)
+        else:
+            # Its lock ran out while it was here, as in `arrived`.
+            known.received, known.lock_until, known.renewing = received, lock_until, False
+
+    def _finish(self, item: Item, verdict: Finish) -> None:
+        if verdict.disposition is Disposition.DEAD_LETTER:
+            self._count(item)
+            self._dead_letter(item, verdict.reason, verdict.description)
+        else:
+            self._settle(item, verdict.disposition, verdict.outcome)
+
+    def _await_sending(self, item: Item, verdict: Forward) -> None:
+        self._count(item)
+        item.payload, item.destination = verdict.payload, verdict.destination
+        item.session_id, item.partition_key = verdict.session_id, verdict.partition_key
+        item.size_bytes = len(item.payload)
+        self._bytes += item.size_bytes
+        self._mean_bytes += (len(item.payload) - self._mean_bytes) / 64
+        destination = self._destination(verdict.destination)
+        if destination.abandoned is not None:
+            self._leave(item, destination.abandoned)
+        elif destination.too_large(item):
+            self._dead_letter(item, *_too_large(destination))
+        else:
+            self._add_in_order(destination, item)
+
+    def _add_in_order(self, destination: Destination, item: Item) -> None:
+        order = self._order(item.received.source)
+        order.going.add(item.received.sequence_number)
+        destination.add(item)
+        if order.gaps:
+            order.check_at = 0.0
+        if order.mode is not Mode.STANDING_BACK or item.session_id is None:
+            return
+        if self._is_blocked(item):
+            self._release(destination, item, 0.0, comes_first=False)
+            order.forget()  # it is out of our hands again: whoever takes it may not be overtaken unnoticed
+        else:
+            order.read()  # a session that nobody else is at
+            self._actions.append(PollAgain(item.received.source))
+
+    def limit_known(self, path: str, limit_bytes: int, now: float) -> None:
+        """The link to the destination takes transfers of up to so many bytes."""
+        destination = self._destination(path)
+        destination.measuring = False
+        destination.limit_bytes = limit_bytes
+        # An open link is no accepted message: the next send is a single one, and only its success ends the trouble.
+        destination.paused_until, destination.probe_at = 0.0, None
+        self._receive_again_at = 0.0
+        for item in destination.waiting():
+            if destination.too_large(item):
+                destination.remove(item)
+                self._dead_letter(item, *_too_large(destination))
+
+    def limit_failed(self, path: str, error: ServiceError, now: float) -> None:
+        """The link could not be opened: means for everything that waits what it means for a batch."""
+        destination = self._destination(path)
+        destination.measuring = False
+        if now < destination.paused_until and error.category not in _FOR_GOOD:
+            destination.probe_at = now + PROBE_SECONDS  # as before; the pause goes on
+            return
+        if error.category is not Category.NOT_FOUND:
+            self._trouble(destination, error, now)
+            return
+        waiting = destination.waiting()
+        for item in waiting:
+            destination.remove(item)
+        self._missing(destination, waiting, error)
+
+    def _missing(self, destination: Destination, items: Iterable[Item], error: ServiceError) -> None:
+        """The destination does not exist: dead-lettered as the retired library did, or left for whoever makes it."""
+        if self._leave_missing:
+            destination.abandoned = f"destination unavailable: {destination.path} ({error.code})"
+        for item in items:
+            if destination.abandoned is not None:
+                self._leave(item, destination.abandoned)
+            else:
+                self._dead_letter(item, _FOR_GOOD[Category.NOT_FOUND], error.message)
+
+    def remember(self, items: Iterable[Item]) -> None:
+        """The namespace has these, whatever happens to us before `sent` is told: they must not go there again."""
+        for item in items:
+            self._forwarded[item.key] = None
+
+    def sent(self, batch: Batch, now: float) -> None:
+        """The namespace accepted the whole batch."""
+        destination = self._over(batch)
+        self._recovered(destination)
+        self._accepted(destination, batch.items)
+
+    def unrecorded(self, batch: Batch, now: float) -> None:
+        """The namespace accepted the batch, and the ledger could not be written: what has no line is not completed. It
+        goes back at once instead of staying locked. It stays remembered: the next run of this process completes it, and
+        only another one sends it again, with the same message ids."""
+        self.stopping = True
+        self._over(batch)
+        for item in batch.items:
+            self._settle(item, Disposition.RELEASE)
+
+    def not_recorded(self, settle: Settle) -> None:
+        """The ledger could not be written: the message goes back instead."""
+        self._settle(settle.item, Disposition.RELEASE)
+
+    def _accepted(self, destination: Destination, items: Sequence[Item]) -> None:
+        self.remember(items)
+        for item in items:
+            self.tally.forwarded += 1
+            self.tally.forwarded_bytes += len(item.payload)
+            self._settle(item, Disposition.COMPLETE, "forwarded")
+            self._forget_payload(item)
+            self._order(item.received.source).has_led = True
+        self.tally.per_destination[destination.path] += len(items)
+        while len(self._forwarded) > self._remember_most:
+            del self._forwarded[next(iter(self._forwarded))]
+
+    def send_failed(self, batch: Batch, error: ServiceError, now: float) -> None:
+        """Nothing of the batch was accepted, as far as can be known, or a part of it (SendIncompleteError)."""
+        destination = self._destination(batch.destination)
+        items = batch.items
+        if isinstance(error, SendIncompleteError):
+            done = set(error.accepted)
+            self._accepted(destination, [item for place, item in enumerate(items) if place in done])
+            items = tuple(item for place, item in enumerate(items) if place not in done)
+            error = error.__cause__ if isinstance(error.__cause__, ServiceError) else error
+        self._refused(destination, items, error, now)
+        self._over(batch)
+
+    def _refused(self, destination: Destination, items: tuple[Item, ...], error: ServiceError, now: float) -> None:
+        reason = _FOR_GOOD.get(error.category)
+        if reason is None:
+            for item in items:
+                self._back_in_line(destination, item, now)
+            self._trouble(destination, error, now)
+        elif error.category is Category.NOT_FOUND:
+            self._missing(destination, items, error)
+        elif len(items) == 1:
+            for item in items:
+                self._dead_letter(item, reason, error.message)
+        else:
+            self._look_closer(destination, items, error, now)
+
+    def _look_closer(self, destination: Destination, items: tuple[Item, ...], error: ServiceError, now: float) -> None:
+        """One message of several may be the reason, or their mixture."""
+        mixture = len({item.group for item in items}) > 1
+        if error.category is Category.ARGUMENT and destination.mixed and mixture:
+            destination.mixed = False
+        else:
+            for item in items:
+                item.alone = True
+        for item in items:
+            self._back_in_line(destination, item, now)
+
+    def settled(self, settle: Settle, now: float) -> None:
+        """The broker confirmed."""
+        item = settle.item
+        self._discard(item)
+        if settle.disposition is Disposition.COMPLETE:
+            self._forwarded.pop(item.key, None)
+            self._count_completion(settle)
+        elif settle.disposition is Disposition.DEAD_LETTER:
+            self.tally.dead_lettered += 1
+            self.tally.finished[settle.reason] += 1
+        else:
+            self.tally.released += 1
+            if not self.stopping:
+                self._actions.append(PollAgain(settle.received.source))
+
+    def _count_completion(self, settle: Settle) -> None:
+        if settle.outcome == "forwarded":
+            self.tally.completed += 1
+        elif settle.outcome == "already-forwarded":
+            self.tally.already_forwarded += 1
+        elif settle.outcome == "ping":
+            self.tally.pings += 1
+
+    def settle_failed(self, settle: Settle, error: SbpairError, now: float) -> None:
+        """The receipt was refused, or no confirmation came. What was forwarded stays remembered."""
+        item = settle.item
+        if isinstance(error, ServiceError) and error.category is Category.BUSY and not self.stopping:
+            again = now + SERVER_BUSY_SECONDS
+            if again < item.lock_until:
+                heapq.heappush(self._later, (again, next(self._tie), settle))
+                return
+        if settle.received is not item.received and not self.stopping:
+            self._settle(item, settle.disposition, settle.outcome, settle.reason, settle.description)
+            return
+        self._drop(item, now, lost=isinstance(error, LockLostError))
+
+    def renewed(self, renew: Renew, lock_until: float) -> None:
+        """The lock holds until then."""
+        if renew.item.received is renew.received:
+            renew.item.lock_until = lock_until
+        renew.item.renewing = False
+
+    def renew_failed(self, renew: Renew, error: SbpairError, now: float) -> None:
+        """A lock that is lost takes its message along; otherwise it is tried again until it has run out."""
+        item = renew.item
+        item.renewing = False
+        if item.received is not renew.received or item.key not in self._items:
+            return
+        if isinstance(error, LockLostError):
+            item.lock_until = now
+            self._lock_check_at = now
+
+    def stop(self, now: float) -> None:
+        """Receive and send nothing more; give back what waits. `live` is 0 when all is settled."""
+        self.stopping = True
+        self._actions.extend(settle for _, _, settle in self._later)
+        self._later.clear()
+        for destination in self._destinations.values():
+            for item in destination.waiting():
+                self._release(destination, item, now)
+
+    def release_left(self) -> None:
+        """Give back what was left, so that others see it without waiting for the locks to run out."""
+        for item in list(self._items.values()):
+            if item.stage is Stage.LEFT:
+                self._left -= 1
+                self._settle(item, Disposition.RELEASE)
+
+    # What is to be done
+
+    def poll(self, now: float) -> list[Action]:
+        """Everything that can be done now."""
+        while self._later and self._later[0][0] <= now:
+            self._actions.append(heapq.heappop(self._later)[2])
+        if now >= self._lock_check_at:
+            self._check_locks(now)
+        self._give_up(now)
+        self._release_in_a_long_pause(now)
+        self._probe(now)
+        if not self.stopping and now >= self._busy_until:
+            self._fill_batches(now)
+        if not self.stopping:
+            self._keep_order(now)
+        actions = list(self._actions)
+        self._actions.clear()
+        return actions
+
+    def deadline(self, now: float) -> float:
+        """When to poll again if nothing happens before."""
+        times = [self._lock_check_at, *(when for when, _, _ in self._later[:1])]
+        for destination in self._destinations.values():
+            if destination.waiting_count and destination.paused_until > now:
+                times.append(destination.paused_until)
+            if (probe_at := self._next_probe(destination, now)) is not None:
+                times.append(probe_at)
+        for order in self._orders.values():
+            if order.blocked:
+                times.append(order.check_at)
+            if not order.sampling and (order.blocked or order.mode is Mode.STANDING_BACK):
+                times.append(order.sample_at)
+        times += [when for when in (self._busy_until, self._receive_again_at) if when > now]
+        if self.limits.rate_per_second is not None and self._tokens < 1 and self._any_waiting():
+            times.append(now + (1 - self._tokens) / self.limits.rate_per_second)
+        return max(now, min(times))
+
+    def _any_waiting(self) -> bool:
+        return any(destination.waiting_count for destination in self._destinations.values())
+
+    def _fill_batches(self, now: float) -> None:
+        progress = True
+        while progress:
+            progress = False
+            for destination in list(self._destinations.values()):
+                if self._sending >= self.limits.sends:
+                    return
+                progress |= self._send_next(destination, now)
+
+    def _send_next(self, destination: Destination, now: float) -> bool:
+        if not destination.waiting_count or destination.abandoned is not None or now < destination.paused_until:
+            return False
+        if destination.limit_bytes is None:
+            if not destination.measuring:
+                destination.measuring = True
+                self._actions.append(Measure(destination.path))
+            return False
+        if destination.failures and destination.sending:
+            return False
+        allowed = self._allowance(now)
+        batch = destination.next_batch(allowed, self._is_blocked) if allowed else None
+        if batch is None:
+            return False
+        self._tokens -= len(batch.items)
+        destination.sending += 1
+        self._sending += 1
+        self._actions.append(Send(batch))
+        return True
+
+    def _allowance(self, now: float) -> int:
+        """How many messages the rate allows now; a second's worth can be saved up."""
+        rate = self.limits.rate_per_second
+        if rate is None:
+            self._tokens = 0.0
+            return self.limits.in_flight_messages
+        most = max(rate, 1.0)
+        if self._tokens_at is None:
+            self._tokens = 1.0
+        else:
+            self._tokens = min(most, self._tokens + (now - self._tokens_at) * rate)
+        self._tokens_at = now
+        return int(self._tokens + 1e-9)
+
+    # Trouble
+
+    def _trouble(self, destination: Destination, error: ServiceError, now: float) -> None:
+        if error.category is Category.BUSY:
+            self._busy_until = now + SERVER_BUSY_SECONDS
+            self._actions.append(PauseBegan("", error.code, SERVER_BUSY_SECONDS))
+            return
+        destination.failures += 1
+        if destination.failing_since is None:
+            destination.failing_since = now
+        backoff = REFUSED if error.category in _SOMEBODY_HAS_TO_ACT else SYPHON
+        seconds = backoff.seconds(destination.failures)
+        destination.paused_until = now + seconds
+        destination.probe_at = None
+        if error.category not in _SOMEBODY_HAS_TO_ACT and seconds > PROBE_SECONDS:
+            destination.probe_at = now + PROBE_SECONDS
+        destination.last_error = error.code
+        self._actions.append(PauseBegan(destination.path, error.code, seconds))
+
+    def _recovered(self, destination: Destination) -> None:
+        if destination.failures:
+            self._actions.append(PauseEnded(destination.path))
+        destination.failures = 0
+        destination.failing_since = None
+        destination.paused_until, destination.probe_at = 0.0, None
+
+    def _give_up(self, now: float) -> None:
+        """Leave what waits for a destination that has failed for longer than the patience lasts."""
+        patience = self.limits.patience_seconds
+        if patience is None:
+            return
+        for destination in self._destinations.values():
+            since = destination.failing_since
+            if destination.abandoned is None and since is not None and now - since >= patience:
+                self._receive_again_at = 0.0  # what is in the queues for it is named too, and the others go on
+                destination.abandoned = f"destination unavailable: {destination.path} ({destination.last_error})"
+                for item in destination.waiting():
+                    destination.remove(item)
+                    self._leave(item, destination.abandoned)
+
+    def _probe(self, now: float) -> None:
+        """Ask the links of paused destinations whether they open again: no message is needed for that, and what waits
+        goes on seconds after the destination is back, however long the pause has grown."""
+        for destination in self._destinations.values():
+            probe_at = self._next_probe(destination, now)
+            if probe_at is not None and probe_at <= now:
+                destination.measuring = True
+                self._actions.append(Measure(destination.path))
+
+    def _next_probe(self, destination: Destination, now: float) -> float | None:
+        over = self.stopping or destination.abandoned is not None or destination.paused_until <= now
+        return None if over or destination.measuring else destination.probe_at
+
+    def _release_in_a_long_pause(self, now: float) -> None:
+        """Nothing can move for long: give everything back and receive nothing until the next try is due."""
+        waiting = [one for one in self._destinations.values() if one.waiting_count]
+        if self.stopping or not waiting or self._sending or now - self._last_arrival < 1.0:
+            return
+        if now < self._receive_again_at:
+            return  # what an open poll still brought is held: given back, it would come straight round again
+        resumes = min(max(one.paused_until, self._busy_until) for one in waiting)
+        if resumes - now <= HOLD_SECONDS or any(one.measuring and one.probe_at is None for one in waiting):
+            return
+        self._receive_again_at = resumes
+        for destination in waiting:
+            for item in destination.waiting():
+                self._release(destination, item, now)
+
+    def _check_locks(self, now: float) -> None:
+        """Renew what will run out soon; drop what has run out and was not sent."""
+        self._lock_check_at = now + 1.0
+        for item in list(self._items.values()):
+            left = item.lock_until - now
+            if item.stage is Stage.SETTLING:
+                continue
+            if left <= 0 and item.stage is not Stage.SENDING:
+                self._out_of_hand(item, now)
+            elif 0 < left <= item.margin() and not item.renewing:
+                item.renewing = True
+                self._actions.append(Renew(item, item.received))
+
+    def _out_of_hand(self, item: Item, now: float) -> None:
+        """Its lock is gone and it was not sent: it will come again."""
+        if item.stage is Stage.WAITING:
+            self._destination(item.destination).remove(item)
+        self._drop(item, now, lost=True)
+
+    # Order (see `core.transfer.order`)
+
+    def _order(self, source: str) -> QueueOrder:
+        name = source.lower()
+        if name not in self._orders:
+            self._orders[name] = QueueOrder(source, DEFAULT_LOCK_SECONDS)
+        return self._orders[name]
+
+    def _is_blocked(self, item: Item) -> bool:
+        order = self._orders[item.received.source.lower()]
+        if not order.gaps or item.session_id is None:
+            return False
+        return order.blocks((item.destination.lower(), item.session_id), item.received.sequence_number)
+
+    def _blocked_items(self, order: QueueOrder) -> list[Item]:
+        """What waits behind gaps of this queue, by lane; the lowest of a lane first."""
+        found = []
+        for name, session_id in order.lanes:
+            if (destination := self._destinations.get(name)) is not None:
+                found += [
+                    item
+                    for item in destination.lane(session_id)
+                    if item.received.source == order.path and self._is_blocked(item)
+                ]
+        return found
+
+    def _keep_order(self, now: float) -> None:
+        """Decide about what is blocked: hold it, or release it and stand back; browse what it waits for."""
+        budget = max(1, self.limits.in_flight_messages // 2)
+        for order in self._orders.values():
+            if order.mode is Mode.READING and not order.gaps:
+                order.blocked, order.behind_since = 0, None
+                continue
+            if now >= order.check_at:
+                order.check_at = now + CHECK_SECONDS
+                self._hold_or_release(order, budget, now)
+            wants = order.mode is Mode.STANDING_BACK or order.blocked
+            if wants and now >= order.sample_at and not order.sampling:
+                order.sampling = True
+                self._actions.append(Sample(order.path, order.first_to_sample))
+
+    def _hold_or_release(self, order: QueueOrder, budget: int, now: float) -> None:
+        blocked = self._blocked_items(order)
+        order.blocked = len(blocked)
+        if not blocked:
+            order.behind_since = None
+            return
+        elsewhere = sum(other.blocked for other in self._orders.values() if other is not order)
+        size_bytes = sum(item.size_bytes for item in blocked)
+        too_many = len(blocked) + elsewhere > budget or 2 * size_bytes > self.limits.in_flight_bytes
+        if order.mode is Mode.HOLDING:
+            keep = not too_many and order.moved_at <= order.holding_since and not self.stalled(order.path, now)
+        elif order.mode is Mode.READING and not too_many and order.leads:
+            order.behind_since = None
+            keep = True
+        elif order.mode is Mode.READING and not too_many and order.has_led:
+            order.behind_since = now if order.behind_since is None else order.behind_since
+            keep = now - order.behind_since < GRACE_SECONDS
+        else:
+            keep = False
+        if not keep:
+            if order.mode is Mode.HOLDING and (too_many or self.stalled(order.path, now)):
+                order.budget_used_up = True
+            self._step_back(order, blocked, now)
+
+    def _step_back(self, order: QueueOrder, blocked: Sequence[Item], now: float) -> None:
+        # The last ones first: their places in the queue are free before the leader gets there.
+        for item in reversed(blocked):
+            self._release(self._destination(item.destination), item, now, comes_first=False)
+        order.stand_back(now)
+
+    # Bookkeeping
+
+    def _destination(self, path: str) -> Destination:
+        name = path.lower()
+        if name not in self._destinations:
+            self._destinations[name] = Destination(path)
+        return self._destinations[name]
+
+    def _over(self, batch: Batch) -> Destination:
+        destination = self._destination(batch.destination)
+        destination.sending -= 1
+        self._sending -= 1
+        for session in destination.sessions_of(batch):
+            destination.release_lane(session)
+        return destination
+
+    def _back_in_line(self, destination: Destination, item: Item, now: float) -> None:
+        if self.stopping:
+            destination.add(item, front=True)
+            self._release(destination, item, now)
+        elif destination.abandoned is not None:
+            self._leave(item, destination.abandoned)
+        else:
+            destination.add(item, front=True)
+
+    def _release(self, destination: Destination, item: Item, now: float, *, comes_first: bool = True) -> None:
+        """Give back one that waits. `comes_first`: what lies behind it in its session waits until it is back."""
+        destination.remove(item)
+        if comes_first:
+            self._await_return(item, now)
+        self._uncount(item)
+        self._settle(item, Disposition.RELEASE)
+
+    def _await_return(self, item: Item, now: float) -> None:
+        """It is in its queue again without having been sent: nothing of its session may go before it."""
+        if item.session_id is not None:
+            lane = (item.destination.lower(), item.session_id)
+            order = self._order(item.received.source)
+            order.open_gap(item.received.sequence_number, Gap(lane, foreign=False), now)
+            order.check_at = now
+
+    def _dead_letter(self, item: Item, reason: str, description: str) -> None:
+        self._forget_payload(item)
+        if self._can_dead_letter:
+            self._settle(item, Disposition.DEAD_LETTER, "dead-lettered", reason, description)
+        else:
+            self._leave(item, f"undeliverable: {reason}")
+
+    def _leave(self, item: Item, because: str) -> None:
+        self._forget_payload(item)
+        self._uncount(item)
+        item.stage = Stage.LEFT
+        self._order(item.received.source).going.discard(item.received.sequence_number)
+        item.left_because = because
+        self._left += 1
+
+    def _settle(
+        self, item: Item, disposition: Disposition, outcome: str = "", reason: str = "", description: str = ""
+    ) -> None:
+        item.stage = Stage.SETTLING
+        item.releasing = disposition is Disposition.RELEASE
+        if item.releasing:
+            # From now on somebody else may have it, long before the release is confirmed.
+            order = self._order(item.received.source)
+            order.in_hand.discard(item.received.sequence_number)
+            order.going.discard(item.received.sequence_number)
+        self._actions.append(Settle(item, item.received, disposition, outcome, reason, description))
+
+    def _drop(self, item: Item, now: float, *, lost: bool) -> None:
+        """It is out of our hands without having been settled; the broker will deliver it again."""
+        if item.stage is Stage.LEFT:
+            self._left -= 1
+        if lost:
+            self.tally.locks_lost += 1
+        if item.key not in self._forwarded:
+            self._uncount(item)
+            if item.destination:
+                self._await_return(item, now)
+        self._discard(item)
+        if not self.stopping:
+            self._actions.append(PollAgain(item.received.source))
+
+    def _discard(self, item: Item) -> None:
+        self._forget_payload(item)
+        self._items.pop(item.key, None)
+        order = self._order(item.received.source)
+        order.in_hand.discard(item.received.sequence_number)
+        order.going.discard(item.received.sequence_number)
+        if item.comes_again is not None:
+            item.comes_again()
+
+    def _count(self, item: Item) -> None:
+        item.counted = True
+        self._taken += 1
+
+    def _uncount(self, item: Item) -> None:
+        if item.counted:
+            item.counted = False
+            self._taken -= 1
+
+    def _forget_payload(self, item: Item) -> None:
+        self._bytes -= len(item.payload)
+        item.payload = b""
+
+
+def _too_large(destination: Destination) -> tuple[str, str]:
+    return (
+        _FOR_GOOD[Category.TOO_LARGE],
+        f"The message is larger than the {destination.limit_bytes} bytes that {destination.path} takes.",
+    )

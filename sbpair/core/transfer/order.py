@@ -1,0 +1,372 @@
+"""The order within sessions, proven from what a queue shows: nothing is sent while something that comes first is there.
+
+The law. One session goes one message after another in backlog order, through crashes, foreign locks, several processes
+and backlogs larger than any window. A message may be held back; it is never overtaken.
+
+How far that is proven. With one drain at a time: in virtual time and by kills of real processes. With several: in
+virtual time, and by kills on few seeds only; the README promises order for one drain at a time.
+
+What makes it hard. A queue hands out what is free, lowest sequence number first, and skips what is locked: by another
+drain, by a person, by a process that was killed a moment ago. A receive does not say what it skipped, a browse does not
+say what is locked, and no timer proves anything: a lock may be renewed for ever.
+
+Gaps. So every receive that skipped numbers is followed by a browse of just these numbers. What lies there, carries a
+session and is not in our hands is a *gap*: its session waits behind it. A gap closes in two ways only: its message
+comes to us, or a browse shows that it is not there any more (completed by another, dead-lettered, expired) or that it
+is deferred, which takes it out of the line. A queue whose numbers come without a hole costs no browse at all.
+
+Forgetting. What is released while others are at the queue is out of our hands at once: they may take any part of it. So
+everything proven is forgotten then, and a browse that was under way at that moment proves nothing: it is made again, or
+what it was made for goes back.
+
+Sharing. Two drains that each hold what waits for the other's messages would wait until the locks run out. So whoever
+holds the lowest message of a queue *leads* and goes on; whoever finds that others hold lower ones releases what is
+blocked (what is not blocked is sent), and *stands back*: it receives nothing, browses the head of the queue every half
+second, and asks for one message when the head has not moved. The leader finishes, stops or dies; the next who is handed
+the head leads. No one has to know of the others, and no right beyond Listen is needed.
+
+    READING ── blocked, and others hold lower ones ──> STANDING_BACK ── handed the head, or a free session ──> READING
+       ^                                                  │     ^
+       │ what was missing came                  head does │     │ others move after all, or the
+       └──────────────────── HOLDING <── not move for 3 s ┘     └ budget for held ones is used up
+
+Holding. One message locked for long must not stop the sessions beside it. When the head has not moved for a while the
+queue is read again and what is blocked is held, up to half of what may be in flight; the other half is never used for
+what cannot go, so that what is waited for always finds room.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sbpair.core.message import Received, State
+from sbpair.core.transfer.state import Key
+
+PARTITION_SHIFT = 48
+"""The top 16 bits of a sequence number are its partition ("Partitioned queues and topics")."""
+
+GRACE_SECONDS = 0.5
+"""How long a leader waits for a number that another process has just taken, and most likely releases at once."""
+HOLD_AFTER_SECONDS = 3.0
+"""After so long without a move of the head, the messages behind it are held and the others go on."""
+SAMPLE_SECONDS = 0.5
+"""How often the head of a queue is browsed while others lead; a twentieth of the wait so far if that is more."""
+LONGEST_SAMPLE_SECONDS = 15.0
+RECHECK_SECONDS = 0.25
+"""How often what blocks is browsed while something is held behind it; doubled up to `SAMPLE_SECONDS`."""
+LOCK_GRACE_SECONDS = 5.0
+"""Waited beyond a queue's lock duration before a foreign lock counts as one that is being renewed."""
+
+
+class Numbers:
+    """Sequence numbers with the lowest at hand."""
+
+    def __init__(self) -> None:
+        self._all: set[int] = set()
+        self._heap: list[int] = []
+
+    def add(self, number: int) -> None:
+        if number not in self._all:
+            self._all.add(number)
+            heapq.heappush(self._heap, number)
+
+    def discard(self, number: int) -> None:
+        self._all.discard(number)
+
+    def lowest(self) -> int | None:
+        while self._heap and self._heap[0] not in self._all:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+LaneKey = tuple[str, str]
+"""Destination in lower case, session id: what has an order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A message that is in the queue and not in our hands."""
+
+    lane: LaneKey
+    foreign: bool
+    """Somebody else had it; False for what was released or lost by us and comes again."""
+
+
+class Mode(Enum):
+    READING = "reading"
+    STANDING_BACK = "standing back"
+    HOLDING = "holding"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Sequence numbers of one partition that a receive went past: to be browsed before its messages count."""
+
+    first: int
+    last: int
+
+
+@dataclass(slots=True, eq=False)
+class QueueOrder:
+    """What is known of the order in one queue. Times are seconds of the machine's clock."""
+
+    path: str
+    lock_seconds: float
+    mode: Mode = Mode.READING
+    in_hand: set[int] = field(default_factory=set)
+    """Numbers of the messages that we have under lock, also of those that were left on purpose."""
+    going: Numbers = field(default_factory=Numbers)
+    """Those of them that are on their way."""
+    gaps: dict[int, Gap] = field(default_factory=dict)
+    lanes: dict[LaneKey, Numbers] = field(default_factory=dict)
+    """The numbers of the gaps by what waits behind them."""
+    proven: dict[int, int] = field(default_factory=dict)
+    """By partition: up to this number every message is in our hands, a gap, or gone."""
+    forgotten: int = 0
+    """How often that was forgotten: a browse proves something only if this is the same before and after it."""
+    has_led: bool = False
+    blocked: int = 0
+    """Messages in our hands that wait behind a gap, as of the last check."""
+    check_at: float = 0.0
+    behind_since: float | None = None
+    holding_since: float = 0.0
+    moved_at: float = 0.0
+    """When others were last seen to make progress, or a gap came to us."""
+    budget_used_up: bool = False
+    head: int | None = None
+    """Lowest number of the last sample that was not in our hands."""
+    sample_at: float = 0.0
+    """When to browse again: the head (standing back), or the gaps."""
+    sampling: bool = False
+    sample_from: int = 0
+    sample_pause_seconds: float = RECHECK_SECONDS
+    may_try: bool = False
+    """The head has not moved: one message may be asked for."""
+    locked_since: float | None = None
+    """Since when the head is known to be locked elsewhere: it was not handed out although it came first."""
+    known_locked: frozenset[int] = frozenset()
+    """Numbers that were not handed out although they came first, as of the last time we stood back."""
+
+    # What a receive has skipped
+
+    def skipped(self, numbers: Collection[int], *, ordered: bool) -> list[Skipped]:
+        """What has to be browsed before messages with these numbers count as in order.
+
+        Nothing if they continue what is proven without a hole. `ordered`: whether any of them carries a session;
+        without one there is no order to prove, and the numbers are proven when it matters.
+        """
+        by_partition: dict[int, list[int]] = {}
+        for number in numbers:
+            by_partition.setdefault(number >> PARTITION_SHIFT, []).append(number)
+        missing = []
+        for partition, some in by_partition.items():
+            first = self.proven.get(partition, partition << PARTITION_SHIFT) + 1
+            last = max(some)
+            if last < first:
+                continue  # they were here before, or are gaps that close by coming
+            if last - first + 1 == sum(number >= first for number in some):
+                self.proven[partition] = last
+            elif ordered:
+                missing.append(Skipped(first, last))
+        return missing
+
+    def prove(self, last: int) -> None:
+        """Everything up to here has been browsed."""
+        partition = last >> PARTITION_SHIFT
+        self.proven[partition] = max(last, self.proven.get(partition, 0))
+
+    def forget(self) -> None:
+        """Something that was in our hands can be taken by others from now on."""
+        self.proven.clear()
+        self.forgotten += 1
+
+    # Gaps
+
+    def open_gap(self, number: int, gap: Gap, now: float) -> None:
+        """The message is in the queue, not in our hands, and comes before others of its lane."""
+        if not self.gaps:
+            self.sample_at, self.sample_pause_seconds, self.sample_from = now + RECHECK_SECONDS, RECHECK_SECONDS, 0
+            if self.head is None:
+                self.moved_at = now
+        self.close_gap(number)
+        self.gaps[number] = gap
+        self.lanes.setdefault(gap.lane, Numbers()).add(number)
+
+    def close_gap(self, number: int) -> Gap | None:
+        """The message has come, or is not there any more."""
+        gap = self.gaps.pop(number, None)
+        if gap is not None:
+            lane = self.lanes[gap.lane]
+            lane.discard(number)
+            if not lane:
+                del self.lanes[gap.lane]
+        return gap
+
+    def blocks(self, lane: LaneKey, number: int) -> bool:
+        """Whether a message of the lane with this number has to wait."""
+        gaps = self.lanes.get(lane)
+        lowest = gaps.lowest() if gaps is not None else None
+        return lowest is not None and lowest < number
+
+    @property
+    def leads(self) -> bool:
+        """Whether the lowest message that is known to be there is in our hands."""
+        ours = self.going.lowest()
+        return not self.gaps or (ours is not None and ours < min(self.gaps))
+
+    def gaps_sampled(self, first: int, page: Sequence[Received], now: float) -> None:
+        """The queue was browsed from `first` on: gaps whose messages are not there are closed, and no others."""
+        there = {one.sequence_number for one in page if one.state is State.ACTIVE}
+        covered = max((one.sequence_number for one in page), default=None)
+        over = [
+            number
+            for number in self.gaps
+            if number >= first and (covered is None or number <= covered) and number not in there
+        ]
+        for number in over:
+            self.close_gap(number)
+        if over:
+            self.moved(now)
+            self.sample_pause_seconds = RECHECK_SECONDS
+        else:
+            self.sample_pause_seconds = min(SAMPLE_SECONDS, 2 * self.sample_pause_seconds)
+        later = [number for number in self.gaps if covered is not None and number > covered]
+        self.sample_from = min(later, default=0)
+        waited = 0.0 if later else max(self.sample_pause_seconds, self.unmoved_seconds(now) / 20)
+        self.sample_at = now + min(LONGEST_SAMPLE_SECONDS, waited)
+
+    @property
+    def first_to_sample(self) -> int:
+        """Where the next browse begins."""
+        if self.mode is Mode.STANDING_BACK:
+            return 1
+        return self.sample_from or min(self.gaps, default=1)
+
+    # Standing back
+
+    def stand_back(self, now: float) -> None:
+        """Forget what is known: whoever leads now changes it. Nothing that is still in our hands waits for a gap."""
+        locked = frozenset(number for number, gap in self.gaps.items() if gap.foreign)
+        self.known_locked = locked or self.known_locked
+        self.mode, self.has_led = Mode.STANDING_BACK, False
+        self.gaps.clear()
+        self.lanes.clear()
+        self.forget()
+        self.blocked, self.behind_since, self.may_try = 0, None, False
+        self.sample_at = now + SAMPLE_SECONDS
+
+    def lead(self) -> None:
+        """The head is ours, or nobody else's is left."""
+        self.mode, self.has_led = Mode.READING, True
+        self.head, self.locked_since, self.known_locked = None, None, frozenset()
+        self.budget_used_up = self.may_try = False
+
+    def read(self) -> None:
+        """There are sessions that nobody else is at: read on, without knowing more of the head."""
+        self.mode, self.may_try = Mode.READING, False
+
+    def hold(self, now: float) -> None:
+        """The head does not move: go on past it, and hold what is blocked."""
+        self.mode, self.holding_since, self.may_try = Mode.HOLDING, now, False
+
+    def moved(self, now: float) -> None:
+        self.moved_at = now
+        self.budget_used_up = False
+        self.locked_since = None
+
+    def unmoved_seconds(self, now: float) -> float:
+        return now - self.moved_at
+
+    def head_sampled(self, page: Sequence[Received], in_hand: Collection[int], now: float) -> bool:
+        """The head of the queue was browsed while others lead. `in_hand`: what was ours when the browse began. Whether
+        the queue is read again, with or without its head."""
+        theirs = [
+            one.sequence_number
+            for one in page
+            if one.state is State.ACTIVE
+            and one.sequence_number not in in_hand
+            and one.sequence_number not in self.in_hand
+        ]
+        if not theirs:
+            self.lead()
+            return True
+        lowest = min(theirs)
+        if lowest != self.head:
+            if self.head is not None:
+                self.moved(now)
+            self.head = lowest
+        else:
+            self.may_try = True
+            if self.unmoved_seconds(now) >= HOLD_AFTER_SECONDS and not self.budget_used_up:
+                self.hold(now)
+        self.sample_at = now + min(LONGEST_SAMPLE_SECONDS, max(SAMPLE_SECONDS, self.unmoved_seconds(now) / 20))
+        return self.mode is Mode.HOLDING
+
+    def tried(self, numbers: Collection[int], now: float) -> None:
+        """One message was asked for while standing back: what came tells who has the head, and nothing of what lies
+        before it: that may have been ours when the head was browsed, and somebody else's since."""
+        if self.head is None:
+            return
+        if numbers and min(numbers) <= self.head:
+            self.lead()
+        elif self.locked_since is None:
+            self.locked_since = now
+
+    def locked_until(self, now: float) -> float:
+        """When the lock that is waited for ends at the latest, unless its holder renews it."""
+        return (self.locked_since if self.locked_since is not None else now) + self.lock_seconds
+
+
+LOCKED_ELSEWHERE = "locked elsewhere"
+WAITS_BEHIND = "behind a message that is locked elsewhere"
+NOT_COMPLETED = "forwarded, completion not confirmed"
+
+
+def why_left(
+    unexplained: Collection[Key], *, forwarded: Collection[Key], locked: Collection[int] | None
+) -> Counter[str]:
+    """Why messages are still in a queue that was asked for them in vain.
+
+    `locked`: where somebody else leads, the numbers that are known to be locked; the others may be free, and wait
+    behind those. None where the queue was read to its end: what was not handed out then is locked.
+    """
+    reasons: Counter[str] = Counter()
+    for key in unexplained:
+        if key in forwarded:
+            reasons[NOT_COMPLETED] += 1
+        elif locked is None or key[1] in locked:
+            reasons[LOCKED_ELSEWHERE] += 1
+        else:
+            reasons[WAITS_BEHIND] += 1
+    return reasons
+
+
+class LockPatience:
+    """How long to go on for messages that are there and not handed out: as long as a lock lasts, from the last change,
+    and until they were asked for once more after that. Longer, and their holder renews it.
+
+    Args:
+        seconds: how long, if not as long as a lock lasts.
+    """
+
+    def __init__(self, seconds: float | None, now: float) -> None:
+        self._seconds = seconds
+        self._since = self._asked_at = now
+        self._seen: Mapping[str, frozenset[Key]] = {}
+        self._polls = 0
+
+    def exhausted(self, unexplained: Mapping[str, frozenset[Key]], lock_seconds: float, now: float) -> bool:
+        """Whether to give up; if not, the caller asks for the messages again now. `unexplained`: by queue."""
+        if unexplained != self._seen:
+            self._seen, self._since, self._asked_at, self._polls = unexplained, now, now, 0
+        self._polls += 1
+        seconds = self._seconds if self._seconds is not None else lock_seconds + LOCK_GRACE_SECONDS
+        if self._polls > 2 and self._asked_at - self._since >= seconds:
+            return True
+        self._asked_at = now
+        return False

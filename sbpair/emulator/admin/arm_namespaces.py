@@ -1,0 +1,193 @@
+"""The namespace itself in the resource manager, and what hangs on it without being an entity or a key.
+
+There is one namespace to create or delete: DELETE removes all entities and hides it until the next PUT.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sbpair.emulator.admin.arm_keys import listed
+from sbpair.emulator.admin.arm_models import ArmFacts, Json, Scope, namespace_resource, object_at, text, wrong_type
+from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed
+from sbpair.emulator.errors import bad_request, not_found
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.namespace import Namespace
+
+MESSAGING_UNITS = (1, 2, 4, 8, 16)
+EMPTY_COLLECTIONS = frozenset(
+    {"privateendpointconnections", "migrationconfigurations", "networksecurityperimeterconfigurations"}
+)
+_NETWORK_RULES = (
+    "defaultAction",
+    "publicNetworkAccess",
+    "trustedServiceAccessEnabled",
+    "virtualNetworkRules",
+    "ipRules",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceResources:
+    """One request's namespace."""
+
+    namespace: Namespace
+    facts: ArmFacts
+    scope: Scope
+    host: str
+
+    def handle(self, call: Call, rest: tuple[str, ...]) -> Reply:
+        """Answer a request for the namespace or a collection on it; `rest` follows the namespace's name."""
+        words = tuple(part.lower() for part in rest)
+        match words:
+            case ():
+                return self._namespace(call)
+            case ("networkrulesets",):
+                return listed([self._network_rules()])
+            case ("networkrulesets", "default"):
+                return self._network_rule_set(call)
+            case ("privatelinkresources",):
+                return listed([self._private_link()])
+            case ("failover",) if call.method == "POST":
+                return self._fail_over(call)
+            case (collection,) if collection in EMPTY_COLLECTIONS and call.method == "GET":
+                return listed([])
+            case (collection, _) if collection in EMPTY_COLLECTIONS and call.method == "DELETE":
+                return Reply(204)
+        raise not_found(f"The requested resource '{'/'.join(rest)}' does not exist.")
+
+    def _namespace(self, call: Call) -> Reply:
+        handlers: dict[str, Callable[[Call], Reply]] = {
+            "GET": lambda _: self._reply(),
+            "PUT": self._put,
+            "PATCH": self._patch,
+            "DELETE": lambda _: self._delete(),
+        }
+        if call.method not in handlers:
+            raise method_not_allowed(call)
+        return handlers[call.method](call)
+
+    def _reply(self) -> Reply:
+        return json_reply(namespace_resource(self.scope, self.namespace, self.facts, self.host))
+
+    def _put(self, call: Call) -> Reply:
+        body = call.json_object()
+        location = text(body.get("location"), "location")
+        self._set_sku(object_at(body, "sku"))
+        self._set_properties(object_at(body, "properties"))
+        self.facts.location = location
+        self.facts.tags = _tags(body)
+        self.facts.deleted = False
+        self.namespace.updated_at = call.now
+        return self._reply()
+
+    def _patch(self, call: Call) -> Reply:
+        body = call.json_object()
+        if body.get("sku") is not None:
+            self._set_sku(object_at(body, "sku"))
+        self._set_properties(object_at(body, "properties"))
+        if body.get("tags") is not None:
+            self.facts.tags = _tags(body)
+        self.namespace.updated_at = call.now
+        return self._reply()
+
+    def tags(self, call: Call) -> Reply:
+        """The namespace's tags as a resource of their own, which the .NET management client changes them by."""
+        if call.method in ("PUT", "PATCH"):
+            body = call.json_object()
+            given = _tags(object_at(body, "properties"))
+            operation = "replace" if call.method == "PUT" else text(body.get("operation"), "operation").lower()
+            if operation not in ("replace", "merge", "delete"):
+                raise bad_request(f"The operation '{operation}' is not one of Replace, Merge and Delete.")
+            kept = {} if operation == "replace" else self.facts.tags
+            if operation == "delete":
+                self.facts.tags = {name: value for name, value in kept.items() if given.get(name) != value}
+            else:
+                self.facts.tags = kept | given
+        elif call.method == "DELETE":
+            self.facts.tags = {}
+        elif call.method != "GET":
+            raise method_not_allowed(call)
+        return json_reply(self.scope.tags(self.facts.tags))
+
+    def _delete(self) -> Reply:
+        if self.facts.deleted:
+            return Reply(204)
+        for queue in self.namespace.queues():
+            self.namespace.delete_queue(queue.path)
+        for topic in self.namespace.topics():
+            self.namespace.delete_topic(topic.path)
+        self.namespace.disaster_recovery_configs.clear()
+        self.facts.deleted = True
+        return Reply(200)
+
+    def _set_sku(self, sku: Json) -> None:
+        name = sku.get("name") or self.namespace.tier.value
+        tier = next((tier for tier in Tier if tier.value.lower() == str(name).lower()), None)
+        if tier is None:
+            raise bad_request(f"The SKU '{name}' is not one of Basic, Standard and Premium.")
+        if Tier.PREMIUM in (tier, self.namespace.tier) and tier is not self.namespace.tier:
+            raise bad_request(f"The tier cannot be changed from '{self.namespace.tier.value}' to '{tier.value}'.")
+        self.namespace.tier = tier
+        capacity = sku.get("capacity")
+        if tier is Tier.PREMIUM and capacity is not None:
+            if capacity not in MESSAGING_UNITS:
+                raise bad_request(f"The capacity must be one of {MESSAGING_UNITS}, not '{capacity}'.")
+            self.namespace.messaging_units = int(str(capacity))
+
+    def _set_properties(self, properties: Json) -> None:
+        disable_local_auth = properties.get("disableLocalAuth", self.facts.disable_local_auth)
+        zone_redundant = properties.get("zoneRedundant", self.facts.zone_redundant)
+        if type(disable_local_auth) is not bool or type(zone_redundant) is not bool:
+            raise bad_request("'disableLocalAuth' and 'zoneRedundant' are true or false.")
+        access = text(properties.get("publicNetworkAccess", self.facts.public_network_access), "publicNetworkAccess")
+        tls = text(properties.get("minimumTlsVersion", self.facts.minimum_tls_version), "minimumTlsVersion")
+        replication = properties.get("geoDataReplication", self.facts.geo_data_replication)
+        if replication is not None and not isinstance(replication, dict):
+            raise wrong_type("geoDataReplication", replication)
+        self.facts.disable_local_auth, self.facts.zone_redundant = disable_local_auth, zone_redundant
+        self.namespace.allow_keys(not disable_local_auth)
+        self.facts.public_network_access, self.facts.minimum_tls_version = access, tls
+        self.facts.geo_data_replication = replication
+
+    def _network_rules(self) -> Json:
+        return self.scope.child("networkRuleSets", "default", properties=self.facts.network_rules)
+
+    def _network_rule_set(self, call: Call) -> Reply:
+        if call.method == "PUT":
+            given = object_at(call.json_object(), "properties")
+            self.facts.network_rules |= {name: given[name] for name in _NETWORK_RULES if given.get(name) is not None}
+        elif call.method != "GET":
+            raise method_not_allowed(call)
+        return json_reply(self._network_rules())
+
+    def _private_link(self) -> Json:
+        properties = {
+            "groupId": "namespace",
+            "requiredMembers": ["namespace"],
+            "requiredZoneNames": ["privatelink.servicebus.windows.net"],
+        }
+        return self.scope.child("privateLinkResources", "namespace", properties=properties)
+
+    def _fail_over(self, call: Call) -> Reply:
+        """Promote another location of a geo-replicated namespace; done at once, the `Location` says where to look."""
+        replication = self.facts.geo_data_replication
+        wanted = object_at(call.json_object(), "properties").get("primaryLocation")
+        locations = replication.get("locations") if replication else None
+        if not isinstance(locations, list) or not all(isinstance(place, dict) for place in locations):
+            raise bad_request("The namespace is not geo-replicated.")
+        if _plain(str(wanted)) not in [_plain(str(place.get("locationName"))) for place in locations]:
+            raise bad_request(f"'{wanted}' is not a location of this namespace.")
+        for place in locations:
+            is_primary = _plain(str(place.get("locationName"))) == _plain(str(wanted))
+            place["roleType"] = "Primary" if is_primary else "Secondary"
+        status_url = f"{call.base_url}{self.scope.id}?api-version={call.query.get('api-version', '')}"
+        return Reply(202, headers={"Location": status_url})
+
+
+def _tags(body: Json) -> dict[str, str]:
+    return {key: text(value, f"tags.{key}") for key, value in object_at(body, "tags").items()}
+
+
+def _plain(location: str) -> str:
+    """`West Europe` and `westeurope` are the same place."""
+    return location.replace(" ", "").lower()

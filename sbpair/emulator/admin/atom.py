@@ -1,0 +1,424 @@
+"""The data-plane administration API: Atom entries and feeds over HTTP.
+
+Behaviour, as the official clients find it:
+* GET of something missing answers 200 with an empty feed; DELETE and update of it answer 404.
+* PUT creates (201; 409 if the name is taken), PUT with `If-Match: *` replaces the whole description (200).
+* Lists come in pages of at most 100; the second link of a feed leads to the next page.
+* Manage is needed for everything but the rules of a subscription, for which Listen is enough.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+from xml.etree.ElementTree import Element
+
+from sbpair.emulator.admin import atom_xml
+from sbpair.emulator.admin.atom_entities import NEWEST_VERSION, Style, describe, read_authorization_rules, read_settings
+from sbpair.emulator.admin.atom_rules import describe_rule, read_rule
+from sbpair.emulator.admin.atom_xml import MalformedBody, Node
+from sbpair.emulator.admin.calls import Call, Reply, atom_error, method_not_allowed, page_of, unchanged_left_out
+from sbpair.emulator.admin.fields import (
+    QUEUE_FIELDS,
+    SUBSCRIPTION_FIELDS,
+    TOPIC_FIELDS,
+    format_time,
+    queue_runtime,
+    subscription_runtime,
+    topic_runtime,
+)
+from sbpair.emulator.auth import LISTEN, MANAGE, SEND, AuthError, Rights, authenticate, service_bus_audiences
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Subscription, Topic
+from sbpair.emulator.entities import (
+    DEFAULT_RULE_NAME,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from sbpair.emulator.errors import EntityError, bad_request, conflict, not_found
+from sbpair.emulator.filters import Rule
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.namespace import Namespace
+
+# Who may administer what on the data plane.
+#
+# Manage on the entity or above it is needed for everything, except that the rules of a subscription may be handled with
+# Listen (the service's table of rights for shared access signatures). Entra tokens carry the rights the namespace maps.
+
+_OPERATIONS = {"GET": "EntityRead", "PUT": "EntityWrite", "DELETE": "EntityDelete"}
+
+
+def allow(namespace: Namespace, call: Call, path: str, *, rules: bool = False) -> None:
+    """Raise EntityError 401 unless the request's token has the rights for `path`; `rules`: Listen is enough."""
+    # Clients sign what they ask for, which may lie below `path`: a rule of a subscription, a page of a list.
+    rights = token_rights(namespace, call, path, resource=call.path)
+    if MANAGE in rights or (rules and LISTEN in rights):
+        return
+    operation = _OPERATIONS.get(call.method, "EntityRead")
+    raise unauthorized(
+        f"Unauthorized access for '{MANAGE},{operation}' operation on endpoint 'sb://{call.host}/{path}'.", 40100
+    )
+
+
+def token_rights(namespace: Namespace, call: Call, path: str, *, resource: str | None = None) -> Rights:
+    """The rights of the request's token on `path`; EntityError 401 if there is none or it is not valid.
+
+    `resource` is what the token must be for, if that is not `path` itself.
+    """
+    token = call.headers.get("authorization", "")
+    if not token:
+        raise unauthorized("MissingToken: The 'Authorization' header of the request is missing.")
+    try:
+        claims = authenticate(
+            namespace.signers(path),
+            token,
+            path if resource is None else resource,
+            call.now,
+            allow_entra=namespace.allow_entra,
+            entra_rights=namespace.entra_rights,
+            audiences=service_bus_audiences(namespace.name),
+        )
+    except AuthError as error:
+        raise unauthorized(str(error)) from error
+    return claims.rights
+
+
+def unauthorized(message: str, sub_code: int | None = None) -> EntityError:
+    """HTTP 401."""
+    return EntityError(401, sub_code, message, "Unauthorized")
+
+
+CONTENT_TYPE = "application/atom+xml;type=entry;charset=utf-8"
+FEED_CONTENT_TYPE = "application/atom+xml;type=feed;charset=utf-8"
+API_VERSIONS = frozenset({"2013-10", "2014-01", "2014-09", "2015-01", "2016-07", "2017-04", "2021-05", "2024-05"})
+OLDEST_VERSION = min(API_VERSIONS)
+
+_ELSEWHERE = frozenset({"relays", "eventhubs", "notificationhubs"})
+"""Kinds of entities that other namespaces hold; this one answers that it has none of them."""
+
+Item = TypeVar("Item")
+
+
+class AtomApi:
+    """The data-plane administration of one namespace."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def handle(self, call: Call) -> Reply:
+        """Answer one request; a refusal becomes the documented error body."""
+        try:
+            _check_api_version(call)
+            return self._route(call)
+        except EntityError as error:
+            return atom_error(error, call)
+        except MalformedBody as error:
+            return atom_error(bad_request(str(error)), call)
+
+    def _route(self, call: Call) -> Reply:
+        # The retired library's lists are asked for with a slash at the end.
+        segments = call.segments[:-1] if len(call.segments) > 1 and not call.segments[-1] else call.segments
+        match segments:
+            case (name,) if name.lower() == "$namespaceinfo":
+                allow(self._namespace, call, "")
+                return self._namespace_info(call)
+            case (first, kind) if first.lower() == "$resources":
+                allow(self._namespace, call, "")
+                return self._list(call, kind.lower())
+        topic, subscription, rule = split_path(call.path)
+        if subscription is None:
+            allow(self._namespace, call, topic)
+            return self._entity(call, topic)
+        if rule is None:
+            allow(self._namespace, call, f"{topic}/subscriptions/{subscription}".rstrip("/"))
+            return self._subscription(call, topic, subscription)
+        allow(self._namespace, call, f"{topic}/subscriptions/{subscription}", rules=True)
+        return self._rule(call, topic, subscription, rule)
+
+    # -- the namespace and lists
+
+    def _namespace_info(self, call: Call) -> Reply:
+        _only(call, "GET")
+        namespace = self._namespace
+        aliases = sorted(namespace.disaster_recovery_configs)
+        info = atom_xml.description(
+            "NamespaceInfo",
+            *(atom_xml.text_node("Alias", alias) for alias in aliases[:1]),
+            atom_xml.text_node("CreatedTime", format_time(namespace.created_at)),
+            atom_xml.text_node("MessagingSKU", namespace.tier.value),
+            *(
+                [atom_xml.text_node("MessagingUnits", namespace.messaging_units)]
+                if namespace.tier is Tier.PREMIUM
+                else []
+            ),
+            atom_xml.text_node("ModifiedTime", format_time(namespace.updated_at)),
+            atom_xml.text_node("Name", namespace.name),
+            atom_xml.text_node("NamespaceType", "Messaging"),
+        )
+        entry = self._entry_node(call, call.path, namespace.name, namespace.created_at, namespace.updated_at, info)
+        return _entry_reply(entry)
+
+    def _list(self, call: Call, kind: str) -> Reply:
+        _only(call, "GET")
+        if kind == "queues":
+            return self._feed(call, "Queues", self._namespace.queues(), self._queue_entry)
+        if kind == "topics":
+            return self._feed(call, "Topics", self._namespace.topics(), self._topic_entry)
+        if kind in _ELSEWHERE:
+            return self._nothing(call)
+        raise not_found(f"The resource type '{kind}' does not exist.")
+
+    # -- queues and topics
+
+    def _entity(self, call: Call, path: str) -> Reply:
+        if call.method == "GET":
+            return self._get_entity(call, path)
+        if call.method == "DELETE":
+            return self._delete_entity(path)
+        if call.method == "PUT":
+            return self._put_entity(call, path)
+        raise method_not_allowed(call)
+
+    def _get_entity(self, call: Call, path: str) -> Reply:
+        if not path:
+            raise bad_request("The entity path must not be empty.")
+        found = self._namespace.find(path)
+        if isinstance(found, Queue):
+            return _entry_reply(self._queue_entry(call, found))
+        if isinstance(found, Topic):
+            return _entry_reply(self._topic_entry(call, found))
+        return self._nothing(call)
+
+    def _delete_entity(self, path: str) -> Reply:
+        if isinstance(self._namespace.find(path), Topic):
+            self._namespace.delete_topic(path)
+        else:
+            self._namespace.delete_queue(path)
+        return Reply(200)
+
+    def _put_entity(self, call: Call, path: str) -> Reply:
+        element = atom_xml.parse_body(call.body)
+        kind = atom_xml.local_name(element)
+        if kind == "QueueDescription":
+            return self._put_queue(call, path, element)
+        if kind == "TopicDescription":
+            return self._put_topic(call, path, element)
+        raise bad_request(f"A queue or topic description is expected, not '{kind}'.")
+
+    def _put_queue(self, call: Call, path: str, element: Element) -> Reply:
+        given = read_settings(element, QUEUE_FIELDS)
+        rules = read_authorization_rules(element, call.now)
+        description = QueueDescription(**given, authorization_rules=rules)  # type: ignore[arg-type]
+        old = self._namespace.get_queue(path)
+        self._check_forwarding(call, description)
+        if _is_update(call):
+            named = unchanged_left_out(given, old.description if old else None)
+            queue = self._namespace.update_queue(path, description, named=named)
+        else:
+            queue = self._namespace.create_queue(path, description, named=frozenset(given))
+        return _entry_reply(self._queue_entry(call, queue), created=not _is_update(call))
+
+    def _put_topic(self, call: Call, path: str, element: Element) -> Reply:
+        given = read_settings(element, TOPIC_FIELDS)
+        rules = read_authorization_rules(element, call.now)
+        description = TopicDescription(**given, authorization_rules=rules)  # type: ignore[arg-type]
+        old = self._namespace.get_topic(path)
+        if _is_update(call):
+            named = unchanged_left_out(given, old.description if old else None)
+            topic = self._namespace.update_topic(path, description, named=named)
+        else:
+            topic = self._namespace.create_topic(path, description, named=frozenset(given))
+        return _entry_reply(self._topic_entry(call, topic), created=not _is_update(call))
+
+    # -- subscriptions
+
+    def _subscription(self, call: Call, topic: str, name: str) -> Reply:
+        if not name and call.method == "GET":
+            listed = self._namespace.subscriptions(topic)
+            return self._feed(call, "Subscriptions", listed, self._subscription_entry)
+        if call.method == "GET":
+            found = self._namespace.get_subscription(topic, name)
+            return self._nothing(call) if found is None else _entry_reply(self._subscription_entry(call, found))
+        if call.method == "DELETE":
+            self._namespace.delete_subscription(topic, name)
+            return Reply(200)
+        if call.method == "PUT":
+            return self._put_subscription(call, topic, name)
+        raise method_not_allowed(call)
+
+    def _put_subscription(self, call: Call, topic: str, name: str) -> Reply:
+        element = atom_xml.parse_body(call.body)
+        if atom_xml.local_name(element) != "SubscriptionDescription":
+            raise bad_request("A subscription description is expected.")
+        given = read_settings(element, SUBSCRIPTION_FIELDS)
+        description = SubscriptionDescription(**given)  # type: ignore[arg-type]
+        self._check_forwarding(call, description)
+        if _is_update(call):
+            updated = self._namespace.update_subscription(topic, name, description)
+            return _entry_reply(self._subscription_entry(call, updated))
+        rule_name, rule = _default_rule(element)
+        made = self._namespace.create_subscription(topic, name, description, rule_name=rule_name, rule=rule)
+        return _entry_reply(self._subscription_entry(call, made), created=True)
+
+    # -- rules
+
+    def _rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
+        if not name and call.method == "GET":
+            return self._feed(call, "Rules", self._namespace.rules(topic, subscription), self._rule_entry)
+        if call.method == "GET":
+            found = self._namespace.get_rule(topic, subscription, name)
+            return self._nothing(call) if found is None else _entry_reply(self._rule_entry(call, found))
+        if call.method == "DELETE":
+            self._namespace.delete_rule(topic, subscription, name)
+            return Reply(200)
+        if call.method == "PUT":
+            return self._put_rule(call, topic, subscription, name)
+        raise method_not_allowed(call)
+
+    def _put_rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
+        element = atom_xml.parse_body(call.body)
+        if atom_xml.local_name(element) != "RuleDescription":
+            raise bad_request("A rule description is expected.")
+        description = read_rule(element)
+        if _is_update(call):
+            return _entry_reply(
+                self._rule_entry(call, self._namespace.update_rule(topic, subscription, name, description))
+            )
+        made = self._namespace.create_rule(topic, subscription, name, description)
+        return _entry_reply(self._rule_entry(call, made), created=True)
+
+    # -- writing
+
+    def _queue_entry(self, call: Call, queue: Queue) -> Node:
+        runtime = queue_runtime(queue, call.zero_counts)
+        node = describe(queue.description, runtime, _style(call))
+        return self._entry_node(call, queue.path, queue.path, queue.created_at, queue.updated_at, node)
+
+    def _topic_entry(self, call: Call, topic: Topic) -> Node:
+        runtime = topic_runtime(topic, call.zero_counts)
+        node = describe(topic.description, runtime, _style(call))
+        return self._entry_node(call, topic.path, topic.path, topic.created_at, topic.updated_at, node)
+
+    def _subscription_entry(self, call: Call, subscription: Subscription) -> Node:
+        runtime = subscription_runtime(subscription, call.zero_counts)
+        node = describe(subscription.description, runtime, _style(call))
+        return self._entry_node(
+            call, subscription.path, subscription.name, subscription.created_at, subscription.updated_at, node
+        )
+
+    def _rule_entry(self, call: Call, rule: Rule) -> Node:
+        node = describe_rule(rule.name, rule.description, rule.created_at)
+        # In a list every entry has a link of its own: the JavaScript client reads the rule's name from it.
+        listed = split_path(call.path)[2] == ""
+        path = f"{call.path.rstrip('/')}/{rule.name}" if listed else call.path
+        return self._entry_node(call, path, rule.name, rule.created_at, rule.created_at, node)
+
+    def _entry_node(
+        self, call: Call, path: str, title: str, created_at: float, updated_at: float, description: Node
+    ) -> Node:
+        url = replace(call, segments=tuple(path.split("/"))).url_with(
+            {name: call.query[name] for name in ("api-version",) if name in call.query}
+        )
+        head = atom_xml.Entry(url, title, format_time(created_at), format_time(updated_at), self._namespace.name)
+        return atom_xml.entry(head, description)
+
+    def _feed(self, call: Call, title: str, items: Sequence[Item], entry: Callable[[Call, Item], Node]) -> Reply:
+        page = page_of(call)
+        following = page.following(len(items), call.query)
+        shown = page.cut(list(items), call.entries_to_drop)
+        feed = atom_xml.feed(
+            title,
+            call.url,
+            format_time(call.now),
+            entries=[entry(call, item) for item in shown],
+            next_url=None if following is None else call.url_with(following),
+        )
+        return Reply(200, feed.render().encode(), FEED_CONTENT_TYPE)
+
+    def _nothing(self, call: Call) -> Reply:
+        """What the service answers to a GET of something that is not there."""
+        feed = atom_xml.feed("Publicly Listed Services", call.url, format_time(call.now))
+        return Reply(200, feed.render().encode(), FEED_CONTENT_TYPE)
+
+    def _check_forwarding(self, call: Call, description: QueueDescription | SubscriptionDescription) -> None:
+        """The target of a forwarding must allow Send to a token in a header of its own, or to the caller's token."""
+        targets = {
+            "servicebussupplementaryauthorization": description.forward_to,
+            "servicebusdlqsupplementaryauthorization": description.forward_dead_lettered_messages_to,
+        }
+        for header, target in targets.items():
+            if target is None:
+                continue
+            token = call.headers.get(header) or call.headers.get("authorization", "")
+            rights = token_rights(self._namespace, replace(call, headers={"authorization": token}), target)
+            if not rights & {MANAGE, SEND}:
+                raise unauthorized(f"Unauthorized access to the forwarding destination '{target}'.", 40100)
+
+
+def split_path(path: str) -> tuple[str, str | None, str | None]:
+    """Entity, subscription and rule of a path; "" asks for the list of subscriptions or rules, None means not asked.
+
+    Entity paths may contain slashes, so the fixed words are looked for from the right.
+    """
+    parts = path.split("/")
+    words = [part.lower() for part in parts]
+    if "subscriptions" not in words[1:]:
+        return path.strip("/"), None, None
+    at = len(words) - 1 - words[::-1].index("subscriptions")
+    topic, rest = "/".join(parts[:at]), parts[at + 1 :]
+    if len(rest) <= 1:
+        return topic, rest[0] if rest else "", None
+    if rest[1].lower() == "rules" and len(rest) <= 3:
+        return topic, rest[0], rest[2] if len(rest) == 3 else ""
+    raise not_found(f"The resource '{path}' does not exist.")
+
+
+def _default_rule(element: Element) -> tuple[str, RuleDescription | None]:
+    rule = atom_xml.child(element, "DefaultRuleDescription")
+    if rule is None:
+        return DEFAULT_RULE_NAME, None
+    return atom_xml.child_text(rule, "Name") or DEFAULT_RULE_NAME, read_rule(rule)
+
+
+def _is_update(call: Call) -> bool:
+    """Whether a PUT replaces. Only `*` is known as an entity tag: the service gives none out."""
+    tag = call.headers.get("if-match", "")
+    if tag not in ("", "*"):
+        raise conflict("The entity tag of the 'If-Match' header does not match; only '*' is supported.")
+    return tag == "*"
+
+
+def _only(call: Call, method: str) -> None:
+    if call.method != method:
+        raise method_not_allowed(call)
+
+
+def _version(call: Call) -> str:
+    return call.query.get("api-version", OLDEST_VERSION)
+
+
+def _style(call: Call) -> Style:
+    return Style(forward_base=f"sb://{call.host}/", api_version=_version(call))
+
+
+def _check_api_version(call: Call) -> None:
+    """A request without a version is one of the oldest; an unknown version is refused."""
+    version = _version(call)
+    if version not in API_VERSIONS:
+        raise bad_request(f"The api-version '{version}' is not supported; the newest is '{NEWEST_VERSION}'.")
+
+
+def _entry_reply(node: Node, *, created: bool = False) -> Reply:
+    return Reply(201 if created else 200, node.render().encode(), CONTENT_TYPE)
+
+
+def entity_of(path: str) -> str:
+    """The queue's, topic's or subscription's path a request is about, "" for the namespace and its lists."""
+    if path.startswith("$"):
+        return ""
+    try:
+        entity, subscription, _ = split_path(path)
+    except EntityError:
+        return path
+    return f"{entity}/Subscriptions/{subscription}" if subscription else entity

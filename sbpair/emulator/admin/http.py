@@ -1,0 +1,161 @@
+"""The HTTP side of a namespace: one aiohttp application for ATOM, the resource manager and the fault control.
+
+The path decides: `/$emulator/…` is the emulator's own, `/subscriptions/{GUID}/…` and `/providers/…` are the resource
+manager's, everything else is the data plane's. Faults for HTTP are decided once per request, before the
+token is looked at, as a throttled or failing front end would.
+"""
+
+import asyncio
+import logging
+from dataclasses import replace
+from urllib.parse import unquote
+from uuid import uuid4
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from sbpair.emulator.admin.arm import ArmApi, is_arm_path
+from sbpair.emulator.admin.arm import entity_of as arm_entity
+from sbpair.emulator.admin.arm_models import ArmDirectory
+from sbpair.emulator.admin.atom import AtomApi
+from sbpair.emulator.admin.atom import entity_of as atom_entity
+from sbpair.emulator.admin.calls import Call, Reply, arm_error, atom_error
+from sbpair.emulator.control_port import handle_control, is_control_path
+from sbpair.emulator.engine.wire import cut
+from sbpair.emulator.errors import EntityError
+from sbpair.emulator.faults import Action, FaultKind, Operation
+from sbpair.emulator.namespace import Namespace
+
+LARGEST_BODY_BYTES = 1024 * 1024
+BODY_SECONDS = 60.0
+RETRY_AFTER_SECONDS = 2
+DIRECTORY = web.AppKey("directory", ArmDirectory)
+
+
+def make_app(namespace: Namespace, *, directory: ArmDirectory | None = None) -> web.Application:
+    """The application for one namespace's port.
+
+    `directory` says which namespaces the resource manager on this port knows; without it only this one. Give the same
+    directory to all ports of an emulator to have one resource manager over all namespaces. It is kept in the
+    application under `DIRECTORY`. Routes added later for longer paths win over the catch-all made here.
+    """
+    app = web.Application(client_max_size=LARGEST_BODY_BYTES)
+    app[DIRECTORY] = directory if directory is not None else ArmDirectory(lambda: [namespace])
+    app.router.add_route("*", "/{path:.*}", Front(namespace, app[DIRECTORY]).answer)
+    return app
+
+
+class Front:
+    """Turns requests of the HTTP library into calls and replies into its responses."""
+
+    def __init__(self, namespace: Namespace, directory: ArmDirectory) -> None:
+        self._namespace = namespace
+        self._directory = directory
+        self._atom = AtomApi(namespace)
+        self._arm = ArmApi(directory)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        call = await call_of(request, self._namespace.clock.now())
+        reply = self._decide(call)
+        if reply is None:
+            if request.transport is not None:
+                cut(request.transport)
+            raise ConnectionResetError("a fault cuts this connection")
+        if call.method != "GET":
+            await self._until_durable()
+        return response_of(reply)
+
+    async def _until_durable(self) -> None:
+        """Wait until what has been changed is safe; without a store it is at once."""
+        for namespace in {self._namespace, *self._directory.known()}:
+            safe = asyncio.Event()
+            namespace.when_durable(safe.set)
+            await safe.wait()
+
+    def _decide(self, call: Call) -> Reply | None:
+        """The reply, or None if a fault cuts the connection instead."""
+        if is_control_path(call.segments):
+            return handle_control(self._namespace, call)
+        is_arm = is_arm_path(call.segments)
+        entity = arm_entity(call.segments) if is_arm else atom_entity(call.path)
+        action = self._namespace.faults.check(Operation.HTTP, entity, call.now)
+        api = self._arm if is_arm else self._atom
+        if action is None:
+            return api.handle(call)
+        match action.kind:
+            case FaultKind.LIST_GAP:
+                return api.handle(replace(call, entries_to_drop=1))
+            case FaultKind.ZERO_COUNTS:
+                return api.handle(replace(call, zero_counts=True))
+            case FaultKind.DROP:
+                return None
+        error, headers = refusal(action), retry_headers(action)
+        return arm_error(error, call, headers) if is_arm else atom_error(error, call, headers)
+
+
+def refusal(action: Action) -> EntityError:
+    """The error an injected fault answers with."""
+    if action.kind is FaultKind.THROTTLE:
+        return EntityError(
+            action.status,
+            50004 if action.status == 429 else None,
+            "The request was terminated because the namespace is being throttled. Error code : 50009. "
+            f"Please wait {RETRY_AFTER_SECONDS} seconds and try again.",
+            "TooManyRequests" if action.status == 429 else "ServerBusy",
+        )
+    if action.kind is FaultKind.UNAUTHORIZED:
+        return EntityError(action.status, 40100, action.description, "Unauthorized")
+    message = action.description or f"The fault '{action.rule_id}' answers with HTTP status {action.status}."
+    return EntityError(action.status, None, message, action.kind.value)
+
+
+def retry_headers(action: Action) -> dict[str, str]:
+    """`Retry-After` for the answers that ask a client to come back."""
+    return {"Retry-After": str(RETRY_AFTER_SECONDS)} if action.status in (429, 503) else {}
+
+
+async def call_of(request: web.Request, now: float) -> Call:
+    """The call a request makes."""
+    raw_path = request.rel_url.raw_path.lstrip("/")
+    return Call(
+        method=request.method,
+        segments=tuple(unquote(segment) for segment in raw_path.split("/")),
+        query=dict(request.rel_url.query),
+        headers={name.lower(): value for name, value in request.headers.items()},
+        body=await _body(request),
+        base_url=f"{request.scheme}://{request.host}",
+        now=now,
+    )
+
+
+def http_logger() -> logging.Logger:
+    """For the web server's own words: its errors, but not the ones of clients that speak no HTTP or break off."""
+    logger = logging.getLogger("sbpair.emulator.admin.http")
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, _OF_CLIENTS)
+
+
+_OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+
+
+async def _body(request: web.Request) -> bytes:
+    """The whole body; HTTP 413 for one that is too large, 408 for one that does not come to an end."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="The body of the request did not arrive in time.") from None
+
+
+def response_of(reply: Reply) -> web.Response:
+    """A reply as the HTTP library sends it."""
+    headers = dict(reply.headers) | {"x-ms-request-id": str(uuid4()), "Server": "Microsoft-HTTPAPI/2.0"}
+    if reply.content_type:
+        headers["Content-Type"] = reply.content_type
+    return web.Response(status=reply.status, body=reply.body, headers=headers)

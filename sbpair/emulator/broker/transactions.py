@@ -1,0 +1,172 @@
+"""Transactions of a namespace: what is sent and settled in one happens at its commit, all of it or nothing.
+
+Until then nothing is changed: messages sent are held here and seen by nobody, messages settled stay locked by their
+receiver. So a rollback has nothing to undo: the lock and the delivery count of a settled message are what they were.
+A commit first asks whether everything can still be done (locks held, entities there, enabled and with room), and then
+does it in one turn of the loop, which is one transaction of a durable store as well.
+"""
+
+import secrets
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sbpair.emulator import errors
+from sbpair.emulator.broker.mailbox import Mailbox
+from sbpair.emulator.broker.messages import Message
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Topic
+from sbpair.emulator.clock import Timer
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.limits import MAX_MESSAGES_PER_TRANSACTION, MAX_OPEN_TRANSACTIONS, TRANSACTION_SECONDS
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
+
+UNKNOWN_ID = "amqp:transaction:unknown-id"
+ROLLED_BACK = "amqp:transaction:rollback"
+TIMED_OUT = "amqp:transaction:timeout"
+_REMEMBERED = 1000
+
+Settle = Callable[[], None]
+
+
+class Transaction:
+    """What belongs to one open transaction."""
+
+    def __init__(self, transaction_id: bytes) -> None:
+        self.id = transaction_id
+        self.timer: Timer | None = None
+        self._sends: list[tuple[Queue | Topic, list[Message]]] = []
+        self._settlements: dict[uuid.UUID, tuple[Mailbox, Settle]] = {}
+        self._failure: BrokerError | None = None
+
+    def send(self, entity: Queue | Topic, messages: list[Message]) -> None:
+        """Hold messages for an entity. BrokerError when it refuses them; a commit is impossible then."""
+        try:
+            entity.intake.check(messages)
+            self._check_count(len(messages))
+            self._check_keys(entity, messages)
+        except BrokerError as error:
+            self.fail(error)
+            raise
+        self._sends.append((entity, messages))
+
+    def settle(self, mailbox: Mailbox, token: uuid.UUID, apply: Settle) -> None:
+        """Note a settlement. BrokerError message-lock-lost, or not-allowed for one that is noted already."""
+        mailbox.locks.require(token)
+        if token in self._settlements:
+            raise BrokerError(errors.NOT_ALLOWED, "The message is settled in this transaction already.")
+        self._settlements[token] = (mailbox, apply)
+
+    def fail(self, error: BrokerError) -> None:
+        """Something asked for in the transaction was refused: it cannot be committed as a whole any more."""
+        self._failure = self._failure or error
+
+    def commit(self) -> None:
+        """Do it all. Raises BrokerError, with nothing done, if one part cannot be done any more."""
+        try:
+            self._check()
+        except BrokerError as error:
+            raise BrokerError(ROLLED_BACK, f"The transaction was rolled back: {error.description}") from error
+        for _, apply in self._settlements.values():
+            apply()
+        for entity, messages in self._sends:
+            entity.take(messages)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        for token, (mailbox, _) in self._settlements.items():
+            mailbox.locks.require(token)
+        sent: dict[Queue | Topic, list[Message]] = {}
+        for entity, messages in self._sends:
+            sent.setdefault(entity, []).extend(messages)
+        for entity, messages in sent.items():
+            if entity.namespace.find(entity.path) is not entity:
+                raise BrokerError(errors.RESOURCE_DELETED, f"The messaging entity '{entity.path}' has been deleted.")
+            entity.intake.check(messages)
+
+    def _check_count(self, more: int) -> None:
+        if sum(len(messages) for _, messages in self._sends) + more > MAX_MESSAGES_PER_TRANSACTION:
+            raise BrokerError(
+                errors.NOT_ALLOWED,
+                f"Cannot send more than {MAX_MESSAGES_PER_TRANSACTION} messages in a single transaction.",
+            )
+
+    def _check_keys(self, entity: Queue | Topic, messages: list[Message]) -> None:
+        """Messages of a transaction go to one partition of a partitioned entity ("Partitioned queues and topics")."""
+        if not entity.description.enable_partitioning:
+            return
+        before = [message for other, held in self._sends if other is entity for message in held]
+        keys = {
+            message.head.session_id if message.head.session_id is not None else message.head.partition_key
+            for message in [*before, *messages]
+        }
+        if None in keys or len(keys) > 1:
+            raise BrokerError(
+                errors.NOT_ALLOWED,
+                f"All messages sent to the partitioned entity '{entity.path}' in one transaction must have the same "
+                "partition key or session id.",
+            )
+
+
+class Transactions:
+    """The open transactions of a namespace by their ids, which nobody can guess."""
+
+    def __init__(self, namespace: "Namespace") -> None:
+        self._clock = namespace.clock
+        self._open: dict[bytes, Transaction] = {}
+        self._timed_out: deque[bytes] = deque(maxlen=_REMEMBERED)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def declare(self) -> Transaction:
+        """Begin one. BrokerError when too many are open."""
+        if len(self._open) >= MAX_OPEN_TRANSACTIONS:
+            raise BrokerError(errors.QUOTA, f"The namespace has {MAX_OPEN_TRANSACTIONS} open transactions at most.")
+        transaction = Transaction(secrets.token_bytes(16))
+        self._open[transaction.id] = transaction
+        due = self._clock.now() + TRANSACTION_SECONDS
+        transaction.timer = self._clock.call_at(due, lambda: self._time_out(transaction.id))
+        return transaction
+
+    def require(self, transaction_id: object) -> Transaction:
+        """The open transaction with that id, or BrokerError."""
+        found = self._open.get(transaction_id) if isinstance(transaction_id, bytes) else None
+        if found is not None:
+            return found
+        if transaction_id in self._timed_out:
+            raise BrokerError(
+                TIMED_OUT, f"The transaction was rolled back: it was open for more than {TRANSACTION_SECONDS:.0f} s."
+            )
+        raise BrokerError(UNKNOWN_ID, "The transaction is not known, or has ended already.")
+
+    def commit(self, transaction_id: object) -> None:
+        """End one by doing all of it; BrokerError if it was rolled back instead."""
+        transaction = self.require(transaction_id)
+        self._forget(transaction)
+        transaction.commit()
+
+    def roll_back(self, transaction_id: object) -> None:
+        """End one by doing none of it. BrokerError for an id that is not open."""
+        self._forget(self.require(transaction_id))
+
+    def is_open(self, transaction_id: bytes) -> bool:
+        return transaction_id in self._open
+
+    def close(self) -> None:
+        """The namespace goes: all are rolled back."""
+        for transaction in list(self._open.values()):
+            self._forget(transaction)
+
+    def _time_out(self, transaction_id: bytes) -> None:
+        self._timed_out.append(transaction_id)
+        self._forget(self._open[transaction_id])
+
+    def _forget(self, transaction: Transaction) -> None:
+        del self._open[transaction.id]
+        if transaction.timer is not None:
+            transaction.timer.cancel()

@@ -1,0 +1,438 @@
+"""One AMQP connection: headers, SASL, open and close, heartbeats, and the way of each frame to its session.
+
+Bytes come in by `receive`; bytes go out through a `Transport`, one write per turn of the loop. Tolerant on purpose
+where the Python SDK needs it: frames on unknown channels and for links that are gone are ignored, transfers are never
+refused for want of credit, and delivery-ids need not come in order.
+"""
+
+import asyncio
+import hmac
+import uuid
+from typing import Any, Final, Protocol
+
+from sbpair.amqp.types import AmqpDecodeError, AmqpError, Array, Symbol, Ubyte, Uint, Ushort
+from sbpair.emulator.auth import LISTEN, SEND, Claims, claims_for, rights_for
+from sbpair.emulator.clock import Timer
+from sbpair.emulator.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
+from sbpair.emulator.engine.link import AttachService, Link, LinkState, NamespaceView
+from sbpair.emulator.engine.performatives import (
+    BEGIN,
+    CLOSE,
+    END,
+    OPEN,
+    SASL_INIT,
+    SASL_MECHANISMS,
+    SASL_OUTCOME,
+    Fields,
+    error,
+    perform,
+    read_performative,
+)
+from sbpair.emulator.engine.session import Session, SessionError
+from sbpair.emulator.requests.cbs import CbsNode
+
+# SASL mechanisms as the service offers them (AMQP 1.0 §5.3).
+#
+# ANONYMOUS, EXTERNAL and MSSBCBS let everybody in; what they may do is decided by tokens put to `$cbs`. PLAIN brings a
+# key's name and the key itself, which must be one of the namespace's.
+
+MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+
+
+def sasl_claims(namespace: NamespaceView, mechanism: str, response: bytes) -> list[Claims] | None:
+    """What the client may do by its SASL login alone; None when the login fails."""
+    if mechanism == "PLAIN":
+        return _plain_claims(namespace, response)
+    return [] if mechanism in MECHANISMS else None
+
+
+def _plain_claims(namespace: NamespaceView, response: bytes) -> list[Claims] | None:
+    parts = response.split(b"\x00")
+    if len(parts) != 3:
+        return None
+    key_name = parts[1].decode("utf-8", "replace")
+    for signer in namespace.signers(""):
+        matches = [key for key in signer.keys if hmac.compare_digest(key.encode(), parts[2])]
+        if signer.rule.name == key_name and matches:
+            return [Claims("", signer.rights, float("inf"), key_name, signer.entity, matches[0])]
+    return None
+
+
+MAX_FRAME_SIZE: Final = 65536
+CHANNEL_MAX: Final = 4999
+IDLE_TIMEOUT_SECONDS: Final = 240.0
+HANDSHAKE_SECONDS: Final = 60.0
+MANAGEMENT_SUFFIX: Final = "/$management"
+CLOSE_GRACE_SECONDS: Final = 5.0
+FLUSH_BYTES: Final = 256 * 1024
+"""So much is not kept until the end of the turn: the transport has to get the chance to say that it is full."""
+
+AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+
+
+class Transport(Protocol):
+    """Where a connection's bytes go."""
+
+    def write(self, data: bytes) -> None:
+        """Take bytes for the client, in order."""
+
+    def close(self) -> None:
+        """Close once everything written has gone out."""
+
+    def abort(self) -> None:
+        """Cut at once."""
+
+
+class Connection:
+    """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path;
+    `held_bytes` is what has come of messages that are not finished."""
+
+    def __init__(self, namespace: NamespaceView, service: AttachService, transport: Transport) -> None:
+        self.namespace = namespace
+        self.id = uuid.uuid4().hex
+        self.container_id = ""
+        self.hostname = ""
+        self.properties: dict[str, Any] = {}
+        self.claims: dict[str, Claims] = {}
+        self.write_paused = False
+        self.held_bytes = 0
+        self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
+        self.outbox = Outbox()
+        self._service = service
+        self._transport = transport
+        self._cbs = CbsNode(self)
+        self._loop = asyncio.get_running_loop()
+        self._sessions: dict[int, Session] = {}
+        self._addresses: tuple[str, ...] | None = None
+        self._rest = b""
+        self._header_due = True
+        self._sasl = False
+        self._opened = False
+        self._close_sent = False
+        self._shut = False
+        self._lost = False
+        self._flush_due = False
+        self._last_received = self._loop.time()
+        self._watch: asyncio.TimerHandle | None = self._loop.call_later(HANDSHAKE_SECONDS, self._check_alive)
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
+        self._expiry: Timer | None = None
+        namespace.key_watchers.add(self._keys_changed)
+
+    # -- from the transport
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the client, cut anywhere."""
+        self._last_received = self._loop.time()
+        flush_was_due, self._flush_due = self._flush_due, True
+        try:
+            self._read(self._rest + data if self._rest else data)
+        except FramingError as failure:
+            self._fail("amqp:connection:framing-error", str(failure))
+        except AmqpError as failure:
+            self._fail("amqp:decode-error", str(failure))
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._flush_due = flush_was_due
+            self._flush()
+
+    def lost(self) -> None:
+        """The transport is gone."""
+        if self._lost:
+            return
+        self._lost = True
+        self.namespace.key_watchers.discard(self._keys_changed)
+        for timer in (self._watch, self._heartbeat, self._closing, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        sessions = list(self._sessions.values())
+        self._sessions.clear()
+        for session in sessions:
+            session.end(True)
+
+    def pause(self) -> None:
+        """The transport is full: no more deliveries for now."""
+        self.write_paused = True
+
+    def resume(self) -> None:
+        """The transport takes bytes again."""
+        self.write_paused = False
+        for session in list(self._sessions.values()):
+            session.wake_links()
+
+    # -- for sessions and the server
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The entity paths of all links."""
+        if self._addresses is None:
+            self._addresses = tuple({link.address for link in self.links()})
+        return self._addresses
+
+    def links(self) -> list[Link]:
+        return [link for session in self._sessions.values() for link in session.links.values()]
+
+    @property
+    def link_count(self) -> int:
+        return sum(len(session.links) for session in self._sessions.values())
+
+    def links_changed(self) -> None:
+        self._addresses = None
+
+    def schedule_flush(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_later)
+        if self.outbox.size_bytes > FLUSH_BYTES:
+            self._flush()
+
+    def attach(self, link: Link) -> None:
+        """Find who answers for a new link's address."""
+        self.links_changed()
+        if link.is_dynamic:
+            link.reject("amqp:not-implemented", "Dynamic nodes are not supported.")
+        elif link.is_cbs:
+            link.handler = self._cbs.attach(link)
+        elif not self._fails_to_attach(link):
+            link.handler = self._service.attach(link)
+
+    def add_claims(self, claims: Claims) -> None:
+        """A token was accepted; the newest for a path counts. Links outlive their token only by a renewed one."""
+        self.claims[claims.path] = claims
+        self._watch_expiry()
+
+    def close(self, condition: str | None = None, description: str | None = None) -> None:
+        """End the connection from our side; it is cut if the client does not agree within a few seconds."""
+        if self._close_sent or self._lost:
+            return
+        self._end_sessions()
+        if not self._opened:
+            self._shut_down()
+            return
+        self._close_sent = True
+        reason = None if condition is None else error(condition, description)
+        self.outbox.frame(0, perform(CLOSE, [reason]))
+        self.schedule_flush()
+        self._closing = self._loop.call_later(CLOSE_GRACE_SECONDS, self.abort)
+
+    def abort(self) -> None:
+        """Cut the connection without a word."""
+        if not self._lost:
+            self._transport.abort()
+            self.lost()
+
+    # -- reading
+
+    def _read(self, buffer: bytes) -> None:
+        offset, end = 0, len(buffer)
+        while end - offset >= 8 and not (self._shut or self._lost):
+            if self._header_due:
+                self._on_header(buffer[offset : offset + 8])
+                offset += 8
+                continue
+            size, start, kind, channel = read_header(buffer, offset, MAX_FRAME_SIZE)
+            if end - offset < size:
+                break
+            if size > start:
+                self._on_frame(kind, channel, buffer[offset + start : offset + size])
+            offset += size
+        self._rest = buffer[offset:] if offset < end else b""
+
+    def _on_header(self, header: bytes) -> None:
+        self._header_due = False
+        if header == SASL_HEADER and not self._sasl:
+            self._sasl = True
+            self.outbox.raw(SASL_HEADER)
+            mechanisms = Array(0xA3, tuple(Symbol(name) for name in MECHANISMS))
+            self.outbox.frame(0, perform(SASL_MECHANISMS, [mechanisms]), kind=SASL_FRAME)
+        elif header == AMQP_HEADER:
+            self._sasl = False
+            self.outbox.raw(AMQP_HEADER)
+        else:
+            self.outbox.raw(SASL_HEADER)  # what we would have liked (§2.2)
+            self._shut_down()
+
+    def _on_frame(self, kind: int, channel: int, body: bytes) -> None:
+        code, fields, payload_start = read_performative(body)
+        if self._sasl:
+            if kind != SASL_FRAME:
+                raise FramingError("a SASL frame was expected")
+            self._on_sasl(code, Fields(fields))
+        elif kind != AMQP_FRAME:
+            raise FramingError(f"frame type {kind} is not allowed")
+        elif code == OPEN:
+            self._on_open(Fields(fields))
+        elif code == CLOSE:
+            self._on_close()
+        elif self._close_sent:
+            return
+        elif not self._opened:
+            self.close("amqp:illegal-state", "the first frame must be an open")
+        elif code == BEGIN:
+            self._on_begin(channel, Fields(fields))
+        else:
+            self._to_session(channel, code, fields, body[payload_start:])
+
+    def _to_session(self, channel: int, code: int, fields: list[Any], payload: bytes) -> None:
+        session = self._sessions.get(channel)
+        if session is None:
+            return
+        if code == END:
+            self._forget_session(channel)
+            session.end(False)
+            self.outbox.frame(channel, perform(END, []))
+            return
+        try:
+            session.on_frame(code, fields, payload)
+        except SessionError as failure:
+            self._forget_session(channel)
+            session.end_with(failure)
+
+    def _on_sasl(self, code: int, init: Fields) -> None:
+        if code != SASL_INIT:
+            raise AmqpDecodeError("a SASL init was expected")
+        claims = sasl_claims(self.namespace, init.text(0) or "", init.binary(1) or b"")
+        self.outbox.frame(0, perform(SASL_OUTCOME, [Ubyte(1 if claims is None else 0)]), kind=SASL_FRAME)
+        if claims is None:
+            self._shut_down()
+            return
+        for claim in claims:
+            self.add_claims(claim)
+        self._header_due = True
+
+    def _on_open(self, fields: Fields) -> None:
+        if self._opened:
+            self.close("amqp:illegal-state", "the connection is open already")
+            return
+        self.container_id = fields.text(0) or ""
+        self.hostname = fields.text(1) or ""
+        self.properties = {str(key): value for key, value in fields.mapping(9).items()}
+        frame_size, idle = fields.number(2), fields.number(4)
+        self._opened = True
+        self.remote_max_frame_size = 0xFFFFFFFF if frame_size is None else max(frame_size, MIN_MAX_FRAME_SIZE)
+        self.outbox.frame(0, perform(OPEN, self._open_fields()))
+        if frame_size is not None and frame_size < MIN_MAX_FRAME_SIZE:
+            self.close("amqp:invalid-field", f"max-frame-size must be at least {MIN_MAX_FRAME_SIZE}")
+        elif idle:
+            self._beat(max(idle / 2000.0, 0.05))
+
+    def _open_fields(self) -> list[Any]:
+        product = {Symbol("product"): "sbpair emulator"}
+        idle = Uint(int(IDLE_TIMEOUT_SECONDS * 1000))
+        return [
+            f"{self.namespace.name}_{self.id}",
+            None,
+            Uint(MAX_FRAME_SIZE),
+            Ushort(CHANNEL_MAX),
+            idle,
+            None,
+            None,
+            None,
+            None,
+            product,
+        ]
+
+    def _on_begin(self, channel: int, fields: Fields) -> None:
+        if channel > CHANNEL_MAX:
+            self.close("amqp:connection:framing-error", f"channel {channel} is above {CHANNEL_MAX}")
+            return
+        if channel in self._sessions:
+            self.close("amqp:illegal-state", f"channel {channel} is in use")
+            return
+        self._sessions[channel] = Session(self, channel, fields)
+
+    def _on_close(self) -> None:
+        self._end_sessions()
+        if not self._close_sent:
+            self._close_sent = True
+            self.outbox.frame(0, perform(CLOSE, []))
+        self._shut_down()
+
+    def _fail(self, condition: str, description: str) -> None:
+        """The bytes make no sense: say so and close; what follows them cannot be understood any more."""
+        self.close(condition, description)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        self._shut = True
+        self._flush()
+        self._transport.close()
+
+    def _end_sessions(self) -> None:
+        sessions = list(self._sessions.values())
+        self._sessions.clear()
+        self.links_changed()
+        for session in sessions:
+            session.end(False)
+
+    def _forget_session(self, channel: int) -> None:
+        del self._sessions[channel]
+        self.links_changed()
+
+    def _fails_to_attach(self, link: Link) -> bool:
+        action = link.fault("attach")
+        if action is None:
+            return False
+        if action.fails:
+            link.reject(action.condition or "amqp:internal-error", action.description)
+        return action.fails or action.cuts
+
+    # -- writing and time
+
+    def _flush_later(self) -> None:
+        self._flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        data = self.outbox.take()
+        if data and not self._lost:
+            self._transport.write(data)
+
+    def _beat(self, interval_seconds: float) -> None:
+        """Send an empty frame, and the next one an interval later: half the idle time-out the client asked for."""
+        self.outbox.empty_frame()
+        self._flush()
+        self._heartbeat = self._loop.call_later(interval_seconds, self._beat, interval_seconds)
+
+    def _check_alive(self) -> None:
+        """Cut a client that has not opened in time, or has been quiet for longer than our idle time-out."""
+        quiet = self._loop.time() - self._last_received
+        if not self._opened:
+            self.abort()
+        elif quiet >= IDLE_TIMEOUT_SECONDS:
+            allowed = f"{IDLE_TIMEOUT_SECONDS * 1000:.0f} milliseconds"
+            self.close("amqp:connection:forced", f"The connection was inactive for more than the allowed {allowed}.")
+        else:
+            self._watch = self._loop.call_later(IDLE_TIMEOUT_SECONDS - quiet, self._check_alive)
+
+    def _watch_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        now = self.namespace.clock.now()
+        due = [claims.expires_at for claims in self.claims.values() if now < claims.expires_at < float("inf")]
+        if due:
+            self._expiry = self.namespace.clock.call_at(min(due), self._expire)
+
+    def _keys_changed(self) -> None:
+        """A rule or a key has changed: links that stood on one that is gone go, as at the end of a token."""
+        for link in self.links() if any(claims.key for claims in self.claims.values()) else ():
+            if link.is_cbs or link.state is LinkState.DETACHING:
+                continue
+            own = {SEND} if link.client_sends else {LISTEN}
+            needed = {SEND, LISTEN} if link.address.lower().endswith(MANAGEMENT_SUFFIX) else own
+            if not rights_for(self, link.address) & needed:
+                link.force_off("amqp:unauthorized-access", "InvalidSignature: The key of the token is gone.")
+
+    def _expire(self) -> None:
+        """A token has run out: its links go, as the service sends them away."""
+        self._expiry = None
+        now = self.namespace.clock.now()
+        for link in self.links():
+            claims = None if link.is_cbs else claims_for(self, link.address)
+            if claims is not None and claims.expires_at <= now and link.state is not LinkState.DETACHING:
+                link.force_off("amqp:unauthorized-access", "ExpiredToken: The token is expired.")
+        self._watch_expiry()

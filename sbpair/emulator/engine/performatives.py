@@ -1,0 +1,233 @@
+"""The frames' contents (AMQP 1.0 §2.7, §5.3) and delivery states (§3.4): what the engine writes and reads.
+
+Errors always carry three fields with a non-null info map, and every disposition a state: the Python SDK's sender takes
+both for granted and waits for ever where they are missing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sbpair.amqp.codec import decode, encode
+from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Uint, Ulong
+from sbpair.emulator.errors import tracked
+
+OPEN: Final = 0x10
+BEGIN: Final = 0x11
+ATTACH: Final = 0x12
+FLOW: Final = 0x13
+TRANSFER: Final = 0x14
+DISPOSITION: Final = 0x15
+DETACH: Final = 0x16
+END: Final = 0x17
+CLOSE: Final = 0x18
+
+ERROR: Final = 0x1D
+RECEIVED: Final = 0x23
+ACCEPTED: Final = 0x24
+REJECTED: Final = 0x25
+RELEASED: Final = 0x26
+MODIFIED: Final = 0x27
+SOURCE: Final = 0x28
+TARGET: Final = 0x29
+COORDINATOR: Final = 0x30
+DECLARE: Final = 0x31
+DISCHARGE: Final = 0x32
+DECLARED: Final = 0x33
+TRANSACTIONAL_STATE: Final = 0x34
+
+SASL_MECHANISMS: Final = 0x40
+SASL_INIT: Final = 0x41
+SASL_OUTCOME: Final = 0x44
+
+_FIELD_COUNTS: Final[dict[int, int]] = {
+    OPEN: 10,
+    BEGIN: 8,
+    ATTACH: 14,
+    FLOW: 11,
+    TRANSFER: 11,
+    DISPOSITION: 6,
+    DETACH: 3,
+    END: 1,
+    CLOSE: 1,
+}
+"""Fields of each performative (AMQP 1.0 §2.7)."""
+
+_MAX_UINT: Final = 2**32 - 1
+"""No field that is read as a number is wider."""
+
+_NAMES: Final[dict[str, int]] = {
+    "amqp:open:list": OPEN,
+    "amqp:begin:list": BEGIN,
+    "amqp:attach:list": ATTACH,
+    "amqp:flow:list": FLOW,
+    "amqp:transfer:list": TRANSFER,
+    "amqp:disposition:list": DISPOSITION,
+    "amqp:detach:list": DETACH,
+    "amqp:end:list": END,
+    "amqp:close:list": CLOSE,
+    "amqp:error:list": ERROR,
+    "amqp:received:list": RECEIVED,
+    "amqp:accepted:list": ACCEPTED,
+    "amqp:rejected:list": REJECTED,
+    "amqp:released:list": RELEASED,
+    "amqp:modified:list": MODIFIED,
+    "amqp:source:list": SOURCE,
+    "amqp:target:list": TARGET,
+    "amqp:coordinator:list": COORDINATOR,
+    "amqp:declare:list": DECLARE,
+    "amqp:discharge:list": DISCHARGE,
+    "amqp:declared:list": DECLARED,
+    "amqp:transactional-state:list": TRANSACTIONAL_STATE,
+    "amqp:sasl-init:list": SASL_INIT,
+}
+
+_ACCEPTED: Final = Described(Ulong(ACCEPTED), [])
+_RELEASED: Final = Described(Ulong(RELEASED), [])
+ACCEPTED_BYTES: Final = encode(_ACCEPTED)
+
+
+def accepted() -> Described:
+    """The message was taken (a sender's), or is done with (a receiver's)."""
+    return _ACCEPTED
+
+
+def released() -> Described:
+    """The message goes back as if it had never been delivered."""
+    return _RELEASED
+
+
+def rejected(
+    condition: str | None = None, description: str | None = None, info: Mapping[str, Any] | None = None
+) -> Described:
+    """The message is refused. Without a condition: the bare outcome, which confirms a dead-lettering."""
+    if condition is None:
+        return Described(Ulong(REJECTED), [])
+    return Described(Ulong(REJECTED), [error(condition, description, info)])
+
+
+def modified(
+    delivery_failed: bool | None = None,
+    undeliverable_here: bool | None = None,
+    message_annotations: Mapping[Any, Any] | None = None,
+) -> Described:
+    """The message goes back changed: failed once more (abandon), or not deliverable here (defer)."""
+    fields = [delivery_failed, undeliverable_here, None if message_annotations is None else dict(message_annotations)]
+    return Described(Ulong(MODIFIED), fields)
+
+
+def declared(transaction_id: bytes) -> Described:
+    """A transaction has begun (§4.5.6)."""
+    return Described(Ulong(DECLARED), [transaction_id])
+
+
+def in_transaction(transaction_id: bytes, outcome: Described) -> Described:
+    """An outcome that counts once its transaction is committed (§4.5.8)."""
+    return Described(Ulong(TRANSACTIONAL_STATE), [transaction_id, outcome])
+
+
+def transaction_of(state: Described | None) -> tuple[object, Described | None] | None:
+    """Transaction id and outcome of a transactional state; None for a state outside any transaction."""
+    if state is None or code_of(state.descriptor) != TRANSACTIONAL_STATE:
+        return None
+    fields = Fields(composite_fields(state))
+    outcome = fields.get(1)
+    if outcome is not None and not isinstance(outcome, Described):
+        raise AmqpDecodeError("the outcome of a transactional state must be a described list")
+    return fields.get(0), outcome
+
+
+def error(condition: str, description: str | None = None, info: Mapping[str, Any] | None = None) -> Described:
+    """An AMQP error (§2.8.14). The description ends with a tracking id, as in the service."""
+    infos = {Symbol(key): value for key, value in (info or {}).items()}
+    return Described(Ulong(ERROR), [Symbol(condition), tracked(description or ""), infos])
+
+
+def code_of(descriptor: object) -> int | None:
+    """The number of a known descriptor, given as number or as name."""
+    if isinstance(descriptor, str):
+        return _NAMES.get(descriptor)
+    return descriptor if isinstance(descriptor, int) and not isinstance(descriptor, bool) else None
+
+
+def outcome_code(state: Described | None) -> int | None:
+    """ACCEPTED, REJECTED, RELEASED, MODIFIED or RECEIVED of a delivery state; None when there is none or another."""
+    return None if state is None else code_of(state.descriptor)
+
+
+def composite_fields(value: object) -> list[Any]:
+    """The fields of a composite (described list); an empty list for anything else."""
+    return value.value if isinstance(value, Described) and isinstance(value.value, list) else []
+
+
+def perform(code: int, fields: list[Any]) -> bytes:
+    """The bytes of a performative, with nulls to the end of its list as the service writes them.
+
+    AMQP lets a writer leave out nulls at the end, but azure-servicebus 7.10 to 7.14 index the whole list and fail.
+    """
+    missing = _FIELD_COUNTS.get(code, 0) - len(fields)
+    return encode(Described(Ulong(code), fields + [None] * missing))
+
+
+def read_performative(body: bytes) -> tuple[int, list[Any], int]:
+    """Code, fields and where the payload begins; AmqpDecodeError when it is no performative."""
+    value, end = decode(body)
+    if not isinstance(value, Described) or not isinstance(value.value, list):
+        raise AmqpDecodeError("a frame must begin with a described list")
+    code = code_of(value.descriptor)
+    if code is None:
+        raise AmqpDecodeError(f"unknown performative {value.descriptor!r}")
+    return code, value.value, end
+
+
+class Fields:
+    """Typed access to the fields of a composite; a missing field is null, a field of another type an error."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def get(self, index: int) -> Any:
+        return self._values[index] if index < len(self._values) else None
+
+    def number(self, index: int) -> int | None:
+        value = self.get(index)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_UINT):
+            return value
+        raise AmqpDecodeError(f"field {index} must be a number, not {value!r}")
+
+    def required_number(self, index: int) -> int:
+        value = self.number(index)
+        if value is None:
+            raise AmqpDecodeError(f"field {index} must not be null")
+        return value
+
+    def flag(self, index: int) -> bool:
+        value = self.get(index)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise AmqpDecodeError(f"field {index} must be a boolean, not {value!r}")
+
+    def text(self, index: int) -> str | None:
+        value = self.get(index)
+        if value is None or isinstance(value, str):
+            return value
+        raise AmqpDecodeError(f"field {index} must be a string, not {value!r}")
+
+    def binary(self, index: int) -> bytes | None:
+        value = self.get(index)
+        if value is None or isinstance(value, bytes):
+            return value
+        raise AmqpDecodeError(f"field {index} must be binary, not {value!r}")
+
+    def mapping(self, index: int) -> dict[Any, Any]:
+        value = self.get(index)
+        if value is None:
+            return {}
+        if isinstance(value, dict):
+            return value
+        raise AmqpDecodeError(f"field {index} must be a map, not {value!r}")
+
+
+def uint_or_none(value: int | None) -> Uint | None:
+    return None if value is None else Uint(value)

@@ -1,0 +1,407 @@
+"""One namespace's port. The first bytes tell what a client wants: TLS (0x16) or not, then "AMQP", or else HTTP."""
+
+import asyncio
+import contextlib
+import importlib
+import os
+import select
+import socket
+import struct
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from sbpair.emulator.engine import websocket
+from sbpair.emulator.engine.link import AttachService, NamespaceView
+from sbpair.emulator.engine.origins import OwnNames
+from sbpair.emulator.engine.wire import Wire, WireOwner, WireProtocol, cut
+from sbpair.emulator.faults import ActiveFault, FaultKind
+from sbpair.emulator.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+# Telling the protocols of a port apart by the first bytes of a connection.
+
+TLS_HANDSHAKE: Final = b"\x16"
+_AMQP: Final = b"AMQP"
+_LINGER_NOT: Final = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+
+
+class FrontOwner(WireOwner, Protocol):
+    """What the first bytes need of their port."""
+
+    @property
+    def patience_seconds(self) -> float: ...
+    def track(self, transport: asyncio.Transport) -> None: ...
+    def expect_request(self, transport: asyncio.Transport) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
+    async def http_protocol(self) -> asyncio.Protocol: ...
+
+
+async def peek(client: socket.socket) -> bytes:
+    """The first byte without taking it; empty when the client has gone. Waits for it."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    number = client.fileno()
+    try:
+        loop.add_reader(number, _wake, readable)
+    except NotImplementedError:  # a proactor loop (Windows) has no readiness, only completion
+        await asyncio.to_thread(select.select, [client], [], [])
+    else:
+        try:
+            await readable
+        finally:
+            loop.remove_reader(number)
+    return client.recv(1, socket.MSG_PEEK)
+
+
+def closing(response: "web.Response") -> "web.Response":
+    """The answer after which the connection ends: whoever was refused has nothing more to say on it."""
+    response.force_close()
+    return response
+
+
+def reset(client: socket.socket) -> None:
+    """Refuse a connection that the system has accepted already: RST instead of a polite end."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    client.close()
+
+
+class FirstBytes(asyncio.Protocol):
+    """Stands in until four bytes, in clear, say AMQP or HTTP; then the right protocol takes the connection over.
+
+    A client that does not say so in time is cut off.
+    """
+
+    def __init__(self, owner: FrontOwner) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._switching: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._owner.track(self._transport)
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(self._owner.patience_seconds, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        transport = self._transport
+        if transport is None or self._switching is not None:
+            return
+        if self._buffer.startswith(_AMQP):
+            self._stop_waiting()
+            _hand_over(transport, WireProtocol(self._owner, transport), self._buffer)
+        elif not _AMQP.startswith(self._buffer):
+            self._stop_waiting()
+            transport.pause_reading()
+            self._switching = self._owner.spawn(self._to_http(transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        if self._switching is not None:
+            self._switching.cancel()
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    async def _to_http(self, transport: asyncio.Transport) -> None:
+        protocol = await self._owner.http_protocol()
+        protocol.connection_made(transport)
+        self._owner.expect_request(transport)
+        _hand_over(transport, protocol, self._buffer)
+        transport.resume_reading()
+
+
+def _hand_over(transport: asyncio.Transport, protocol: asyncio.Protocol, data: bytes) -> None:
+    transport.set_protocol(protocol)
+    protocol.data_received(data)
+
+
+def _wake(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
+PATIENCE_SECONDS: Final = 60.0
+"""For the first byte of a connection, for its protocol, and for its first HTTP request."""
+_BACKLOG: Final = 512
+_ACCEPT_PAUSE_SECONDS: Final = 0.05
+
+
+class AppFactory(Protocol):
+    """Makes the administration's HTTP application (`http.make_app`)."""
+
+    def __call__(self) -> "web.Application": ...
+
+
+class Port:
+    """Listens for one namespace, and can stop and start again under the same number."""
+
+    def __init__(
+        self,
+        namespace: NamespaceView,
+        service: AttachService,
+        tls: TlsFiles,
+        make_app: AppFactory,
+        host: str = "127.0.0.1",
+        number: int = 0,
+        *,
+        names: Iterable[str] = (),
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """`names`: what HTTP clients may call this port beyond localhost and its addresses."""
+        self.patience_seconds = patience_seconds
+        self.namespace = namespace
+        self.host = host
+        self.number = number
+        self.running = False
+        self.service = service
+        self._tls = tls
+        self._names = OwnNames(names)
+        self._make_app = make_app
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: set[Wire] = set()
+        self._transports: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
+        self._asked: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        self._runner: web.AppRunner | None = None
+        self._runner_lock = asyncio.Lock()
+        self._changed = asyncio.Event()
+        namespace.faults.listen(self._faults_changed)
+
+    async def start(self) -> None:
+        """Listen. The first time this settles the number, if it was 0."""
+        self.running = True
+        self._bind()
+        self._reconsider()
+
+    async def stop(self) -> None:
+        """Refuse new connections and cut those that exist. The number stays reserved."""
+        self.running = False
+        self._reconsider()
+        self.cut_all()
+        await self._finish_tasks()
+
+    async def close(self) -> None:
+        """Stop for good and give the number back."""
+        await self.stop()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def cut_all(self) -> None:
+        """Cut every connection without a word."""
+        for wire in list(self._wires):
+            wire.connection.abort()
+        for transport in list(self._transports):
+            cut(transport)
+
+    # -- listening
+
+    def _bind(self) -> None:
+        """Take the port without listening yet: until then the system refuses connections to it."""
+        if self._socket is not None:
+            return
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setblocking(False)
+            if os.name == "posix":  # elsewhere it would let two processes have the same port
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self.host, self.number))
+        except OSError:
+            bound.close()
+            raise
+        self.number = bound.getsockname()[1]
+        self._socket = bound
+
+    def _reconsider(self) -> None:
+        """Listen or not, as running state and faults want it."""
+        wanted = self.running and not self.namespace.faults.refusing()
+        if wanted and self._accepting is None:
+            self._bind()
+            listening = cast(socket.socket, self._socket)
+            listening.listen(_BACKLOG)
+            self._accepting = self.spawn(self._accept(listening))
+        elif not wanted and self._accepting is not None:
+            listening = cast(socket.socket, self._socket)
+            # A client that asks at this very moment would be accepted from a socket that is closed by then.
+            asyncio.get_running_loop().remove_reader(listening)
+            self._accepting.cancel()
+            self._accepting = None
+            listening.close()
+            self._socket = None
+            self._bind()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except OSError:
+                # This client was gone already, or descriptors have run out; the next one may fare better.
+                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
+                continue
+            if self.namespace.faults.check("connect", "*") is not None:
+                reset(client)
+                continue
+            self.spawn(self._welcome(client))
+
+    async def _welcome(self, client: socket.socket) -> None:
+        """Find out whether the client speaks TLS, without taking a byte, and hand it to the protocol for that."""
+        loop = asyncio.get_running_loop()
+        client.setblocking(False)
+        try:
+            async with asyncio.timeout(self.patience_seconds):
+                first = await peek(client)
+            context = await asyncio.to_thread(self._tls.server_context) if first == TLS_HANDSHAKE else None
+        except (OSError, TimeoutError):
+            first = b""
+        except BaseException:
+            client.close()
+            raise
+        if not self.running or self.namespace.faults.refusing():
+            reset(client)
+            return
+        if not first:
+            client.close()
+            return
+        # A client that breaks off its handshake is no concern of ours; the socket is closed by then.
+        with contextlib.suppress(OSError):
+            await loop.connect_accepted_socket(
+                lambda: FirstBytes(self),
+                client,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self.patience_seconds,
+            )
+
+    # -- connections
+
+    def track(self, transport: asyncio.Transport) -> None:
+        self._transports.add(transport)
+
+    def expect_request(self, transport: asyncio.Transport) -> None:
+        """Cut an HTTP client off that has not sent the head of a request in time: one line a minute would do else."""
+        waiting = weakref.ref(transport)
+
+        def look() -> None:
+            late = waiting()
+            if late is not None and late not in self._asked:
+                cut(late)
+
+        asyncio.get_running_loop().call_later(self.patience_seconds, look)
+
+    async def http_protocol(self) -> asyncio.Protocol:
+        """A protocol of the administration's web server, which is made when the first client asks."""
+        async with self._runner_lock:
+            if self._runner is None:
+                self._runner = await self._make_runner()
+        server = self._runner.server
+        if server is None:
+            raise ConnectionResetError("the port is closing")
+        return cast(asyncio.Protocol, server())
+
+    async def _make_runner(self) -> "web.AppRunner":
+        await asyncio.to_thread(importlib.import_module, "aiohttp.web")
+        from aiohttp import web
+
+        from sbpair.emulator.admin.http import http_logger
+
+        app = self._make_app()
+        app.middlewares.insert(0, self._middleware())
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1, logger=http_logger())
+        await runner.setup()
+        return runner
+
+    def _middleware(self) -> Callable[..., Awaitable["web.StreamResponse"]]:
+        from aiohttp import web
+
+        @web.middleware
+        async def front(
+            request: "web.Request", handler: Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+        ) -> "web.StreamResponse":
+            """WebSocket at its own path; delay and silence for the rest. No page of a browser gets to either."""
+            if request.transport is not None:
+                self._asked.add(request.transport)
+            refused = self._names.refusal(request.headers.getall("Host", []), request.headers.getall("Origin", []))
+            if refused is not None:
+                return closing(web.Response(status=refused[0], text=refused[1]))
+            if request.path.removesuffix("/") == websocket.PATH:  # .NET asks with a slash at the end
+                return await websocket.serve(request, self)
+            if self.namespace.faults.active:
+                await self._distance()
+            return await handler(request)
+
+        return front
+
+    async def _distance(self) -> None:
+        """Let a request wait for the added round trip, and for the end of a silence."""
+        faults = self.namespace.faults
+        await asyncio.sleep(faults.round_trip_seconds())
+        while faults.silent():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def adopt(self, wire: Wire) -> None:
+        """A wire belongs to this port until its connection is lost."""
+        self._wires.add(wire)
+
+    def release(self, wire: Wire) -> None:
+        self._wires.discard(wire)
+
+    # -- faults
+
+    def _faults_changed(self, begun: ActiveFault | None) -> None:
+        self._changed.set()
+        self._reconsider()
+        for wire in list(self._wires):
+            wire.reconsider()
+        if begun is None:
+            return
+        if begun.rule.kind is FaultKind.DARK:
+            self.cut_all()
+        elif begun.rule.immediate and begun.rule.kind is FaultKind.DROP:
+            self._drop(begun)
+        elif begun.rule.immediate and begun.rule.kind is FaultKind.DETACH:
+            self._detach(begun)
+
+    def _drop(self, fault: ActiveFault) -> None:
+        if fault.rule.entity == "*":
+            self.cut_all()
+            return
+        for wire in list(self._wires):
+            if any(fault.rule.matches_entity(address) for address in wire.connection.addresses):
+                wire.connection.abort()
+
+    def _detach(self, fault: ActiveFault) -> None:
+        condition = fault.rule.condition or "amqp:link:detach-forced"
+        description = fault.rule.description or "The link was detached by the broker because of a transient condition."
+        for wire in list(self._wires):
+            for link in wire.connection.links():
+                if not link.is_cbs and fault.rule.matches_entity(link.address):
+                    link.force_off(condition, description)
+
+    # -- tasks
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _finish_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,347 @@
+"""A client's receiving link on a queue, subscription or sub-queue: deliveries out, settlements in.
+
+Peek-lock: the delivery tag is the lock token (16 bytes, .NET order), and every settlement is confirmed with the same
+outcome, or with `rejected` and the reason. A delivery whose lock has ended is still known by its id, so that its
+settlement is answered too (message-lock-lost) instead of leaving the client to wait. Receive-and-delete: settled
+deliveries with an empty tag. Locks of a plain queue outlive the link; a session's messages go back with its link.
+"""
+
+import uuid
+from typing import Any
+
+from sbpair.amqp.types import Described, Long
+from sbpair.emulator import errors
+from sbpair.emulator.broker.entity import MessageEntity
+from sbpair.emulator.broker.mailbox import MAIN, Mailbox
+from sbpair.emulator.broker.messages import Message, as_mapping
+from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
+from sbpair.emulator.broker.sessions import Lock, Session
+from sbpair.emulator.clock import Timer
+from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.performatives import (
+    ACCEPTED,
+    MODIFIED,
+    REJECTED,
+    RELEASED,
+    Fields,
+    accepted,
+    composite_fields,
+    in_transaction,
+    outcome_code,
+    rejected,
+    released,
+    transaction_of,
+)
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.faults import FaultKind
+from sbpair.emulator.limits import MAX_ID_CHARACTERS, NEXT_SESSION_TIMEOUT_SECONDS, PARTITION_COUNT
+
+# Asking for a session at attach: the source filter `com.microsoft:session-filter`, null for the next available one.
+
+SESSION_FILTER = "com.microsoft:session-filter"
+LOCKED_UNTIL_PROPERTY = "com.microsoft:locked-until-utc"
+_TIMEOUT_PROPERTY = "com.microsoft:timeout"
+_TICKS_TO_1970 = 621_355_968_000_000_000
+
+
+def session_wish(value: object) -> str | None:
+    """The session asked for, None for the next available; BrokerError for anything that is no session id."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BrokerError(errors.INVALID_FIELD, f"The session id must be a string, not {type(value).__name__}.")
+    if len(value) > MAX_ID_CHARACTERS:
+        raise BrokerError(
+            errors.ARGUMENT_ERROR, f"The session id has {len(value)} characters; the limit is {MAX_ID_CHARACTERS}."
+        )
+    return str(value)
+
+
+def waiting_seconds(properties: dict[str, Any]) -> float:
+    """How long the client will wait for the next available session (link property in milliseconds)."""
+    timeout = properties.get(_TIMEOUT_PROPERTY)
+    if isinstance(timeout, int) and not isinstance(timeout, bool):
+        return int(timeout) / 1000
+    return NEXT_SESSION_TIMEOUT_SECONDS
+
+
+def ticks(instant: float) -> Long:
+    """An instant (epoch seconds) in 100 ns since the year 1, as .NET counts."""
+    return Long(round(instant * 1000) * 10_000 + _TICKS_TO_1970)
+
+
+_SETTLED_BY_SENDER = 1
+
+
+class Receiver:
+    """The handler of one receiving link, and a consumer of its mailbox."""
+
+    def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link) -> None:
+        self.settled = link.snd_settle_mode == _SETTLED_BY_SENDER
+        self.session_id: str | None = None
+        self._entity = entity
+        self._mailbox = mailbox
+        self._link = link
+        self._tokens: dict[int, uuid.UUID] = {}
+        self._pending = 0
+        self._patience: Timer | None = None
+        entity.links.add(self)
+
+    # -- attaching
+
+    def start(self, session_id: str | None, *, wished: bool) -> None:
+        """Open the link: at once, or once a session is ours. Raises BrokerError when the session cannot be had."""
+        sessions = self._mailbox.sessions
+        if sessions is None or not wished:
+            # Without a largest size: a client would refuse what the entity takes, as soon as it is larger than the
+            # tier's default (Premium) or grows over it by the broker's stamps.
+            self._link.open()
+            return
+        if session_id is not None:
+            try:
+                session = sessions.hold(session_id, self)
+            except BrokerError:
+                self._entity.links.discard(self)
+                raise
+            self.granted(session)
+            return
+        self._mailbox.expire_due()
+        if not sessions.wait(self):
+            clock = self._entity.namespace.clock
+            due = clock.now() + waiting_seconds(self._link.properties)
+            self._patience = clock.call_at(due, self._gave_up)
+
+    def granted(self, session: Session) -> None:
+        """A session is locked for us: answer the attach with its id and lock time."""
+        self._stop_waiting()
+        self.session_id = session.id
+        self._link.open(
+            properties={LOCKED_UNTIL_PROPERTY: ticks(session.locked_until)},
+            filter_replies={SESSION_FILTER: session.id},
+        )
+
+    def _gave_up(self) -> None:
+        self._patience = None
+        self._leave()
+        self._link.reject(errors.TIMEOUT, "The operation did not complete within the allotted time: no session.")
+
+    # -- as a consumer
+
+    def room(self) -> int:
+        return self._link.credit - self._pending
+
+    def admit(self, lock_seconds: float) -> float | None:
+        action = self._link.fault("receive")
+        if action is None:
+            return lock_seconds
+        if action.kind is FaultKind.EXPIRE_LOCKS:
+            return action.lock_seconds
+        if action.fails and action.condition is not None:
+            self.detach(action.condition, action.description)
+        return None if action.fails or action.cuts else lock_seconds
+
+    def hand(self, message: Message, lock: Lock | None) -> None:
+        token, until = (None, None) if lock is None else (lock.token, lock.until)
+        payload = message.render_delivery(lock_token=token, locked_until=until)
+        self._pending += 1
+        self._entity.namespace.when_durable(lambda: self._transfer(payload, token))
+
+    def _transfer(self, payload: bytes, token: uuid.UUID | None) -> None:
+        self._pending -= 1
+        if not self._link.is_open():
+            return
+        if token is None:
+            self._link.send(payload, b"", settled=True)
+        else:
+            self._tokens[self._link.send(payload, token.bytes_le, settled=False)] = token
+
+    def detach(self, condition: str, description: str) -> None:
+        """The broker closes the link."""
+        self._leave()
+        self._link.detach(condition, description)
+
+    # -- as a link handler
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        """A client that receives sends nothing."""
+
+    def on_credit(self) -> None:
+        self._mailbox.want(self)
+        if self._link.drain:
+            self._entity.namespace.when_durable(self._drained)
+
+    def _drained(self) -> None:
+        if self._link.is_open() and self._link.drain:
+            self._link.drained()
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        within = transaction_of(state)
+        token = self._tokens.get(delivery_id) if within is not None else self._tokens.pop(delivery_id, None)
+        if state is None and not settled:
+            return
+        action = self._link.fault("settle")
+        if action is not None and action.cuts:
+            return
+        if action is not None and action.fails and action.condition is not None:
+            self._answer(delivery_id, rejected(action.condition, action.description), settled=settled)
+            return
+        if within is not None:
+            self._settle_within(delivery_id, token, *within)
+            return
+        reply = self._settle(token, state)
+        if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
+            self._entity.namespace.when_durable(lambda: self._answer(delivery_id, reply, settled=settled))
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._leave()
+
+    # -- inside
+
+    def _answer(self, delivery_id: int, reply: Described, *, settled: bool) -> None:
+        if not settled:
+            self._link.settle(delivery_id, reply)
+
+    def _settle_within(
+        self, delivery_id: int, token: uuid.UUID | None, transaction_id: object, outcome: Described | None
+    ) -> None:
+        """Note a settlement in its transaction. The message stays locked here until that is committed."""
+        try:
+            if token is None:
+                raise BrokerError(errors.MESSAGE_LOCK_LOST, "The delivery is unknown or has been settled already.")
+            transaction = self._entity.namespace.transactions.require(transaction_id)
+            try:
+                self._check_outcome(outcome)
+                transaction.settle(self._mailbox, token, lambda: self._commit(delivery_id, token, outcome))
+            except BrokerError as error:
+                transaction.fail(error)
+                raise
+        except BrokerError as error:
+            self._link.settle_for_now(delivery_id, rejected(error.condition, error.description))
+            return
+        confirmed = rejected() if outcome_code(outcome) == REJECTED else outcome
+        self._link.settle_for_now(delivery_id, in_transaction(transaction.id, confirmed or accepted()))
+
+    def _check_outcome(self, outcome: Described | None) -> None:
+        """Refuse now what could not be done at the commit."""
+        if outcome_code(outcome) not in (ACCEPTED, REJECTED, RELEASED, MODIFIED):
+            raise BrokerError(errors.NOT_IMPLEMENTED, "The delivery state is not one of the four outcomes.")
+        if outcome_code(outcome) == REJECTED and self._mailbox.place != MAIN:
+            raise BrokerError(errors.NOT_ALLOWED, "A dead-lettered message cannot be dead-lettered again.")
+
+    def _commit(self, delivery_id: int, token: uuid.UUID, outcome: Described | None) -> None:
+        self._tokens.pop(delivery_id, None)
+        self._link.session.forget_delivery(delivery_id)
+        self._apply(token, outcome)
+
+    def _settle(self, token: uuid.UUID | None, state: Described | None) -> Described:
+        """Do what the client says; the state that answers it."""
+        if token is None:
+            return rejected(errors.MESSAGE_LOCK_LOST, "The delivery is unknown or has been settled already.")
+        try:
+            return self._apply(token, state)
+        except BrokerError as error:
+            return rejected(error.condition, error.description)
+
+    def _apply(self, token: uuid.UUID, state: Described | None) -> Described:
+        code = outcome_code(state)
+        if state is None or code == RELEASED:
+            self._mailbox.release(token)
+        elif code == ACCEPTED:
+            self._mailbox.complete(token)
+        elif code == MODIFIED:
+            fields = Fields(composite_fields(state))
+            properties = plain_properties(fields.get(2))
+            if fields.flag(1):
+                self._mailbox.defer(token, properties)
+            else:
+                self._mailbox.abandon(token, properties)
+        elif code == REJECTED and state is not None:
+            return self._dead_letter(token, state)
+        else:
+            raise BrokerError(errors.NOT_IMPLEMENTED, "The delivery state is not one of the four outcomes.")
+        return released() if state is None else state
+
+    def _dead_letter(self, token: uuid.UUID, state: Described) -> Described:
+        error = Fields(composite_fields(Fields(composite_fields(state)).get(0)))
+        info = plain_properties(error.get(2))
+        reason, text = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
+        condition = error.get(0)
+        if condition is not None and condition != errors.DEAD_LETTER and reason is None:
+            reason, text = str(condition), error.get(1)
+        self._mailbox.dead_letter(token, reason, text, info)
+        return rejected()
+
+    def _leave(self) -> None:
+        self._stop_waiting()
+        if self._mailbox.sessions is not None:
+            self._mailbox.sessions.stop_waiting(self)
+        self._mailbox.leave(self)
+        self._entity.links.discard(self)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def plain_properties(value: object) -> dict[str, object]:
+    """The entries of an annotations map as application properties: symbols become strings, values keep their type."""
+    return {str(key): item for key, item in as_mapping(value).items()}
+
+
+PEEK_MODE_PROPERTY = "com.microsoft:peek-mode"
+
+
+class Browser:
+    """The handler of a receiving link in peek mode, which the retired library and Service Bus Explorer browse with.
+
+    Every message is shown once, oldest first, in whatever state it is: not locked, not counted, not taken. Messages
+    that come later follow as long as there is credit.
+    """
+
+    def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link) -> None:
+        self._entity = entity
+        self._mailbox = mailbox
+        self._link = link
+        self._next: dict[int, int] = {}
+        entity.links.add(self)
+
+    def start(self) -> None:
+        """Open the link."""
+        self._mailbox.watchers.add(self.on_credit)
+        self._link.open()
+
+    def on_credit(self) -> None:
+        """Show what has not been shown, as far as the credit goes."""
+        while self._link.is_open() and self._link.credit > 0 and (message := self._following()) is not None:
+            self._next[partition_of(message.sequence_number)] = message.sequence_number + 1
+            self._link.send(message.render(), b"", settled=True)
+        if self._link.drain and self._link.is_open():
+            self._link.drained()
+
+    def _following(self) -> Message | None:
+        """The first message not shown yet. Each partition counts for itself (`partitions`), so each has a place."""
+        for partition in range(PARTITION_COUNT if self._entity.is_partitioned else 1):
+            since = self._next.get(partition, partition << PARTITION_SHIFT)
+            message = next(self._mailbox.log.since(since), None)
+            if message is not None and partition_of(message.sequence_number) == partition:
+                return message
+        return None
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        """A client that receives sends nothing."""
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        """What is shown is settled already."""
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._leave()
+
+    def detach(self, condition: str, description: str) -> None:
+        """The entity closes the link."""
+        self._leave()
+        self._link.detach(condition, description)
+
+    def _leave(self) -> None:
+        self._mailbox.watchers.discard(self.on_credit)
+        self._entity.links.discard(self)

@@ -1,0 +1,66 @@
+"""A client's sending link on a queue or topic: each transfer is accepted wholly or rejected wholly.
+
+The answer goes out only when the store has the messages.
+"""
+
+from sbpair.amqp.types import Described
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Topic
+from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
+from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.faults import FaultKind
+
+
+class Sender:
+    """The handler of one sending link."""
+
+    def __init__(self, entity: Queue | Topic, link: Link) -> None:
+        self._entity = entity
+        self._link = link
+        entity.links.add(self)
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        action = self._link.fault("send")
+        if action is not None and action.cuts:
+            return
+        if action is not None and action.fails and action.condition is not None:
+            self._link.disposition(delivery, rejected(action.condition, action.description))
+            return
+        try:
+            outcome = self._take(delivery)
+        except BrokerError as error:
+            self._link.disposition(delivery, rejected(error.condition, error.description))
+            return
+        if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
+            self._entity.namespace.when_durable(lambda: self._link.disposition(delivery, outcome))
+
+    def _take(self, delivery: IncomingDelivery) -> Described:
+        """Accept a transfer, or hold it in its transaction; the outcome."""
+        within = transaction_of(delivery.state)
+        if within is None:
+            self._entity.send(delivery.payload, delivery.message_format)
+            return accepted()
+        transaction = self._entity.namespace.transactions.require(within[0])
+        try:
+            messages = self._entity.intake.read(delivery.payload, delivery.message_format)
+            transaction.send(self._entity, messages)
+        except BrokerError as error:
+            # The client may have settled the transfer and not hear of it, so the commit has to fail as well.
+            transaction.fail(error)
+            return in_transaction(transaction.id, rejected(error.condition, error.description))
+        return in_transaction(transaction.id, accepted())
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        """A client that sends has nothing to settle."""
+
+    def on_credit(self) -> None:
+        """A client that sends gives no credit."""
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._entity.links.discard(self)
+
+    def detach(self, condition: str, description: str) -> None:
+        """The entity closes the link."""
+        self._entity.links.discard(self)
+        self._link.detach(condition, description)

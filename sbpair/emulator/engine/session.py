@@ -1,0 +1,406 @@
+"""An AMQP session (§2.5): its links, the numbers of its transfers and deliveries, its windows."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
+from sbpair.emulator.engine.frames import transfer_continuation, transfer_head
+from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkState, symbol_keys
+from sbpair.emulator.engine.performatives import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    TRANSFER,
+    Fields,
+    error,
+    perform,
+    rejected,
+    uint_or_none,
+)
+from sbpair.emulator.limits import MAX_HELD_BYTES, MAX_LINKS_PER_CONNECTION
+
+if TYPE_CHECKING:
+    from sbpair.emulator.engine.connection import Connection
+
+WINDOW: Final = 0x7FFFFFFF
+HANDLE_MAX: Final = 0xFFFF
+_FIRST_TRANSFER: Final = 1
+_MASK: Final = 0xFFFFFFFF
+
+
+class SessionError(Exception):
+    """The client broke a rule of its session, which ends with this condition."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = condition
+
+
+@dataclass(slots=True)
+class _Partial:
+    """A message whose last frame has not come yet."""
+
+    delivery_id: int
+    tag: bytes
+    message_format: int
+    settled: bool
+    state: Described | None
+    size: int = 0
+    payload: bytearray = field(default_factory=bytearray)
+
+
+class Session:
+    """One session. The client's channel and handles serve for our direction too: it opens all of them."""
+
+    def __init__(self, connection: "Connection", channel: int, begin: Fields) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.links: dict[int, Link] = {}
+        self._seen_handles: set[int] = set()
+        self._unsettled: dict[int, Link] = {}
+        self._next_incoming = begin.required_number(1)
+        self._remote_window = begin.required_number(2)
+        self._next_outgoing = _FIRST_TRANSFER
+        self._next_delivery = 1
+        self._waiting: deque[tuple[bytes, bytes]] = deque()
+        self._waiting_bytes = 0
+        reply = [
+            Ushort(channel),
+            Uint(self._next_outgoing),
+            Uint(WINDOW),
+            Uint(WINDOW),
+            Uint(HANDLE_MAX),
+        ]
+        self._write(perform(BEGIN, reply))
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing more should be delivered now: the client's window or its transport is full."""
+        return bool(self._waiting) or self.connection.write_paused
+
+    # -- incoming
+
+    def on_frame(self, code: int, values: list[Any], payload: bytes) -> None:
+        """One frame of this session, END excepted. SessionError or AmqpDecodeError when it is wrong."""
+        fields = Fields(values)
+        if code == TRANSFER:
+            self._on_transfer(fields, payload)
+        elif code == DISPOSITION:
+            self._on_disposition(fields)
+        elif code == FLOW:
+            self._on_flow(fields)
+        elif code == ATTACH:
+            self._on_attach(fields)
+        elif code == DETACH:
+            self._on_detach(fields)
+
+    def end(self, connection_lost: bool) -> None:
+        """The session is over; so are its links."""
+        links = list(self.links.values())
+        self._waiting.clear()
+        for link in links:
+            link.finish(False, connection_lost)
+
+    def end_with(self, failure: SessionError) -> None:
+        """Our side ends the session because of the client's error."""
+        self._write(perform(END, [error(failure.condition, str(failure))]))
+        self.end(False)
+
+    def _on_attach(self, fields: Fields) -> None:
+        link = Link(self, fields)
+        if link.handle > HANDLE_MAX:
+            raise SessionError("amqp:connection:framing-error", f"handle {link.handle} is above {HANDLE_MAX}")
+        old = self.links.get(link.handle)
+        if old is not None and old.state is LinkState.DETACHING:
+            # Clients may answer our closing detach by attaching anew and closing (§2.6.6); the old link is done with.
+            old.finish(True, False)
+        elif old is not None:
+            raise SessionError("amqp:session:handle-in-use", f"handle {link.handle} is in use")
+        if self.connection.link_count >= MAX_LINKS_PER_CONNECTION:
+            raise SessionError(
+                "amqp:resource-limit-exceeded", f"a connection has {MAX_LINKS_PER_CONNECTION} links at most"
+            )
+        self.links[link.handle] = link
+        self._seen_handles.add(link.handle)
+        self.connection.attach(link)
+
+    def _on_detach(self, fields: Fields) -> None:
+        link = self._link(fields.required_number(0))
+        if link is None:
+            return
+        closed = fields.flag(1)
+        if link.state is LinkState.ATTACHING:
+            self.write_refusal(link)
+        if link.state in (LinkState.ATTACHING, LinkState.OPEN):
+            self._write(perform(DETACH, [Uint(link.handle), closed]))
+        link.finish(closed, False)
+
+    def _on_transfer(self, fields: Fields, payload: bytes) -> None:
+        self._next_incoming = (self._next_incoming + 1) & _MASK
+        link = self._link(fields.required_number(0))
+        if link is None or link.state is not LinkState.OPEN or not link.client_sends:
+            return
+        partial: _Partial | None = link.partial
+        if fields.flag(9):
+            link.drop_partial()
+            return
+        more = fields.flag(5)
+        if partial is None and not more:
+            self._message(link, self._begun_message(fields), payload, len(payload))
+            return
+        if partial is None:
+            partial = link.partial = self._begun_message(fields)
+        partial.settled = partial.settled or fields.flag(4)
+        partial.size += len(payload)
+        if partial.size <= _limit(link):
+            partial.payload += payload
+            self.connection.held_bytes += len(payload)
+        if not more:
+            link.drop_partial()
+            self._message(link, partial, bytes(partial.payload), partial.size)
+        elif self.connection.held_bytes > MAX_HELD_BYTES:
+            self.connection.close(
+                "amqp:resource-limit-exceeded", "The unfinished messages of this connection are too large."
+            )
+
+    def _message(self, link: Link, head: "_Partial", payload: bytes, size: int) -> None:
+        link.count_transfer()
+        delivery = IncomingDelivery(
+            link, head.delivery_id, payload, head.message_format, head.settled, head.tag, head.state
+        )
+        if size > _limit(link):
+            self._refuse_size(delivery, size)
+        elif link.handler is not None:
+            link.handler.on_transfer(delivery)
+
+    @staticmethod
+    def _begun_message(fields: Fields) -> _Partial:
+        state = fields.get(7)
+        if state is not None and not isinstance(state, Described):
+            raise AmqpDecodeError("a delivery state must be a described list")
+        tag, message_format = fields.binary(2) or b"", fields.number(3) or 0
+        return _Partial(fields.required_number(1), tag, message_format, fields.flag(4), state)
+
+    @staticmethod
+    def _refuse_size(delivery: IncomingDelivery, size: int) -> None:
+        """Too large for the link. A client that does not wait for an outcome can only be told by a detach."""
+        condition, link = "amqp:link:message-size-exceeded", delivery.link
+        text = (
+            f"The received message (delivery-id:{delivery.delivery_id}, size:{size} bytes) exceeds the limit "
+            f"({_limit(link)} bytes) currently allowed on the link."
+        )
+        if delivery.settled:
+            link.force_off(condition, text)
+        else:
+            link.disposition(delivery, rejected(condition, text))
+
+    def _on_disposition(self, fields: Fields) -> None:
+        if not fields.flag(0):
+            return  # a sender that settles its own transfers; ours is the last word there already
+        first = fields.required_number(1)
+        last = fields.number(2)
+        state = fields.get(4)
+        if state is not None and not isinstance(state, Described):
+            raise AmqpDecodeError("a delivery state must be a described list")
+        settled = fields.flag(3)
+        if state is None and not settled:
+            return  # says nothing about any of them, and can be said about thousands of them thousands of times
+        for delivery_id in self._tracked(first, first if last is None else last):
+            link = self._unsettled[delivery_id] if not settled else self._unsettled.pop(delivery_id)
+            if link.handler is not None and link.state is LinkState.OPEN:
+                link.handler.on_disposition(delivery_id, state, settled)
+
+    def _tracked(self, first: int, last: int) -> list[int]:
+        """The deliveries in the range that are unsettled; a range may be huge and come from anybody."""
+        if first == last:
+            return [first] if first in self._unsettled else []
+        span = (last - first) & _MASK
+        if span <= len(self._unsettled):
+            candidates = ((first + step) & _MASK for step in range(span + 1))
+            return [delivery_id for delivery_id in candidates if delivery_id in self._unsettled]
+        # They stand in the order in which they were sent: a range beyond the newest that does not come round to the
+        # oldest again holds none of them.
+        oldest = next(iter(self._unsettled), first)
+        ahead = (first - oldest) & _MASK
+        if ahead >= (self._next_delivery - oldest) & _MASK and ahead + span <= _MASK:
+            return []
+        inside = (delivery_id for delivery_id in self._unsettled if (delivery_id - first) & _MASK <= span)
+        return sorted(inside, key=lambda delivery_id: (delivery_id - first) & _MASK)
+
+    def _on_flow(self, fields: Fields) -> None:
+        # Only the ids are serial numbers (§2.5.6); a window is a plain count, and .NET's is 4,294,967,295.
+        base = fields.number(0)
+        on_their_way = (self._next_outgoing - (_FIRST_TRANSFER if base is None else base)) & _MASK
+        self._remote_window = max(0, fields.required_number(1) - on_their_way)
+        handle = fields.number(4)
+        if self._waiting:
+            self._write_waiting()
+        link = None if handle is None else self._link(handle)
+        if link is not None and link.state in (LinkState.ATTACHING, LinkState.OPEN) and not link.client_sends:
+            changed = link.client_flow(fields.number(5), fields.number(6), fields.flag(8))
+            # A client may give credit before its attach is answered, which can take a minute where it waits for a
+            # session. It gives it once only: the link keeps it until it opens.
+            if changed and link.handler is not None and link.is_open():
+                link.handler.on_credit()
+        if fields.flag(9):
+            self.write_flow(link if link is not None and link.is_open() else None)
+
+    def _link(self, handle: int) -> Link | None:
+        link = self.links.get(handle)
+        if link is None and handle not in self._seen_handles:
+            raise SessionError("amqp:session:unattached-handle", f"handle {handle} is not attached")
+        return link
+
+    # -- outgoing, for links
+
+    def write_attach(
+        self, link: Link, properties: Mapping[str, Any] | None, filter_replies: Mapping[str, Any] | None
+    ) -> None:
+        source = link.source
+        if filter_replies is not None and isinstance(source, Described):
+            source = _with_filters(source, filter_replies)
+        self._write(perform(ATTACH, self._attach_fields(link, source, link.target, properties)))
+
+    def write_refusal(self, link: Link) -> None:
+        """An attach that leaves out the terminus that is ours: the sign of a refusal (§2.6.3)."""
+        source, target = (link.source, None) if link.client_sends else (None, link.target)
+        self._write(perform(ATTACH, self._attach_fields(link, source, target, None)))
+
+    def write_detach(self, link: Link, condition: str | None, description: str | None) -> None:
+        reason = None if condition is None else error(condition, description)
+        self._write(perform(DETACH, [Uint(link.handle), True, reason]))
+
+    def write_flow(self, link: Link | None) -> None:
+        """The session's numbers and, with a link, its delivery-count and credit."""
+        fields: list[Any] = [
+            Uint(self._next_incoming),
+            Uint(WINDOW),
+            Uint(self._next_outgoing),
+            Uint(WINDOW),
+        ]
+        if link is not None:
+            count = link.received if link.client_sends else link.sent
+            credit = link.granted if link.client_sends else link.open_credit()
+            drain = link.drain and not link.client_sends
+            fields += [Uint(link.handle), Uint(count), Uint(credit), None, drain or None]
+        self._write(perform(FLOW, fields))
+
+    def write_disposition(self, receiver: bool, delivery_id: int, state: Described) -> None:
+        self.connection.outbox.disposition(self.channel, receiver, delivery_id, state)
+        self.connection.schedule_flush()
+
+    def send_transfer(self, link: Link, payload: bytes, tag: bytes, settled: bool, message_format: int) -> int:
+        delivery_id = self._next_delivery
+        self._next_delivery = (delivery_id + 1) & _MASK
+        if not settled:
+            self._unsettled[delivery_id] = link
+        head = transfer_head(link.handle, delivery_id, tag, message_format, settled=settled, more=False)
+        room = self.connection.remote_max_frame_size - 8
+        if len(head) + len(payload) <= room:
+            self._write_transfer(head, payload)
+        else:
+            self._send_in_parts(link.handle, delivery_id, payload, tag, settled, message_format, room)
+        return delivery_id
+
+    def _send_in_parts(
+        self, handle: int, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int, room: int
+    ) -> None:
+        head = transfer_head(handle, delivery_id, tag, message_format, settled=settled, more=True)
+        position = room - len(head)
+        self._write_transfer(head, payload[:position])
+        while position < len(payload):
+            head = transfer_continuation(handle, settled=settled, more=False)
+            end = position + room - len(head)
+            if end < len(payload):
+                head = transfer_continuation(handle, settled=settled, more=True)
+            self._write_transfer(head, payload[position:end])
+            position = end
+
+    def forget_delivery(self, delivery_id: int) -> None:
+        self._unsettled.pop(delivery_id, None)
+
+    def forget_deliveries(self, link: Link) -> None:
+        """No disposition of this link's deliveries is to be heard any more."""
+        if not link.client_sends and self._unsettled:
+            self._unsettled = {number: other for number, other in self._unsettled.items() if other is not link}
+
+    def forget_link(self, link: Link) -> None:
+        self.forget_deliveries(link)
+        if self.links.get(link.handle) is link:
+            del self.links[link.handle]
+            self.connection.links_changed()
+
+    def _write_transfer(self, head: bytes, payload: bytes) -> None:
+        if self._remote_window <= 0:
+            self._wait(head, payload)
+            return
+        self._remote_window -= 1
+        self._next_outgoing = (self._next_outgoing + 1) & _MASK
+        self.connection.outbox.frame(self.channel, head, payload)
+        self.connection.schedule_flush()
+
+    def _wait(self, head: bytes, payload: bytes) -> None:
+        self._waiting.append((head, payload))
+        self._waiting_bytes += len(payload)
+        if self._waiting_bytes > MAX_HELD_BYTES:
+            self.connection.abort()
+
+    def _write_waiting(self) -> None:
+        while self._waiting and self._remote_window > 0:
+            head, payload = self._waiting.popleft()
+            self._waiting_bytes -= len(payload)
+            self._write_transfer(head, payload)
+        if not self._waiting:
+            self.wake_links()
+
+    def wake_links(self) -> None:
+        """Deliveries may go on: the links that have credit are told."""
+        for link in list(self.links.values()):
+            if link.is_open() and not link.client_sends and link.credit > 0 and link.handler is not None:
+                link.handler.on_credit()
+
+    def _attach_fields(
+        self, link: Link, source: Described | None, target: Described | None, properties: Mapping[str, Any] | None
+    ) -> list[Any]:
+        return [
+            link.name,
+            Uint(link.handle),
+            link.client_sends,
+            Ubyte(link.snd_settle_mode),
+            Ubyte(link.rcv_settle_mode),
+            source,
+            target,
+            None,
+            None,
+            None if link.client_sends else uint_or_none(link.sent),
+            None if link.max_message_size is None else Ulong(link.max_message_size),
+            None,
+            None,
+            None if properties is None else symbol_keys(properties),
+        ]
+
+    def _write(self, body: bytes) -> None:
+        self.connection.outbox.frame(self.channel, body)
+        self.connection.schedule_flush()
+
+
+def _limit(link: Link) -> int:
+    return link.max_message_size or MAX_HELD_BYTES
+
+
+def _with_filters(source: Described, filters: Mapping[str, Any]) -> Described:
+    fields = list(source.value)
+    fields += [None] * (8 - len(fields))
+    asked = fields[7] if isinstance(fields[7], dict) else {}
+    fields[7] = {Symbol(key): _described_alike(asked.get(key), value) for key, value in filters.items()}
+    return Described(source.descriptor, fields)
+
+
+def _described_alike(asked: object, answer: object) -> object:
+    """A filter's answer with the descriptor of the question, if it had one: Go reads no other, .NET and Python none."""
+    return Described(asked.descriptor, answer) if isinstance(asked, Described) else answer

@@ -1,0 +1,216 @@
+"""A rule ready for use: its filter and action compiled once."""
+
+import uuid
+from collections.abc import Callable, Mapping
+
+from sbpair.amqp.sections import PropertyField, Section
+from sbpair.amqp.types import Long
+from sbpair.emulator.broker.messages import Message, as_mapping, milliseconds
+from sbpair.emulator.entities import (
+    CorrelationFilter,
+    FalseFilter,
+    RuleDescription,
+    RuleFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from sbpair.emulator.errors import BrokerError
+from sbpair.sqlfilter import values
+from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
+from sbpair.sqlfilter.parser import Property, parse_action, parse_filter
+from sbpair.sqlfilter.values import UNKNOWN
+
+__all__ = ["FilterEvaluationError", "FilterSyntaxError", "MessageView", "Rule", "compile_action", "compile_filter"]
+
+
+# A message as rules see it: `sys.*` properties and the application's own (`user.*`), decoded once and only if
+# asked.
+
+
+FIELDS = {
+    "messageid": PropertyField.MESSAGE_ID,
+    "to": PropertyField.TO,
+    "label": PropertyField.SUBJECT,
+    "subject": PropertyField.SUBJECT,
+    "replyto": PropertyField.REPLY_TO,
+    "correlationid": PropertyField.CORRELATION_ID,
+    "contenttype": PropertyField.CONTENT_TYPE,
+    "sessionid": PropertyField.GROUP_ID,
+    "replytosessionid": PropertyField.REPLY_TO_GROUP_ID,
+}
+"""System properties that are fields of the properties section, by lower-case name; these can also be set."""
+
+_FACTS: dict[str, Callable[[Message], object]] = {
+    "partitionkey": lambda message: message.head.partition_key,
+    "sequencenumber": lambda message: Long(message.sequence_number),
+    "enqueuedsequencenumber": lambda message: message.enqueued_sequence_number,
+    "deliverycount": lambda message: message.delivery_count,
+    "deadlettersource": lambda message: message.dead_letter_source,
+    "enqueuedtimeutc": lambda message: milliseconds(message.enqueued_at),
+    "scheduledenqueuetimeutc": lambda message: _time(message.head.scheduled_at),
+    "expiresatutc": lambda message: _time(message.expires_at),
+    "timetolive": lambda message: message.head.ttl_seconds,
+    "size": lambda message: len(message.payload),
+    "state": lambda message: int(message.state),
+}
+
+
+class MessageView:
+    """One message to many rules."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self._user: Mapping[str, object] | None = None
+        self._fields: list[object] | None = None
+
+    def user(self, name: str) -> object:
+        """An application property by name, whatever its case; UNKNOWN if there is none."""
+        if self._user is None:
+            pairs = as_mapping(self.message.section(Section.APPLICATION_PROPERTIES))
+            self._user = {str(key).lower(): value for key, value in pairs.items()}
+        return self._user.get(name.lower(), UNKNOWN)
+
+    def system(self, name: str) -> object:
+        """A property of the message itself, UNKNOWN if not set; FilterEvaluationError if there is no such property."""
+        key = name.lower()
+        if key in FIELDS:
+            value = self.field(FIELDS[key])
+        elif key in _FACTS:
+            value = _FACTS[key](self.message)
+        else:
+            raise FilterEvaluationError(f"There is no system property '{name}'.")
+        return UNKNOWN if value is None else value
+
+    def new_id(self) -> uuid.UUID:
+        """What `newid()` gives: another one at each call."""
+        return uuid.uuid4()
+
+    def field(self, index: PropertyField) -> object:
+        """A field of the properties section, None if absent."""
+        if self._fields is None:
+            value = self.message.section(Section.PROPERTIES)
+            self._fields = value if isinstance(value, list) else []
+        return self._fields[index] if index < len(self._fields) else None
+
+
+def _time(instant: float | None) -> object:
+    return None if instant is None else milliseconds(instant)
+
+
+Condition = Callable[[MessageView], bool]
+Change = Callable[[Message], None]
+
+_CORRELATED = (
+    ("correlation_id", PropertyField.CORRELATION_ID),
+    ("message_id", PropertyField.MESSAGE_ID),
+    ("to", PropertyField.TO),
+    ("reply_to", PropertyField.REPLY_TO),
+    ("label", PropertyField.SUBJECT),
+    ("session_id", PropertyField.GROUP_ID),
+    ("reply_to_session_id", PropertyField.REPLY_TO_GROUP_ID),
+    ("content_type", PropertyField.CONTENT_TYPE),
+)
+
+
+class Rule:
+    """A named rule of a subscription. `created_at` is in epoch seconds."""
+
+    def __init__(self, name: str, description: RuleDescription, created_at: float) -> None:
+        self.name = name
+        self.description = description
+        self.created_at = created_at
+        self.filter: RuleFilter = description.filter
+        self.action: SqlAction | None = description.action
+        self._condition = compile_filter(description.filter)
+        self._change = compile_action(description.action) if description.action is not None else None
+
+    def matches(self, view: MessageView) -> bool:
+        """Whether the filter says true; unknown counts as no. Raises FilterEvaluationError."""
+        return self._condition(view)
+
+    def apply(self, message: Message) -> None:
+        """Change a copy as the action says. Raises FilterEvaluationError."""
+        if self._change is None:
+            return
+        try:
+            self._change(message)
+        except BrokerError as error:
+            raise FilterEvaluationError(error.description) from error
+
+
+def compile_filter(description: RuleFilter) -> Condition:
+    """The condition of any kind of filter. Raises FilterSyntaxError for SQL that cannot be parsed."""
+    if isinstance(description, TrueFilter):
+        return lambda _view: True
+    if isinstance(description, FalseFilter):
+        return lambda _view: False
+    if isinstance(description, CorrelationFilter):
+        return _correlation(description)
+    return _sql(description)
+
+
+def compile_action(description: SqlAction) -> Change:
+    """The change an action makes. Raises FilterSyntaxError."""
+    statements = parse_action(description.expression, description.parameters)
+    for statement in statements:
+        if statement.target.system and statement.target.name.lower() not in FIELDS:
+            raise FilterSyntaxError(f"The system property '{statement.target.name}' cannot be set.")
+
+    def change(message: Message) -> None:
+        for statement in statements:
+            value = None if statement.value is None else _settable(statement.value(MessageView(message)))
+            _write(message, statement.target, value, remove=statement.value is None)
+
+    return change
+
+
+def _sql(description: SqlFilter) -> Condition:
+    condition = parse_filter(description.expression, description.parameters)
+    return lambda view: condition(view) is True
+
+
+def _correlation(description: CorrelationFilter) -> Condition:
+    wanted = [
+        (index, str(getattr(description, name)))
+        for name, index in _CORRELATED
+        if getattr(description, name) is not None
+    ]
+    properties = list(description.properties.items())
+
+    def matches(view: MessageView) -> bool:
+        for index, text in wanted:
+            value = view.field(index)
+            if value is None or str(value) != text:
+                return False
+        return all(values.compare("=", view.user(name), expected) is True for name, expected in properties)
+
+    return matches
+
+
+def _settable(value: object) -> object:
+    if value is UNKNOWN:
+        raise FilterEvaluationError("The value to set refers to a property the message does not have.")
+    if type(value) is int:
+        return Long(value)
+    return value
+
+
+def _write(message: Message, target: Property, value: object, *, remove: bool) -> None:
+    if target.system:
+        message.set_property(FIELDS[target.name.lower()], _text(value))
+        return
+    # Names of properties are compared without regard to case, here as in filters; one that is there keeps its spelling.
+    names = message.application_property_names(target.name)
+    if remove:
+        message.remove_application_properties(names)
+    else:
+        message.put_application_properties(dict.fromkeys(names or [target.name], value))
+
+
+def _text(value: object) -> object:
+    """Fields of the properties section that actions can set are strings; an id may also be a uuid."""
+    return value if value is None or isinstance(value, str | uuid.UUID) else str(value)
+
+
+# Rules of subscriptions: SQL filters and actions, correlation filters, and the view of a message they look at.

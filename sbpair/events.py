@@ -1,0 +1,38 @@
+"""What a pairing and the drop-in clients announce to an `Observer` or `on_event`: plain frozen values.
+
+`at` is in UTC epoch seconds.
+"""
+
+from sbpair.core.events import (
+    BacklogQueueLeft,
+    BacklogQueueReturned,
+    Diverted,
+    EntityInvalid,
+    Event,
+    FailedBack,
+    FailedOver,
+    PairingNoticed,
+    PingSent,
+    SendFailed,
+    SideEnded,
+    SideFaulted,
+    SideRestored,
+)
+from sbpair.ports import Observer
+
+__all__ = [
+    "BacklogQueueLeft",
+    "BacklogQueueReturned",
+    "Diverted",
+    "EntityInvalid",
+    "Event",
+    "FailedBack",
+    "FailedOver",
+    "Observer",
+    "PairingNoticed",
+    "PingSent",
+    "SendFailed",
+    "SideEnded",
+    "SideFaulted",
+    "SideRestored",
+]

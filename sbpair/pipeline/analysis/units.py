@@ -1,0 +1,165 @@
+"""Cuts an archive's files into units: neighbouring row groups that one task reads at once.
+
+Only the footers of the files are read here. Row groups whose numbers overlap (an archive run that was broken off and
+repeated leaves the same messages twice) stand in one unit, which drops the repetitions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_UNIT_ROWS: Final = 1_000_000
+"""A unit of this size takes about 250 MB while it is worked on; twice as many rows a unit save nothing."""
+COLUMNS: Final = (
+    "pair",
+    "queue",
+    "dead_letter",
+    "sequence_number",
+    "enqueued_at",
+    "dead_letter_reason",
+    "destination",
+    "message_id",
+    "session_id",
+    "ttl_ms",
+    "is_ping",
+    "size_bytes",
+)
+"""The columns of a message that an analysis looks at; never the payload."""
+_FEW_VALUES: Final = ["pair", "queue", "dead_letter_reason", "destination"]
+_PLACE: Final = ("pair", "queue", "dead_letter")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row group with its range of numbers. `place`: pair, queue, dead letter, or None if it holds several."""
+
+    path: str
+    groups: tuple[int, ...]
+    place: tuple[str, str, bool] | None
+    first: int
+    last: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is read at once: (path, row groups), by queue and number."""
+
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+    rows: int
+    overlapping: bool
+    """The same message may be in it more than once."""
+
+
+def units_in(files: Sequence[str], *, at_least: int = 1) -> list[Unit]:
+    """The units of an archive's files: as few as hold `MOST_UNIT_ROWS` each, `at_least` so many if that is worth it."""
+    pieces = pieces_in(files)
+    rows = sum(piece.rows for piece in pieces)
+    each = max(min(-(-rows // max(1, at_least)), MOST_UNIT_ROWS), MOST_UNIT_ROWS // 4)
+    return units_of(pieces, each)
+
+
+def pieces_in(files: Sequence[str]) -> list[Piece]:
+    """The row groups of the files, by their footers."""
+    import pyarrow.parquet as pq
+
+    found = []
+    for path in files:
+        metadata = pq.read_metadata(path)
+        columns = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
+        for group in range(metadata.num_row_groups):
+            described = metadata.row_group(group)
+            if described.num_rows:
+                found.append(_piece(path, group, described, columns))
+    return found
+
+
+def _piece(path: str, group: int, described: Any, columns: dict[str, int]) -> Piece:
+    ends = {}
+    for name in (*_PLACE, "sequence_number"):
+        statistics = described.column(columns[name]).statistics if name in columns else None
+        if statistics is not None and statistics.has_min_max:
+            ends[name] = (statistics.min, statistics.max)
+    if "sequence_number" not in ends or any(name not in ends or ends[name][0] != ends[name][1] for name in _PLACE):
+        return Piece(path, (group,), None, 0, 0, described.num_rows)
+    place = (str(ends["pair"][0]), str(ends["queue"][0]), bool(ends["dead_letter"][0]))
+    first, last = ends["sequence_number"]
+    return Piece(path, (group,), place, first, last, described.num_rows)
+
+
+def units_of(pieces: Sequence[Piece], most_rows: int) -> list[Unit]:
+    """Pieces in units of about `most_rows`; pieces that overlap are never parted, and stand alone. Row groups of which
+    it is not known what they hold make everything one unit: any two of them may overlap."""
+    if any(piece.place is None for piece in pieces):
+        return [_unit(pieces, overlapping=True)]
+    units: list[Unit] = []
+    waiting: list[Piece] = []
+    for cluster in _clusters(pieces):
+        alone = len(cluster) > 1
+        rows = sum(piece.rows for piece in (*waiting, *cluster))
+        if waiting and (alone or rows > most_rows):
+            units.append(_unit(waiting))
+            waiting = []
+        if alone:
+            units.append(_unit(cluster, overlapping=True))
+        else:
+            waiting += cluster
+    return [*units, _unit(waiting)] if waiting else units
+
+
+def _clusters(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Pieces of one queue whose ranges of numbers overlap, together."""
+    cluster: list[Piece] = []
+    highest = 0
+    for piece in sorted(pieces, key=lambda one: (one.place or (), one.first, one.last)):
+        if cluster and (piece.place != cluster[0].place or piece.first > highest):
+            yield cluster
+            cluster = []
+        highest = max(highest, piece.last) if cluster else piece.last
+        cluster.append(piece)
+    if cluster:
+        yield cluster
+
+
+def _unit(pieces: Sequence[Piece], *, overlapping: bool = False) -> Unit:
+    groups: dict[str, list[int]] = {}
+    for piece in pieces:
+        groups.setdefault(piece.path, []).extend(piece.groups)
+    parts = tuple((path, tuple(chosen)) for path, chosen in groups.items())
+    return Unit(parts, sum(piece.rows for piece in pieces), overlapping)
+
+
+def together(units: Sequence[Unit]) -> Unit:
+    """Several units as one: what fits one task needs no shuffle."""
+    return replace(
+        units[0],
+        parts=tuple(part for unit in units for part in unit.parts),
+        rows=sum(unit.rows for unit in units),
+        overlapping=any(unit.overlapping for unit in units),
+    )
+
+
+def read_unit(unit: Unit) -> "pa.Table":
+    """The unit's messages in the columns `COLUMNS`, each once."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for path, groups in unit.parts:
+        with pq.ParquetFile(path, read_dictionary=_FEW_VALUES, pre_buffer=False) as file:
+            tables.append(file.read_row_groups(list(groups), columns=list(COLUMNS), use_threads=False))
+    table = pa.concat_tables(tables)
+    return each_once(table) if unit.overlapping else table
+
+
+def each_once(table: "pa.Table") -> "pa.Table":
+    """A message is told from every other by its queue, number and enqueued time."""
+    from sbpair.pipeline.analysis.partials import database
+
+    with database() as base:
+        base.register("messages", table)
+        key = "pair, queue, dead_letter, sequence_number, enqueued_at"
+        return base.sql(f"select * from messages qualify row_number() over (partition by {key}) = 1").to_arrow_table()

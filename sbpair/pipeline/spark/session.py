@@ -1,0 +1,336 @@
+"""Spark sessions as the commands use them: quiet, sized for the job, on the first usable Java, cancelled by Ctrl-C.
+
+    with open_spark(SparkRequest(rows=2_000_000)) as session:
+        counted = session.run(lambda: frame.groupBy("destination").count().collect(), "Counting", tell=show)
+
+`local[...]` and standalone masters get a JVM that is started directly (see `jvm`); any other master goes the ordinary
+way through PySpark's launcher.
+"""
+
+import logging
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sbpair.core.errors import InterruptedWorkError, SbpairError
+from sbpair.files import make_private_folder, write_private
+from sbpair.pipeline.errors import SparkFailedError, SparkUnavailableError, error_in
+from sbpair.pipeline.spark.java import find_java, launcher_home
+from sbpair.pipeline.spark.jvm import Jvm, cache_directory, start_jvm, write_properties
+from sbpair.pipeline.spark.progress import JobProgress, watch
+from sbpair.pipeline.spark.sizing import Sizing, sizing_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+LOCAL_MASTER = "local[*,4]"
+"""Every core of this machine; a task that fails is tried four times in all, as on a cluster."""
+KEPT_LOGS = 20
+_GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+_DIRECT = ("local", "spark://")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRequest:
+    """What a session is asked to be."""
+
+    rows: int | None = None
+    """How many rows are expected; None: not known."""
+    master: str = LOCAL_MASTER
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark properties of the user; they win over ours."""
+    name: str = "sbpair"
+    log_directory: Path | None = None
+    """Where the JVM's log goes; None: a temporary folder."""
+
+
+@dataclass(slots=True)
+class Session:
+    """An open Spark session."""
+
+    spark: "SparkSession"
+    log: Path
+    sizing: Sizing
+    java: str
+    """Which Java it runs on, for people."""
+    _runs: int = 0
+
+    def run(self, action: Callable[[], T], label: str, *, tell: Callable[[JobProgress], None] | None = None) -> T:
+        """The result of a Spark action. It runs on a thread of its own, because a Ctrl-C inside a call to the JVM can
+        neither cancel the job nor be handled; here it cancels the job and comes out as the error.
+
+        Raises:
+            InterruptedWorkError: SIGINT (as KeyboardInterrupt for the caller that has no handler) or SIGTERM.
+            SbpairError: what a worker process raised, or a SparkFailedError that names the log.
+        """
+        self._runs += 1
+        group = f"sbpair-{os.getpid()}-{self._runs}"
+        future: Future[T] = Future()
+        context = self.spark.sparkContext
+
+        def work() -> None:
+            try:
+                context.setJobGroup(group, label, interruptOnCancel=True)
+                _make_active(self.spark)
+                future.set_result(action())
+            except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+                future.set_exception(error)
+
+        thread = threading.Thread(target=work, name=f"spark {label}", daemon=True)
+        thread.start()
+        try:
+            with _signals_as_errors():
+                watch(context.statusTracker(), group, label, future, tell)
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+        return self._result(future)
+
+    def _result(self, future: "Future[T]") -> T:
+        try:
+            return future.result()
+        except SbpairError:
+            raise
+        except Exception as error:
+            raise self.translate(error) from error
+
+    def translate(self, error: Exception) -> SbpairError:
+        """Our error of one that Spark raised."""
+        ours = error_in(str(error))
+        if ours is not None:
+            return ours
+        return SparkFailedError(
+            f"Spark: {_essence(str(error)) or type(error).__name__}", hint=f"Spark's log: {self.log}"
+        )
+
+
+_MOST_CHARACTERS = 400
+_EXCEPTION = re.compile(r"^(?:Caused by: |: )?(?:[\w$]+\.)+[\w$]*(?:Error|Exception): (?P<said>.+)$", re.MULTILINE)
+
+
+def _essence(text: str) -> str:
+    """What a long report of Spark comes down to: its innermost exception, else its first line."""
+    found = [match["said"] for match in _EXCEPTION.finditer(text)]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if text.startswith("["):
+        return lines[0][:_MOST_CHARACTERS]
+    return (found or lines or [""])[-1 if found else 0][:_MOST_CHARACTERS]
+
+
+def _make_active(spark: "SparkSession") -> None:
+    """Spark keeps its active session per thread; without one a write does not find registered data sources."""
+    module: Any = spark._get_j_spark_session_module(spark._jvm)
+    module.setActiveSession(spark._jsparkSession)
+
+
+@contextmanager
+def _signals_as_errors() -> Iterator[None]:
+    """SIGTERM as an error while a job is watched; Ctrl-C as Python's own, which PySpark's handler replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminated(number: int, frame: Any) -> None:
+        error = InterruptedWorkError("Stopped by SIGTERM; the Spark job was cancelled.")
+        error.exit_name = "terminated"
+        raise error
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+@contextmanager
+def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
+    """Open the one Spark session of this process, and end it with its JVM.
+
+    Raises:
+        SparkUnavailableError: PySpark, PyArrow or Java is missing, or the JVM does not start.
+    """
+    wanted = request or SparkRequest()
+    check_installed()
+    java = find_java()
+    sizing = sizing_for(wanted.rows)
+    log = _new_log(wanted.log_directory)
+    properties = _properties(wanted, sizing)
+    log_libraries_to(log)
+    direct = wanted.master.startswith(_DIRECT)
+    jvm = start_jvm(java, sizing, properties, log) if direct else None
+    try:
+        with _way_to_the_jvm(jvm, properties, launcher_home(java, cache_directory() / "java")):
+            session = Session(_session(properties), log, sizing, f"Java {java.version_text} ({java.origin})")
+        signal.signal(signal.SIGINT, signal.default_int_handler) if _on_main_thread() else None
+        try:
+            yield session
+        finally:
+            _stop(session.spark)
+    finally:
+        if jvm is not None:
+            jvm.close()
+
+
+class _SparkLog(logging.FileHandler):
+    """Spark's log. It may be gone by now, and its folder with it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
+
+
+def log_libraries_to(log: Path) -> None:
+    """Have what libraries say through the root logger in Spark's log. py4j tells there, with stacks, of every call that
+    a cancelled job interrupts; from threads of its own, so that the handler stays until the next session's."""
+    root = logging.getLogger()
+    for earlier in [one for one in root.handlers if isinstance(one, _SparkLog)]:
+        root.removeHandler(earlier)
+        earlier.close()
+    root.addHandler(_SparkLog(log, encoding="utf-8", delay=True))
+
+
+def check_columnar() -> None:
+    """Raises SparkUnavailableError when PyArrow or DuckDB is missing: what the analysis works with in any engine."""
+    try:
+        import duckdb  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise SparkUnavailableError(
+            f"This needs PyArrow and DuckDB, and {error.name} is not installed.",
+            hint="pip install 'sbpair[spark,java]'",
+        ) from error
+
+
+def check_installed() -> None:
+    """Raises SparkUnavailableError when PySpark or PyArrow is missing or too old."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark
+    except ImportError as error:
+        raise SparkUnavailableError(
+            f"This needs PySpark and PyArrow, and {error.name} is not installed.",
+            hint="pip install 'sbpair[spark,java]'",
+        ) from error
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 2):
+        raise SparkUnavailableError(f"PySpark {pyspark.__version__} is too old; 4.2 or newer is needed.")
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _properties(wanted: SparkRequest, sizing: Sizing) -> dict[str, str]:
+    ours = {
+        "spark.master": wanted.master,
+        "spark.app.name": wanted.name,
+        "spark.driver.memory": sizing.heap,
+        "spark.sql.shuffle.partitions": str(sizing.shuffle_partitions),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # What a job keeps in memory is a summary; packing it takes longer than it saves.
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.speculation": "false",
+        "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
+    }
+    if wanted.master.startswith("local"):
+        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return ours | dict(wanted.conf)
+
+
+@contextmanager
+def _way_to_the_jvm(jvm: Jvm | None, properties: Mapping[str, str], java_home: Path) -> Iterator[None]:
+    """Environment variables by which PySpark finds the running JVM, or starts one by its own launcher."""
+    with tempfile.TemporaryDirectory(prefix="sbpair-spark-") as directory:
+        changes = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+        if jvm is not None:
+            changes |= dict(zip(_GATEWAY, (str(jvm.port), jvm.secret), strict=True))
+        else:
+            file = Path(directory) / "spark.conf"
+            write_properties(file, properties)
+            changes["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} pyspark-shell"
+            changes["JAVA_HOME"] = str(java_home)
+        before = {name: os.environ.get(name) for name in changes}
+        os.environ.update(changes)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def _session(properties: Mapping[str, str]) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    # Spark's own errors reach the user as one sentence; this logger would put the whole stack on stderr besides.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*", category=FutureWarning)
+    builder = SparkSession.builder
+    for key, value in properties.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise SparkUnavailableError(f"Spark does not start: {_essence(str(error))}") from error
+
+
+def _stop(spark: "SparkSession") -> None:
+    """End session and gateway; what PySpark keeps of them would be in the way of the next session."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            process.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def _new_log(directory: Path | None) -> Path:
+    """A log file of this run; the oldest of a folder's logs go."""
+    folder = directory or cache_directory() / "logs"
+    try:
+        make_private_folder(folder)
+        for old in sorted(folder.glob("spark-*.log"), key=lambda path: path.stat().st_mtime)[:-KEPT_LOGS]:
+            old.unlink(missing_ok=True)
+        log = folder / f"spark-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.log"
+        write_private(log, b"")
+    except OSError as error:
+        raise SparkUnavailableError(f"Cannot write Spark's log into {folder}: {error}.") from error
+    return log
+
+
+def explained(frame: "DataFrame") -> str:
+    """How Spark will carry a frame out, as text. Sources show their names only: secrets are not in a plan."""
+    import contextlib
+    import io
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        frame.explain("formatted")
+    return said.getvalue()

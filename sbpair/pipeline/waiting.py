@@ -1,0 +1,87 @@
+"""Which archived messages still wait in the backlog queues: asked of the queues themselves, not of the archive.
+
+Only an archive's own record of a taking spares the question. An archive that left the queues as they are says nothing
+about what a drain has done since.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbpair.core.errors import ServiceError, UsageError
+from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.ledgers import LEDGER_KEY
+from sbpair.pipeline.manifest import Manifest
+from sbpair.pipeline.reader import find_spans
+from sbpair.pipeline.source_options import spans_to_json
+from sbpair.pipeline.spans import Span, merged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ENQUEUED_MS = "coalesce(unix_millis(enqueued_at), -1L)"
+"""Spark SQL: a message's enqueued time as ledgers write it."""
+
+
+def spans_in_queues(pair: PairByName, manifests: Sequence[Manifest]) -> list[Span]:
+    """Stretches of numbers that hold messages now and that archives hold too, unless they are known as taken.
+
+    Raises:
+        ServiceError: the queues cannot be browsed; the Listen right on the secondary is needed.
+    """
+    asked = merged(span for manifest in manifests for span in manifest.perhaps_queued(pair.name))
+    if not asked:
+        return []
+    with Connection.to(pair, "secondary") as connection:
+        return [
+            found
+            for one in asked
+            for found in find_spans(connection, [(one.queue, one.dead_letter)], first=one.first, last=one.last)
+        ]
+
+
+def messages_in(spark: "SparkSession", pair: str, config: Path | None, spans: Sequence[Span]) -> "DataFrame":
+    """The messages of these stretches as `sbpair-backlog` reads them, without payloads, and their `enqueued_at_ms`."""
+    from pyspark.sql import functions as F
+
+    options = {"pair": pair, "ranges": spans_to_json(spans), "includePayload": "false"}
+    if config is not None:
+        options["config"] = str(config)
+    frame = spark.read.format("sbpair-backlog").options(**options).load()
+    return frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
+
+
+def still_waiting(
+    spark: "SparkSession", frame: "DataFrame", pair: PairByName, config: Path | None, spans: Sequence[Span]
+) -> "DataFrame":
+    """The rows of archives that lie in their queues: same queue, number and enqueued time."""
+    from pyspark.sql import functions as F
+
+    there = messages_in(spark, pair.name, config, spans).select(*LEDGER_KEY).distinct()
+    return frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS)).join(there, list(LEDGER_KEY), "left_semi")
+
+
+def looked(look: Callable[[], list[Span]]) -> list[Span]:
+    """What `look` finds, for a replay.
+
+    Raises:
+        UsageError: it could not look, and so cannot know.
+    """
+    try:
+        return look()
+    except ServiceError as error:
+        raise UsageError(
+            f"Whether these messages still wait in the backlog queues is not known: {error.message} Nothing was sent.",
+            hint="Browsing needs the Listen right on the secondary. --although-in-the-queues sends without looking.",
+        ) from error
+
+
+def refusal(waiting: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
+    """Sending these would double them as soon as the backlog is drained."""
+    plural = "s" if todo != 1 else ""
+    return UsageError(
+        f"{waiting:,} of {todo:,} message{plural} still wait in the backlog queues; a drain would send them a second "
+        "time. Nothing was sent.",
+        hint=f"Drain them (sbpair drain {pair}), or take them out first (sbpair pipeline archive {pair} --archive "
+        f"{archives[0]} --take). --although-in-the-queues sends them nevertheless.",
+    )

@@ -1,0 +1,288 @@
+"""Browses queues without locks: pages through each, and merges several into one stream, oldest message first.
+
+Nothing is received, so no delivery count rises and nobody has to wait for a lock. A page may be short although there is
+more, and a partitioned queue answers from one partition at a time, so only an empty page is the end; and it is asked
+from number 1, since from 0 its partitions take turns and the lower ones would be left out.
+"""
+
+import asyncio
+import heapq
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sbpair.concurrency import abandoning
+from sbpair.core.errors import Category, ServiceError
+from sbpair.core.inspection.snapshot import Peeked
+from sbpair.core.message import Received, State
+from sbpair.core.pairing import Side
+from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
+from sbpair.core.summary import MessageSummary, describe
+from sbpair.core.transfer.order import why_left
+from sbpair.core.transfer.state import Key, key_of
+from sbpair.ports import MessageReceiver, Messaging
+from sbpair.runtime.failover.ping import PING_TIMEOUT_SECONDS, PingTarget
+from sbpair.runtime.links import close_quietly
+
+# Whether a queue really is empty: counts may read 0 while a namespace throttles, a browse does not lie about that.
+
+Peek = Callable[[str], Awaitable[Peeked]]
+"""Browses the head of a queue and of its dead-letter sub-queue, given the queue's path."""
+PEEKS_PER_QUEUE = 2
+
+
+def peeking(messaging: Messaging) -> Peek:
+    """A `Peek` over the messaging side of a namespace. Takes no locks and raises no delivery counts."""
+
+    async def peek(path: str) -> Peeked:
+        head = await _head(messaging, path, dead_letter=False)
+        dead = await _head(messaging, path, dead_letter=True)
+        times = [message.enqueued_at for message in (*head, *dead) if message.enqueued_at is not None]
+        return Peeked(active=bool(head), dead_letter=bool(dead), oldest_enqueued_at=min(times, default=None))
+
+    return peek
+
+
+async def _head(messaging: Messaging, path: str, *, dead_letter: bool) -> list[Received]:
+    receiver = messaging.receiver(path, dead_letter=dead_letter)
+    try:
+        return await receiver.peek(1)
+    finally:
+        await receiver.close()
+
+
+# Looks at what a queue still holds, by browsing, and says why each message is there.
+
+PAGE_MESSAGES = 250
+"""The service gives no more at once."""
+FIRST_SEQUENCE_NUMBER = 1
+NO_USE_WAITING = frozenset({Category.UNAUTHORIZED, Category.NOT_FOUND, Category.ARGUMENT, Category.DISABLED})
+"""Errors of a queue to be read that do not pass by themselves."""
+NOT_VISIBLE = "counted by the service, but not visible to a browse"
+
+
+@dataclass(slots=True)
+class Found:
+    """What a browse found in one queue."""
+
+    by_state: Counter[str] = field(default_factory=Counter)
+    """Deferred and scheduled messages: they cannot be received."""
+    unexplained: frozenset[Key] = frozenset()
+    """Active messages that were not to be had, and that nothing here accounts for."""
+    explained: int = 0
+    """Messages that were left on purpose."""
+    not_visible: int = 0
+    deferred: list[int] = field(default_factory=list)
+    """Sequence numbers of the deferred ones."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.by_state or self.unexplained or self.explained or self.not_visible)
+
+    def compare_with(self, counted: int | None) -> None:
+        """Hold it against the administration's count of active (and deferred) messages, if there is one.
+
+        Counting less than was seen proves nothing: a namespace that throttles counts 0.
+        """
+        if counted is not None:
+            seen = self.by_state[State.DEFERRED.value] + len(self.unexplained) + self.explained
+            self.not_visible = max(0, counted - seen)
+            self.by_state = +self.by_state
+
+    def reasons(self, forwarded: Collection[Key], locked: Collection[int] | None = None) -> Counter[str]:
+        """Why messages are left, besides those that were left on purpose; `locked` as in `why_left`."""
+        reasons = Counter(self.by_state) + why_left(self.unexplained, forwarded=forwarded, locked=locked)
+        reasons[NOT_VISIBLE] += self.not_visible
+        return +reasons
+
+
+async def peek_patiently(
+    receiver: MessageReceiver, number: int, *, sleep: Callable[[float], Awaitable[None]], patience_seconds: float
+) -> list[Received]:
+    """One page from this number on; tried again while it fails in a way that may pass.
+
+    Raises:
+        ServiceError: waiting does not help, or did not for `patience_seconds`.
+    """
+    failures, waited = 0, 0.0
+    while True:
+        try:
+            return await receiver.peek(PAGE_MESSAGES, from_sequence_number=number)
+        except ServiceError as error:
+            failures += 1
+            seconds = SERVER_BUSY_SECONDS if error.category is Category.BUSY else SYPHON.seconds(failures)
+            if error.category in NO_USE_WAITING or waited + seconds > patience_seconds:
+                raise
+            waited += seconds
+            await sleep(seconds)
+
+
+async def survey(
+    receiver: MessageReceiver,
+    left: Mapping[Key, str],
+    *,
+    sleep: Callable[[float], Awaitable[None]],
+    patience_seconds: float,
+    visit: Callable[[Received], None] | None = None,
+    visit_deferred: bool = False,
+) -> Found:
+    """Browse a queue to its end. `left`: what was left on purpose; `visit` is shown every active message, and on wish
+    the deferred ones, as if they were active.
+
+    A page that fails is tried again, with pauses, for up to `patience_seconds`.
+
+    Raises:
+        ServiceError: the queue cannot be browsed.
+    """
+    found = Found()
+    unexplained: set[Key] = set()
+    number = FIRST_SEQUENCE_NUMBER
+    while page := await peek_patiently(receiver, number, sleep=sleep, patience_seconds=patience_seconds):
+        for received in page:
+            if key_of(received) in left:
+                found.explained += 1
+            elif received.state is not State.ACTIVE and not (visit_deferred and received.state is State.DEFERRED):
+                found.by_state[received.state.value] += 1
+                if received.state is State.DEFERRED:
+                    found.deferred.append(received.sequence_number)
+            else:
+                unexplained.add(key_of(received))
+                if visit is not None:
+                    visit(received)
+        number = max(received.sequence_number for received in page) + 1
+    found.unexplained = frozenset(unexplained)
+    return found
+
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """A message as it lies in its queue, with the facts a person reads."""
+
+    queue: str
+    """Path of the queue; its dead-letter sub-queue ends in `/$deadletterqueue`."""
+    received: Received
+    summary: MessageSummary
+
+
+@dataclass(frozen=True, slots=True)
+class NotBrowsed:
+    """A queue that could not be browsed (to its end)."""
+
+    queue: str
+    error: ServiceError
+
+
+@dataclass(frozen=True, slots=True)
+class BrowseReport:
+    """Messages that were wanted, the oldest first; `looked_at` counts the others too."""
+
+    messages: tuple[Browsed, ...]
+    looked_at: int
+    left_off: bool
+    """The limit was reached; there may be more."""
+    failed: tuple[NotBrowsed, ...] = ()
+
+
+@dataclass
+class _Queue:
+    """One queue being paged through."""
+
+    path: str
+    receiver: MessageReceiver
+    timeout_seconds: float
+    next_number: int
+    buffer: deque[Received] = field(default_factory=deque)
+    at_end: bool = False
+    error: ServiceError | None = None
+
+    async def fill(self) -> None:
+        """Fetch the next page, if the last one is used up; an error ends the queue and is kept."""
+        if self.buffer or self.at_end:
+            return
+        fetch = self.receiver.peek(PAGE_MESSAGES, from_sequence_number=self.next_number)
+        try:
+            page = await abandoning(self.timeout_seconds, fetch, what=f"Browse of {self.path}", entity=self.path)
+        except ServiceError as error:
+            self.error, self.at_end = error, True
+            return
+        self.buffer.extend(page)
+        self.at_end = not page
+        if page:
+            self.next_number = max(message.sequence_number for message in page) + 1
+
+    @property
+    def age_key(self) -> float:
+        return self.buffer[0].enqueued_at or 0.0
+
+
+async def browse(
+    messaging: Messaging,
+    queues: Sequence[str],
+    *,
+    dead_letter: bool = False,
+    max_messages: int,
+    from_sequence_number: int = FIRST_SEQUENCE_NUMBER,
+    wanted: Callable[[Browsed], bool] = lambda message: True,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+) -> BrowseReport:
+    """Up to `max_messages` wanted messages of the queues, by the time they were put there.
+
+    A queue that cannot be browsed does not stop the others. `timeout_seconds` bounds each page.
+    """
+    opened = [
+        _Queue(
+            path,
+            messaging.receiver(path, dead_letter=dead_letter),
+            timeout_seconds,
+            max(from_sequence_number, FIRST_SEQUENCE_NUMBER),
+        )
+        for path in queues
+    ]
+    try:
+        await asyncio.gather(*(queue.fill() for queue in opened))
+        found, looked_at = await _merged(opened, max_messages, wanted)
+    finally:
+        await asyncio.gather(*(close_quietly(queue.receiver) for queue in opened))
+    failed = tuple(NotBrowsed(queue.path, queue.error) for queue in opened if queue.error is not None)
+    return BrowseReport(tuple(found), looked_at, any(queue.buffer for queue in opened), failed)
+
+
+async def _merged(queues: Sequence[_Queue], limit: int, wanted: Callable[[Browsed], bool]) -> tuple[list[Browsed], int]:
+    heap = [(queue.age_key, index) for index, queue in enumerate(queues) if queue.buffer]
+    heapq.heapify(heap)
+    found: list[Browsed] = []
+    looked_at = 0
+    while heap and len(found) < limit:
+        _, index = heapq.heappop(heap)
+        queue = queues[index]
+        received = queue.buffer.popleft()
+        looked_at += 1
+        message = Browsed(received.source, received, describe(received.payload))
+        if wanted(message):
+            found.append(message)
+        await queue.fill()
+        if queue.buffer:
+            heapq.heappush(heap, (queue.age_key, index))
+    return found, looked_at
+
+
+def browse_target(
+    side: Side, messaging: Messaging, path: str, *, timeout_seconds: float = PING_TIMEOUT_SECONDS
+) -> PingTarget:
+    """Measure by browsing the head of a queue: needs the Listen right, sends nothing.
+
+    For backlog queues: a ping message whose second is over would be dead-lettered there, as documented queues do with
+    what expires.
+    """
+    receiver = messaging.receiver(path)
+
+    async def probe() -> None:
+        await abandoning(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
+
+    async def close() -> None:
+        await close_quietly(receiver)
+
+    return PingTarget(side, path, probe, close)

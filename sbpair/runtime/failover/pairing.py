@@ -1,0 +1,590 @@
+"""A pair of namespaces in use: opening, the entities' gates, forced failover, close and fault.
+
+pairing = await PairedNamespaces.open(pair, primary=..., secondary=..., secondary_admin=..., clock=..., observer=...)
+async with pairing:
+    result = await pairing.sender("orders").send(payload)
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from sbpair.concurrency import abandoning, end
+from sbpair.core.entities import QueueSettings
+from sbpair.core.errors import (
+    AccessDeniedError,
+    ArgumentRefusedError,
+    EntityExistsError,
+    InterruptedWorkError,
+    PairingError,
+    SbpairError,
+    ServiceError,
+    UsageError,
+)
+from sbpair.core.events import PairingNoticed, Paused, Resumed, SideEnded, SideFaulted, SideRestored, StepDone
+from sbpair.core.failover.coupling import Condition, Coupling
+from sbpair.core.failover.machine import EntityFailover, Policy, State
+from sbpair.core.failover.sending import QueueStanding, Rotation, SessionHolds
+from sbpair.core.names import check_entity_path
+from sbpair.core.outcome import Result
+from sbpair.core.pairing import Pair, Side, backlog_settings
+from sbpair.core.transfer.report import DrainReport
+from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
+from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper, SyphonedPosition
+from sbpair.runtime.failover.entity import EntityGate
+from sbpair.runtime.failover.ping import Pinger
+from sbpair.runtime.failover.sender import FailoverSender, Flights
+from sbpair.runtime.links import Links, close_quietly
+from sbpair.runtime.transfer.syphon import DrainRequest
+from sbpair.runtime.transfer.syphon import syphon as syphon_home
+
+# Makes the backlog queues of a pairing when it opens ("Paired Namespaces: Implementation Details and Cost"): list,
+# create what is missing, three tries each.
+
+TRIES = 3
+PAUSE_SECONDS = 30.0
+"""Between two tries; no longer than a call may take."""
+CALL_SECONDS = 120.0
+
+T = TypeVar("T")
+
+
+async def ensure_backlog_queues(
+    pair: Pair, *, admin: NamespaceAdmin, clock: Clock, observer: Observer
+) -> tuple[str, ...]:
+    """Paths of the usable backlog queues, index 0 first.
+
+    A queue that exists is used as it is, whatever its settings. A queue that cannot be made is left out. Queues beyond
+    the wanted ones are neither used nor deleted.
+
+    Raises:
+        AccessDeniedError: the credential is wrong or lacks the Manage right.
+        PairingError: no queue is usable.
+        ServiceError: the secondary cannot be asked.
+    """
+    wanted = pair.backlog_paths()
+    retry = _Retry(clock, min(PAUSE_SECONDS, pair.secondary.call_seconds))
+    existing = await retry.result(lambda: _list(pair, admin))
+    missing = [path for path in wanted if path.lower() not in existing]
+    if not missing:
+        return wanted
+    facts = await retry.result(admin.namespace)
+    settings = backlog_settings(facts.tier)
+    errors = await asyncio.gather(*(_create(path, settings, admin, retry, observer) for path in missing))
+    failed = {path: error for path, error in zip(missing, errors, strict=True) if error is not None}
+    usable = tuple(path for path in wanted if path not in failed)
+    if not usable:
+        raise _none_usable(pair, next(iter(failed.values())))
+    return usable
+
+
+def _none_usable(pair: Pair, error: ServiceError) -> PairingError | ServiceError:
+    if isinstance(error, AccessDeniedError):
+        return error
+    failure = PairingError(
+        f"None of the {pair.options.backlog_queue_count} backlog queues on {pair.secondary.host} could be created: "
+        f"{error.message}",
+        hint=error.hint or "See what is missing with: sbpair provision --dry-run",
+    )
+    failure.__cause__ = error
+    return failure
+
+
+async def _list(pair: Pair, admin: NamespaceAdmin) -> frozenset[str]:
+    prefix = pair.backlog_paths()[0].rpartition("/")[0] + "/"
+    return frozenset([queue.path.lower() async for queue in admin.list_queues(prefix)])
+
+
+async def _create(
+    path: str, settings: QueueSettings, admin: NamespaceAdmin, retry: "_Retry", observer: Observer
+) -> ServiceError | None:
+    """Create one queue; the error if it cannot be made."""
+    clock = retry.clock
+    try:
+        await retry.result(lambda: admin.create_queue(path, settings))
+    except EntityExistsError:
+        outcome, detail = Result.UNCHANGED, "was made by somebody else meanwhile"
+    except ServiceError as error:
+        observer.notify(StepDone(clock.now().timestamp(), path, Result.FAILED, error.message))
+        return error
+    else:
+        outcome, detail = Result.DONE, "created"
+    observer.notify(StepDone(clock.now().timestamp(), path, outcome, detail))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """Tries up to three times unless trying again cannot help."""
+
+    clock: Clock
+    pause_seconds: float
+
+    async def result(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        for _ in range(TRIES - 1):
+            try:
+                return await _bounded(call())
+            except (AccessDeniedError, ArgumentRefusedError, EntityExistsError):
+                raise
+            except ServiceError:
+                await self.clock.sleep(self.pause_seconds)
+        return await _bounded(call())
+
+
+async def _bounded(call: Coroutine[Any, Any, T]) -> T:
+    return await abandoning(CALL_SECONDS, call, what="Preparing the backlog queues")
+
+
+# Keeps a syphon running beside a pairing: starts it, starts it again after an error, stops it within a bound.
+
+SyphonFactory = Callable[[asyncio.Event], Coroutine[Any, Any, object]]
+"""Makes a coroutine that brings the backlog home until the event is set."""
+
+FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 120.0
+STEADY_SECONDS = 300.0
+"""A syphon that ran this long starts again with the first pause."""
+STOP_SECONDS = 10.0
+
+
+class SyphonRunner:
+    """One syphon task."""
+
+    def __init__(self, factory: SyphonFactory, *, clock: Clock, observer: Observer) -> None:
+        self._factory = factory
+        self._clock = clock
+        self._observer = observer
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="syphon")
+
+    async def stop(self) -> None:
+        """Ask it to stop; cancel it when it takes too long."""
+        self._stop.set()
+        if self._task is None:
+            return
+        _, late = await asyncio.wait({self._task}, timeout=STOP_SECONDS)
+        if late:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=STOP_SECONDS)
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._stop.is_set():
+            started = self._clock.monotonic()
+            try:
+                await self._factory(self._stop)
+            except SbpairError as error:
+                if self._clock.monotonic() - started >= STEADY_SECONDS:
+                    pause = FIRST_PAUSE_SECONDS
+                await self._rest(error, pause)
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+            else:
+                return
+
+    async def _rest(self, error: SbpairError, seconds: float) -> None:
+        self._observer.notify(Paused(self._clock.now().timestamp(), "", error.code, seconds))
+        stopped = asyncio.create_task(self._stop.wait())
+        rested = asyncio.create_task(self._sleep(seconds))
+        await asyncio.wait({stopped, rested}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (stopped, rested):
+            task.cancel()
+        self._observer.notify(Resumed(self._clock.now().timestamp(), ""))
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+
+CLOSE_WAIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class EntityState:
+    """One entity as the pairing sees it. `since` is UTC epoch seconds."""
+
+    entity: str
+    state: State
+    since: float
+    cause: str | None
+    """Code of the error behind the state."""
+    timer_seconds_left: float | None
+    diverted_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairingState:
+    """A pairing at one moment; entities that were never sent to do not appear."""
+
+    entities: tuple[EntityState, ...]
+    backlog: tuple[QueueStanding, ...]
+    primary: Condition
+    secondary: Condition
+    sends_under_way: int
+    held_sessions: int
+
+
+class PairedNamespaces:
+    """An open pairing. Make it with `open`; it is ready when that returns ("Asynchronous Messaging Patterns and High
+    Availability").
+
+    It takes over both `Messaging`s: closing or faulting a side closes the one that belongs to it.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        queues: tuple[str, ...],
+        *,
+        primary: Messaging,
+        secondary: Messaging,
+        clock: Clock,
+        observer: Observer,
+        policy: Policy,
+        syphon: SyphonFactory | None,
+        hold_sessions: bool,
+        position: SyphonedPosition | None,
+        retries: int,
+        draw: Callable[[], float],
+    ) -> None:
+        self._pair = pair
+        self._messaging = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
+        self._clock = clock
+        self._observer = observer
+        self._policy = policy
+        self._holds = SessionHolds()
+        browsed = position or BrowsedPosition(secondary)
+        self._keeper = SessionKeeper(self._holds, browsed, clock=clock) if hold_sessions else None
+        self._backlog = Backlog(
+            secondary, Rotation(queues), clock=clock, observer=observer, draw=draw, keeper=self._keeper
+        )
+        self._backlog.on_refused = self._secondary_refused
+        self._backlog.on_accepted = self._secondary_accepted
+        self._secondary_fault: ServiceError | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._retries = retries
+        self._primary_links = Links(primary)
+        self._flights = Flights()
+        self._gates: dict[str, EntityGate] = {}
+        self._syphon = None if syphon is None else SyphonRunner(syphon, clock=clock, observer=observer)
+        self._coupling = Coupling(with_syphon=syphon is not None)
+        self._partner_watch: asyncio.Task[None] | None = None
+        self._ending = {side: asyncio.Lock() for side in Side}
+        if self._syphon is not None:
+            self._syphon.start()
+
+    @classmethod
+    async def open(
+        cls,
+        pair: Pair,
+        *,
+        primary: Messaging,
+        secondary: Messaging,
+        clock: Clock,
+        observer: Observer,
+        secondary_admin: NamespaceAdmin | None = None,
+        create_missing: bool = False,
+        policy: Policy | None = None,
+        syphon: SyphonFactory | None = None,
+        hold_sessions: bool | None = None,
+        position: SyphonedPosition | None = None,
+        retries: int = 0,
+        draw: Callable[[], float] = random.random,
+    ) -> Self:
+        """Be ready to send. Nothing is asked of the secondary: its backlog queues are found by sending to them, when
+        that is needed, with no other right than Send.
+
+        The documents list and create the queues here ("Asynchronous Messaging Patterns and High Availability"), so
+        that an application cannot start while the secondary is away; that is `sbpair provision`'s business now, or
+        `create_missing`'s.
+
+        Args:
+            create_missing: list the backlog queues and create those that are missing first, with `secondary_admin` and
+                the Manage right. Queues that cannot be created are not used.
+            policy: which errors start a failover; by default the pair's.
+            retries: how often a send to the primary is tried again before the policy hears of its failure, at the
+                distances of the SDK. 0 where something below retries already.
+            syphon: makes the coroutine that brings the backlog home, given the event that stops it, in place of the
+                usual one. It runs in this process when the pair's options enable the syphon.
+            hold_sessions: keep order within a session across failover and failback; by default the pair's choice. A
+                session with diverted messages stays with its backlog queue until these are back on the primary. Costs
+                a look into every message and, while sessions are held, a browse of their queues every few seconds.
+            position: tells which sessions still wait in a queue; by default the queue is browsed.
+            draw: random numbers in [0, 1) for the choice of the backlog queue.
+
+        Raises:
+            PairingError: primary and secondary are the same; either is in another pairing in a way that excludes this
+                one; with `create_missing`, no backlog queue is usable.
+            UsageError: `create_missing` without `secondary_admin`.
+            AccessDeniedError: with `create_missing`: the credential is wrong, or lacks the Manage right.
+            ServiceError: with `create_missing`: the secondary cannot be reached.
+        """
+        if create_missing and secondary_admin is None:
+            raise UsageError("Backlog queues are created through the administration of the secondary: name it.")
+        _register(primary, secondary, observer, clock)
+        queues = pair.backlog_paths()
+        if secondary_admin is not None and create_missing:
+            try:
+                queues = await ensure_backlog_queues(pair, admin=secondary_admin, clock=clock, observer=observer)
+            except BaseException:
+                _unregister(primary)
+                raise
+        usual = partial(_usual_syphon, queues, primary, secondary, clock, observer)
+        return cls(
+            pair,
+            queues,
+            primary=primary,
+            secondary=secondary,
+            clock=clock,
+            observer=observer,
+            policy=policy or pair.options.failover_policy,
+            syphon=(syphon or usual) if pair.options.enable_syphon else None,
+            hold_sessions=pair.options.hold_sessions if hold_sessions is None else hold_sessions,
+            position=position,
+            retries=retries,
+            draw=draw,
+        )
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """Backlog queues in use: those of the pair; with `create_missing` less if some could not be made."""
+        return len(self._backlog.queues)
+
+    @property
+    def backlog_queues(self) -> tuple[str, ...]:
+        return self._backlog.queues
+
+    def sender(self, entity: str, *, partitioned: bool | None = None) -> FailoverSender:
+        """A sender for a queue or topic on the primary; all senders of an entity share link and state.
+
+        Args:
+            partitioned: the entity is partitioned: keys are checked before sending, time-outs are at least 60 s. By
+                default what the primary refuses tells.
+
+        Raises:
+            InvalidNameError: not an entity path.
+        """
+        return FailoverSender(
+            self._gate(entity),
+            self._primary_links,
+            self._backlog,
+            self._flights,
+            clock=self._clock,
+            partitioned=partitioned,
+            hold_sessions=self._keeper is not None,
+            retries=self._retries,
+        )
+
+    def force_failover(self, entity: str) -> None:
+        """Divert the entity's messages, healthy or not, until `fail_back`. It is not pinged meanwhile."""
+        self._check_open()
+        self._gate(entity).force()
+
+    def fail_back(self, entity: str) -> None:
+        """Send the entity's messages to the primary again, whatever the pings say."""
+        self._check_open()
+        self._gate(entity).fail_back()
+
+    @property
+    def holds_sessions(self) -> bool:
+        """A session with diverted messages is held; to be read from any thread."""
+        return len(self._holds) > 0
+
+    def state(self) -> PairingState:
+        return PairingState(
+            entities=tuple(_entity_state(gate) for _, gate in sorted(self._gates.items())),
+            backlog=self._backlog.standings(),
+            primary=self._coupling.condition(Side.PRIMARY),
+            secondary=self._condition_of_secondary(),
+            sends_under_way=len(self._flights),
+            held_sessions=len(self._holds),
+        )
+
+    async def close(self, side: Side | None = None, *, wait_seconds: float = CLOSE_WAIT_SECONDS) -> None:
+        """Close both sides, or one; a second call waits for the first.
+
+        Sends under way get `wait_seconds`, then they are interrupted and raise. With a syphon in this process, a side
+        left open for 5 seconds after its partner was closed is faulted ("Paired Namespaces: Implementation Details
+        and Cost"). When close returns, nothing more is
+        sent.
+        """
+        why = "the pairing is closed."
+        if side is not Side.SECONDARY:
+            self._flights.refuse(why)
+            await self._flights.land(wait_seconds)
+        sides = tuple(Side) if side is None else (side,)
+        await asyncio.gather(*(self._end(one, Condition.CLOSED, why) for one in sides))
+        if side is None:
+            await self._stop_partner_watch()
+
+    async def fault(self, error: SbpairError, side: Side = Side.PRIMARY) -> None:
+        """A side is beyond use: what is under way there is interrupted at once; see `close` for its partner."""
+        await self._end(side, Condition.FAULTED, f"the {side} side is faulted: {error.message}", error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _gate(self, entity: str) -> EntityGate:
+        path = check_entity_path(entity)
+        if (gate := self._gates.get(path.lower())) is None:
+            options = self._pair.options
+            machine = EntityFailover(
+                failover_interval_seconds=options.failover_interval_seconds,
+                ping_interval_seconds=options.ping_interval_seconds,
+                policy=self._policy,
+            )
+            pinger = Pinger(self._messaging[Side.PRIMARY], path)
+            gate = EntityGate(path, machine, pinger, clock=self._clock, observer=self._observer)
+            self._gates[path.lower()] = gate
+        return gate
+
+    def _check_open(self) -> None:
+        if self._coupling.condition(Side.PRIMARY) is not Condition.OPEN:
+            raise InterruptedWorkError("The pairing is closed.")
+
+    def _condition_of_secondary(self) -> Condition:
+        condition = self._coupling.condition(Side.SECONDARY)
+        return Condition.FAULTED if condition is Condition.OPEN and self._secondary_fault is not None else condition
+
+    def _secondary_refused(self, error: ServiceError) -> None:
+        """The key is revoked, or the queues are gone. The side counts as faulted from now on, and is probed.
+
+        Unlike a side that was faulted by hand it takes no partner with it: it may be back with the next ping, and until
+        then the primary serves on.
+        """
+        if self._secondary_fault is None:
+            self._observer.notify(SideFaulted(self._at(), Side.SECONDARY, error.code, error.message))
+        self._secondary_fault = error
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._probe_secondary(), name="probe of the secondary")
+
+    def _secondary_accepted(self) -> None:
+        self._secondary_fault = None
+        self._observer.notify(SideRestored(self._at(), Side.SECONDARY))
+
+    async def _probe_secondary(self) -> None:
+        while self._backlog.refused:
+            await self._clock.sleep(self._pair.options.ping_interval_seconds)
+            await self._backlog.probe()
+
+    def _at(self) -> float:
+        return self._clock.now().timestamp()
+
+    async def _end(self, side: Side, condition: Condition, why: str, error: SbpairError | None = None) -> None:
+        async with self._ending[side]:
+            if self._coupling.condition(side) is not Condition.OPEN:
+                return
+            self._coupling.ended(side, condition, self._clock.monotonic())
+            code = None if error is None else error.code
+            self._observer.notify(SideEnded(self._clock.now().timestamp(), side, condition, code))
+            self._watch_partner()
+            if side is Side.PRIMARY:
+                await self._end_primary(why)
+            else:
+                await self._end_secondary(why)
+            await close_quietly(self._messaging[side])
+
+    async def _end_primary(self, why: str) -> None:
+        self._flights.refuse(why)
+        await self._flights.interrupt()
+        await asyncio.gather(*(gate.stop() for gate in self._gates.values()))
+        await self._primary_links.close()
+        _unregister(self._messaging[Side.PRIMARY])
+
+    async def _end_secondary(self, why: str) -> None:
+        self._backlog.refuse(why)
+        if self._syphon is not None:
+            await self._syphon.stop()
+        if self._keeper is not None:
+            await self._keeper.stop()
+        if self._probe is not None:
+            await end(self._probe)
+        await self._backlog.links.close()
+
+    def _watch_partner(self) -> None:
+        if self._partner_watch is None and self._coupling.next_deadline() is not None:
+            self._partner_watch = asyncio.create_task(self._fault_partner(), name="coupling")
+
+    async def _fault_partner(self) -> None:
+        while (deadline := self._coupling.next_deadline()) is not None:
+            await self._clock.sleep(max(0.0, deadline - self._clock.monotonic()))
+            if (side := self._coupling.due(self._clock.monotonic())) is not None:
+                await self.fault(PairingError(f"the {side.partner} side ended 5 seconds ago."), side)
+
+    async def _stop_partner_watch(self) -> None:
+        watch, self._partner_watch = self._partner_watch, None
+        if watch is not None and watch is not asyncio.current_task():
+            await end(watch)
+
+
+def _usual_syphon(
+    queues: tuple[str, ...],
+    primary: Messaging,
+    secondary: Messaging,
+    clock: Clock,
+    observer: Observer,
+    stop: asyncio.Event,
+) -> Coroutine[Any, Any, DrainReport]:
+    return syphon_home(
+        DrainRequest(queues=queues),
+        secondary=secondary,
+        primary=primary,
+        admin=None,
+        clock=clock,
+        observer=observer,
+        ledger=None,
+        stop=stop,
+    )
+
+
+def _entity_state(gate: EntityGate) -> EntityState:
+    return EntityState(
+        entity=gate.entity,
+        state=gate.state,
+        since=gate.since,
+        cause=None if gate.cause is None else gate.cause.code,
+        timer_seconds_left=gate.timer_seconds_left,
+        diverted_messages=gate.diverted_messages,
+    )
+
+
+_paired: dict[int, tuple[Messaging, Messaging]] = {}
+"""The open pairings of this process: primary and secondary by the identity of the primary."""
+
+
+def _register(primary: Messaging, secondary: Messaging, observer: Observer, clock: Clock) -> None:
+    """Enter a pairing, unless the old rules exclude it: each `Messaging` is what was one factory."""
+    if primary is secondary or primary.host.lower() == secondary.host.lower():
+        raise PairingError(f"Primary and secondary are the same namespace ({primary.host}).")
+    if id(primary) in _paired:
+        raise PairingError(f"{primary.host} is already paired.", hint="Close the other pairing, or share it.")
+    if id(secondary) in _paired:
+        raise PairingError(f"The secondary {secondary.host} is itself paired.")
+    if any(primary is other for _, other in _paired.values()):
+        raise PairingError(f"{primary.host} is the secondary of another pairing, it cannot be paired itself.")
+    for other, _ in _paired.values():
+        if other.host.lower() == secondary.host.lower():
+            observer.notify(
+                PairingNoticed(
+                    clock.now().timestamp(),
+                    "secondary-is-paired",
+                    f"The secondary {secondary.host} is the primary of another pairing of this process: when it is "
+                    "away, both pairings lose a side.",
+                )
+            )
+            break
+    _paired[id(primary)] = (primary, secondary)
+
+
+def _unregister(primary: Messaging) -> None:
+    _paired.pop(id(primary), None)

@@ -1,0 +1,521 @@
+"""The failover sender: the same call whether the message goes to the primary or to the backlog.
+
+A message counts as sent only when a namespace accepted it, and the result says which one. An attempt whose answer was
+lost may have stored the message: if the message is then stored elsewhere, or sent again, the result is marked
+`uncertain`, and since the MessageId stays the same a duplicate can be recognised.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import TracebackType
+
+from sbpair.concurrency import overlapped, within
+from sbpair.core.errors import (
+    Category,
+    InterruptedWorkError,
+    MalformedMessageError,
+    SbpairError,
+    SendIncompleteError,
+    ServiceError,
+    UsageError,
+)
+from sbpair.core.failover.machine import BUSY_PAUSE_SECONDS, ROUTES, Route, State, Verdict
+from sbpair.core.failover.sending import (
+    MIN_ATTEMPT_SECONDS,
+    Budget,
+    Keys,
+    check_partitioning,
+    is_scheduled,
+    keys_of,
+    refuse_reserved,
+)
+from sbpair.core.retry import SDK, SENDER
+from sbpair.ports import Clock, MessageSender
+from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT, Backlog, KeptQueue, accepted_of, incomplete
+from sbpair.runtime.failover.entity import EntityGate
+from sbpair.runtime.links import Links
+
+# Sends under way: counted so that close can wait for them, interrupted when it has waited long enough.
+
+LANDING_SECONDS = 1.0
+"""How long an interrupted send gets to unwind."""
+
+
+class Flights:
+    """All sends of one pairing that have begun and not ended."""
+
+    def __init__(self) -> None:
+        self._aloft: set[Flight] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._refusal: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._aloft)
+
+    def admit(self) -> "Flight":
+        """`async with flights.admit():` around one send.
+
+        Raises:
+            InterruptedWorkError: on entry once `refuse` was called, and on exit if the send was interrupted.
+        """
+        return Flight(self)
+
+    def refuse(self, why: str) -> None:
+        """Let no new send begin. The first reason stands."""
+        self._refusal = self._refusal or why
+
+    async def land(self, seconds: float) -> int:
+        """Wait for the sends under way, interrupt those that take longer. Returns how many were interrupted."""
+        if await self._wait(seconds):
+            return 0
+        return await self.interrupt()
+
+    async def interrupt(self) -> int:
+        """End every send under way now; each raises InterruptedWorkError."""
+        flying = tuple(self._aloft)
+        for flight in flying:
+            flight.interrupt()
+        await self._wait(LANDING_SECONDS)
+        return len(flying)
+
+    async def _wait(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def began(self, flight: "Flight") -> None:
+        if self._refusal is not None:
+            raise InterruptedWorkError(f"Nothing was sent: {self._refusal}")
+        self._aloft.add(flight)
+        self._empty.clear()
+
+    def ended(self, flight: "Flight") -> None:
+        self._aloft.discard(flight)
+        if not self._aloft:
+            self._empty.set()
+
+
+class Flight:
+    """One send under way; see `Flights.admit`."""
+
+    __slots__ = ("_flights", "_scope")
+
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
+        self._scope = asyncio.timeout(None)
+
+    def interrupt(self) -> None:
+        self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def __aenter__(self) -> None:
+        self._flights.began(self)
+        await self._scope.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._flights.ended(self)
+        try:
+            await self._scope.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            raise InterruptedWorkError(
+                "The pairing was closed while the message was being sent; it may have been stored or not."
+            ) from None
+
+
+DEFAULT_OVERLAP = 10
+
+_Item = bytes | Sequence[bytes]
+_Attempt = Callable[[MessageSender, Sequence[bytes], float], Awaitable[list[int]]]
+
+
+class Where(StrEnum):
+    PRIMARY = "primary"
+    BACKLOG = "backlog"
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Everything was accepted: where it went."""
+
+    where: Where
+    """BACKLOG if any message was diverted."""
+    queue: str | None = None
+    """The (first) backlog queue; None on the primary."""
+    uncertain: bool = False
+    """An earlier attempt may have stored the message too."""
+    messages: int = 1
+    diverted: int = 0
+    queues: tuple[str, ...] = ()
+    sequence_numbers: tuple[int, ...] = ()
+    """Of scheduled messages, for `cancel_scheduled`; empty when they were diverted, which cannot be cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One item of `send_all`: its position and either the result or the error."""
+
+    position: int
+    result: SendResult | None = None
+    error: SbpairError | None = None
+
+
+class FailoverSender:
+    """Sends to one queue or topic; made by `PairedNamespaces.sender`. Payloads are encoded AMQP messages."""
+
+    def __init__(
+        self,
+        gate: EntityGate,
+        primary: Links,
+        backlog: Backlog,
+        flights: Flights,
+        *,
+        clock: Clock,
+        partitioned: bool | None,
+        hold_sessions: bool,
+        retries: int = 0,
+    ) -> None:
+        self._gate = gate
+        self._primary = primary
+        self._backlog = backlog
+        self._flights = flights
+        self._clock = clock
+        self._partitioned = bool(partitioned)
+        if partitioned is not None:
+            gate.rules.partitioned = partitioned
+        self._hold_sessions = hold_sessions
+        self._retries = retries
+        self._kept = KeptQueue()
+        self._closed = False
+
+    @property
+    def entity(self) -> str:
+        return self._gate.entity
+
+    async def send(self, payloads: _Item, *, timeout_seconds: float | None = None) -> SendResult:
+        """Send one message, or several as one batch.
+
+        Args:
+            timeout_seconds: for everything together, the SDK's retries and the backlog included; default 60. A
+                partitioned entity gets at least 60 ("Partitioned queues and topics").
+
+        Raises:
+            ServiceError: not accepted; with `uncertain` set it may have been stored all the same.
+            SendIncompleteError: only a part of the batch was accepted (the backlog splits a batch by session and size).
+            MessageError: a message that could not be diverted.
+            InterruptedWorkError: the sender or the pairing is closed.
+        """
+
+        async def attempt(link: MessageSender, batch: Sequence[bytes], seconds: float) -> list[int]:
+            await link.send(batch, timeout_seconds=seconds)
+            return []
+
+        return await self._deliver(_as_batch(payloads), timeout_seconds, attempt)
+
+    async def schedule(self, payloads: _Item, *, timeout_seconds: float | None = None) -> SendResult:
+        """Hand in messages that carry `x-opt-scheduled-enqueue-time`. In the backlog the time travels as a property.
+
+        Raises:
+            UsageError: a message without that annotation; otherwise as `send`.
+        """
+
+        async def attempt(link: MessageSender, batch: Sequence[bytes], seconds: float) -> list[int]:
+            return await link.schedule(batch, timeout_seconds=seconds)
+
+        batch = _as_batch(payloads)
+        if not all(map(is_scheduled, batch)):
+            raise UsageError("A message to schedule carries the annotation x-opt-scheduled-enqueue-time.")
+        return await self._deliver(batch, timeout_seconds, attempt)
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_seconds: float | None = None) -> None:
+        """Take back messages scheduled on the primary. Says nothing about the entity's health."""
+        async with self._flights.admit():
+            self._check_open()
+            seconds = Budget.of(timeout_seconds, partitioned=False, now=self._clock.monotonic()).total_seconds
+            link = self._primary.to(self.entity)
+            cancelling = link.cancel_scheduled(sequence_numbers, timeout_seconds=seconds)
+            await within(seconds, cancelling, what=f"Cancelling on {self.entity}", entity=self.entity)
+
+    def send_all(
+        self,
+        payloads: Iterable[_Item] | AsyncIterable[_Item],
+        *,
+        overlap: int = DEFAULT_OVERLAP,
+        timeout_seconds: float | None = None,
+        retry_seconds: float = 0.0,
+        stop: asyncio.Event | None = None,
+    ) -> AsyncGenerator[Sent, None]:
+        """Send many messages (or batches) with up to `overlap` sends under way, and await every result ("Message
+        transfers, locks, and settlement").
+
+        Yields one `Sent` per item, in the order given. Reads on only as fast as results are taken, so memory stays
+        bounded. Messages of one session are sent one after another; sessionless ones may be stored in any order.
+
+        `retry_seconds`: for so long an item is tried again after an error that time may cure, such as those of the
+        failover interval. A result after such a try is `uncertain` if an earlier one may have stored the message.
+        Once `stop` is set nothing is tried again.
+        """
+
+        async def one(position: int, item: _Item) -> Sent:
+            try:
+                return Sent(position, await self._send_patiently(item, timeout_seconds, retry_seconds, stop))
+            except SbpairError as error:
+                return Sent(position, error=error)
+
+        return overlapped(payloads, one, overlap=overlap, lane=_session_of)
+
+    # For a client that offers its messages to the primary by itself, and comes here with what the primary did not take.
+
+    @property
+    def state(self) -> State:
+        """Where the entity stands; to be read from any thread."""
+        return self._gate.state
+
+    @property
+    def ticket(self) -> int:
+        """To be taken before an attempt and handed to `take_over` with its error."""
+        return self._gate.ticket
+
+    def note_sent(self) -> None:
+        """The primary accepted a message."""
+        self._gate.sent()
+
+    def holds(self, payloads: Sequence[bytes]) -> bool:
+        """A session of these messages has to follow its older messages into the backlog."""
+        return self._hold_sessions and any(self._is_held(keys_of(payload)) for payload in payloads)
+
+    async def take_over(
+        self, payloads: Sequence[bytes] | None, error: ServiceError, ticket: int, budget: Budget
+    ) -> SendResult | None:
+        """Do about a failed attempt on the primary what the policy says. None: it is to be tried again, now.
+
+        `payloads`: None for what has no message, such as opening a link; then a rerouted attempt gives an empty result.
+
+        Raises:
+            ServiceError: `error` itself if its sender is to be told; otherwise as `send`.
+        """
+        if payloads is not None:
+            self._gate.rules.refused(payloads, error)
+        async with self._flights.admit():
+            await self._after_failure(error, ticket, budget)
+            if ROUTES[self._gate.state] is Route.BACKLOG:
+                if payloads is None:
+                    return SendResult(Where.BACKLOG, messages=0)
+                return await self._divert(payloads, budget, uncertain=error.uncertain)
+        return None
+
+    async def divert(self, payloads: Sequence[bytes], budget: Budget) -> SendResult:
+        """Put the messages into the backlog, as the entity's state says. Raises as `send`."""
+        async with self._flights.admit():
+            self._check_open()
+            return await self._divert(payloads, budget, uncertain=False)
+
+    async def close(self) -> None:
+        """No more sends through this sender; the entity's link belongs to the pairing."""
+        self._closed = True
+
+    async def _send_patiently(
+        self, item: _Item, timeout_seconds: float | None, retry_seconds: float, stop: asyncio.Event | None
+    ) -> SendResult:
+        deadline = self._clock.monotonic() + retry_seconds
+        uncertain = False
+        failures = 0
+        while True:
+            try:
+                result = await self.send(item, timeout_seconds=timeout_seconds)
+                return replace(result, uncertain=True) if uncertain else result
+            except ServiceError as error:
+                uncertain = error.uncertain = uncertain or error.uncertain
+                failures += 1
+                pause = SENDER.seconds(failures)
+                stopped = stop is not None and stop.is_set()
+                if stopped or not self._gate.worth_retrying(error) or self._clock.monotonic() + pause > deadline:
+                    raise
+            await self._clock.sleep(pause)
+
+    async def _deliver(
+        self,
+        payloads: Sequence[bytes],
+        timeout_seconds: float | None,
+        attempt: _Attempt,
+    ) -> SendResult:
+        async with self._flights.admit():
+            self._check_open()
+            for payload in payloads:
+                refuse_reserved(payload, self.entity)
+            budget = Budget.of(timeout_seconds, partitioned=self._partitioned, now=self._clock.monotonic())
+            held = self._held(payloads)
+            if not held:
+                return await self._route(payloads, budget, attempt)
+            return await self._deliver_held(payloads, held, budget, attempt)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InterruptedWorkError("Nothing was sent: the sender is closed.")
+
+    def _held(self, payloads: Sequence[bytes]) -> frozenset[int]:
+        """Positions of the messages whose session has to follow its older messages into the backlog.
+
+        Looks into the messages only where their keys matter: it would cost the healthy path more than all the rest.
+        """
+        if not self._partitioned and not self._hold_sessions:
+            return frozenset()
+        keys = [keys_of(payload) for payload in payloads]
+        if self._partitioned:
+            check_partitioning(keys, self.entity)
+        return frozenset(position for position, key in enumerate(keys) if self._is_held(key))
+
+    def _is_held(self, keys: Keys) -> bool:
+        return keys.session_id is not None and self._backlog.is_held((self.entity.lower(), keys.session_id))
+
+    async def _deliver_held(
+        self,
+        payloads: Sequence[bytes],
+        held: frozenset[int],
+        budget: Budget,
+        attempt: _Attempt,
+    ) -> SendResult:
+        """The held sessions' messages to the backlog, the others where they would go anyway."""
+        first = sorted(held)
+        second = [position for position in range(len(payloads)) if position not in held]
+        try:
+            result = await self._divert([payloads[position] for position in first], budget, uncertain=False)
+        except SendIncompleteError as error:
+            error.accepted = tuple(first[position] for position in error.accepted)
+            raise
+        if not second:
+            return result
+        try:
+            rest = await self._route([payloads[position] for position in second], budget, attempt)
+        except (ServiceError, InterruptedWorkError) as error:
+            accepted = first + [second[position] for position in accepted_of(error)]
+            raise incomplete(accepted, len(payloads), error) from error
+        return replace(
+            result,
+            uncertain=result.uncertain or rest.uncertain,
+            messages=len(payloads),
+            diverted=result.diverted + rest.diverted,
+            queues=tuple(dict.fromkeys(result.queues + rest.queues)),
+            sequence_numbers=rest.sequence_numbers,
+        )
+
+    async def _route(
+        self,
+        payloads: Sequence[bytes],
+        budget: Budget,
+        attempt: _Attempt,
+    ) -> SendResult:
+        """Do what the machine says until the messages are accepted or the answer is an error."""
+        uncertain = False
+        failures = 0
+        while True:
+            route = self._gate.route()
+            if route is Route.NOWHERE:
+                raise self._gate.refusal()
+            if route is Route.BACKLOG:
+                return await self._divert(payloads, budget, uncertain=uncertain)
+            ticket = self._gate.ticket
+            try:
+                numbers = await self._offer(payloads, budget, attempt)
+            except ServiceError as error:
+                uncertain = error.uncertain = uncertain or error.uncertain
+                failures += 1
+                self._gate.rules.refused(payloads, error)
+                if not await self._is_to_be_retried(error, failures, budget):
+                    await self._after_failure(error, ticket, budget)
+            else:
+                self._gate.sent()
+                return SendResult(
+                    Where.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
+                )
+
+    async def _offer(
+        self,
+        payloads: Sequence[bytes],
+        budget: Budget,
+        attempt: _Attempt,
+    ) -> list[int]:
+        """One attempt on the primary, in the time that is its own."""
+        seconds = max(budget.for_primary(self._clock.monotonic()), MIN_ATTEMPT_SECONDS)
+        offering = attempt(self._primary.to(self.entity), payloads, seconds)
+        return await within(seconds, offering, what=f"Send to {self.entity}", entity=self.entity)
+
+    async def _is_to_be_retried(self, error: ServiceError, failures: int, budget: Budget) -> bool:
+        """Wait and say yes if the SDK would try this again: a hiccup is cured before the failover policy hears of it.
+
+        A busy server is not: that has its own pause, the policy's.
+        """
+        if failures > self._retries or not error.retryable or error.category is Category.BUSY:
+            return False
+        pause = SDK.seconds(failures)
+        if not budget.allows_pause(pause, budget.for_primary(self._clock.monotonic())):
+            return False
+        await self._clock.sleep(pause)
+        return True
+
+    async def _after_failure(self, error: ServiceError, ticket: int, budget: Budget) -> None:
+        """Raise the error, or return when the message is to be routed again."""
+        if isinstance(error, SendIncompleteError):
+            if isinstance(error.__cause__, ServiceError):
+                self._gate.failed(error.__cause__, ticket)
+            raise error
+        verdict = self._gate.failed(error, ticket)
+        if verdict is Verdict.REROUTE:
+            return
+        left = budget.for_primary(self._clock.monotonic())
+        if verdict is Verdict.RAISE or not budget.allows_pause(BUSY_PAUSE_SECONDS, left):
+            raise error
+        await self._clock.sleep(BUSY_PAUSE_SECONDS)
+
+    async def _divert(self, payloads: Sequence[bytes], budget: Budget, *, uncertain: bool) -> SendResult:
+        self._gate.rules.check(payloads, self.entity)
+        if keys_of(payloads[0]).session_id is not None:
+            self._gate.expect_sessions()
+        try:
+            diversion = await self._backlog.divert(self.entity, payloads, budget, self._gate.diverted, self._kept)
+        except ServiceError as error:
+            error.uncertain = error.uncertain or uncertain
+            if (refusal := self._refusal_of_both(error)) is None:
+                raise
+            raise refusal from error
+        return SendResult(
+            Where.BACKLOG,
+            queue=diversion.queues[0],
+            uncertain=uncertain or diversion.uncertain,
+            messages=len(payloads),
+            diverted=len(payloads),
+            queues=tuple(diversion.queues),
+        )
+
+    def _refusal_of_both(self, error: ServiceError) -> ServiceError | None:
+        """What to raise when the backlog did not take a message either: why it does not go to the primary, which is
+        what its sender has to know, with a note on the backlog. None: the backlog's error, as it is the message's own
+        fault, or the primary has none (a forced failover)."""
+        cause = self._gate.cause
+        if cause is None or isinstance(error, SendIncompleteError) or error.category in MESSAGE_AT_FAULT:
+            return None
+        refusal = self._gate.refusal().with_state(f"The backlog did not take the message either: {error.message}")
+        refusal.uncertain = error.uncertain
+        return refusal
+
+
+def _as_batch(payloads: _Item) -> Sequence[bytes]:
+    batch = [payloads] if isinstance(payloads, bytes) else payloads
+    if not batch:
+        raise UsageError("There is no message to send.")
+    return batch
+
+
+def _session_of(item: _Item) -> str | None:
+    """Session of a message, of a batch that of its first. What cannot be read has none: sending it will say so."""
+    first = item if isinstance(item, bytes) else next(iter(item), None)
+    try:
+        return None if first is None else keys_of(first).session_id
+    except MalformedMessageError:
+        return None

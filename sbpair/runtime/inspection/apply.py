@@ -1,0 +1,259 @@
+"""Carries out the steps of a plan, item by item, and says what became of each.
+
+A run that meets another run doing the same is a success. Nothing is deleted that was not seen empty twice just before
+(and browsed, where a `Peek` is given), that changed since the plan was made, or that a protected pattern covers.
+Up to 3 tries per step with 30 s between them, as the retired library did when it created backlog queues.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sbpair.core.entities import QueueFacts, QueueSettings
+from sbpair.core.errors import EntityExistsError, EntityNotFoundError, ServerBusyError, ServiceError, StalePlanError
+from sbpair.core.events import StepDone
+from sbpair.core.inspection.plan import Plan, Step, StepKind, differences, protecting_pattern
+from sbpair.core.inspection.snapshot import describe_counts
+from sbpair.core.names import parse_backlog_queue_path
+from sbpair.core.outcome import Outcome, Report, Result
+from sbpair.ports import Clock, NamespaceAdmin, Observer
+from sbpair.runtime.browse import Peek
+from sbpair.runtime.inspection.gather import (
+    BUSY_PAUSE_SECONDS,
+    DEFAULT_CONCURRENCY,
+    DEFAULT_CREDITS_PER_SECOND,
+    CreditPacer,
+    bounded,
+    patiently,
+)
+
+DEFAULT_TRIES = 3
+DEFAULT_PAUSE_SECONDS = 30.0
+
+OperationsLog = Callable[[Mapping[str, Any]], None]
+"""Takes one line (a plain dict) per step that was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """How a plan is carried out. `context` (who, credential, ...) is repeated in every line of the operations log."""
+
+    concurrency: int = DEFAULT_CONCURRENCY
+    tries: int = DEFAULT_TRIES
+    pause_seconds: float = DEFAULT_PAUSE_SECONDS
+    credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND
+    protected: tuple[str, ...] = ()
+    """Patterns on top of those in the plan, e.g. of today's configuration."""
+    context: Mapping[str, Any] | None = None
+
+
+async def check_fresh(
+    plan: Plan,
+    *,
+    admin: NamespaceAdmin,
+    clock: Clock,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND,
+) -> None:
+    """Refuse a plan that was kept in a file if any of its queues was changed since.
+
+    A queue to create that exists by now as it was going to be made is fine: another run did the step.
+
+    Raises:
+        StalePlanError: naming every queue that changed.
+        ServiceError: a queue could not be read.
+    """
+    pacer = CreditPacer(clock, credits_per_second)
+
+    async def look(step: Step) -> str | None:
+        await pacer.spend_read(admin)
+        return _staleness(step, await patiently(clock, lambda: admin.get_queue(step.queue)))
+
+    acting = [step for step in plan.steps if step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE)]
+    stale = [reason for reason in await bounded(acting, look, concurrency) if reason is not None]
+    if stale:
+        raise StalePlanError("The plan no longer fits the namespace: " + "; ".join(stale) + ".")
+
+
+def _staleness(step: Step, facts: QueueFacts | None) -> str | None:
+    if step.kind is StepKind.CREATE:
+        return f"{step.queue} exists by now, and differently" if facts is not None and _unlike(facts, step) else None
+    if facts is None:
+        return None if step.kind is StepKind.DELETE else f"{step.queue} is gone"
+    return None if step.expected is None or step.expected.matches(facts) else f"{step.queue} was changed"
+
+
+def _unlike(facts: QueueFacts, step: Step) -> bool:
+    """Whether an existing queue differs, as documented settings go, from the one the step would have made."""
+    if step.settings is None:
+        return False
+    return differences(facts.settings, None) != differences(step.settings, None)
+
+
+async def apply(
+    plan: Plan,
+    *,
+    admin: NamespaceAdmin,
+    clock: Clock,
+    observer: Observer | None = None,
+    peek: Peek | None = None,
+    log: OperationsLog | None = None,
+    how: Applying | None = None,
+) -> Report:
+    """Carry out `plan` on the secondary; one outcome per queue of the plan, in the plan's order.
+
+    A step's failure never stops the others. `peek` confirms emptiness before a deletion. For a plan read from a file
+    call `check_fresh` first.
+    """
+    worker = _Worker(plan, admin, clock, observer, peek, log, how or Applying())
+    untouched = [Outcome(one.queue, Result.UNCHANGED, one.note) for one in plan.unchanged]
+    done = await bounded(plan.steps, worker.carry_out, worker.how.concurrency)
+    return Report(outcomes=(*untouched, *done))
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a try came to, before it becomes an outcome."""
+
+    result: Result
+    detail: str
+
+
+class _Worker:
+    def __init__(
+        self,
+        plan: Plan,
+        admin: NamespaceAdmin,
+        clock: Clock,
+        observer: Observer | None,
+        peek: Peek | None,
+        log: OperationsLog | None,
+        how: Applying,
+    ) -> None:
+        self.plan, self.how = plan, how
+        self._admin, self._clock, self._observer, self._peek, self._log = admin, clock, observer, peek, log
+        self._pacer = CreditPacer(clock, how.credits_per_second)
+        self._protected: Iterable[str] = (*plan.protected, *how.protected)
+
+    async def carry_out(self, step: Step) -> Outcome:
+        if step.kind in (StepKind.SKIP, StepKind.RECREATE):
+            return self._tell(step, Outcome(step.queue, Result.SKIPPED, step.reason), tries=0)
+        action = {
+            StepKind.CREATE: self._create,
+            StepKind.UPDATE: self._update,
+            StepKind.DELETE: self._delete,
+        }[step.kind]
+        return await self._with_tries(step, action)
+
+    async def _with_tries(self, step: Step, action: Callable[[Step], Awaitable[_Done]]) -> Outcome:
+        tried = 1
+        while True:
+            try:
+                done = await action(step)
+                return self._tell(step, Outcome(step.queue, done.result, done.detail), tried)
+            except ServiceError as error:
+                if not _worth_another_try(error) or tried >= self.how.tries:
+                    detail = error.message if tried == 1 else f"{error.message} ({tried} tries)"
+                    return self._tell(step, Outcome(step.queue, Result.FAILED, detail, error.code), tried)
+                await self._clock.sleep(self._pause(error))
+            tried += 1
+
+    def _pause(self, error: ServiceError) -> float:
+        return max(self.how.pause_seconds, BUSY_PAUSE_SECONDS if isinstance(error, ServerBusyError) else 0.0)
+
+    async def _get(self, path: str) -> QueueFacts | None:
+        await self._pacer.spend_read(self._admin)
+        return await self._admin.get_queue(path)
+
+    # The three kinds of step
+
+    async def _create(self, step: Step) -> _Done:
+        settings = _settings_of(step)
+        await self._pacer.spend()
+        try:
+            await self._admin.create_queue(step.queue, settings)
+        except ServiceError as error:
+            if not _worth_another_try(error):
+                raise
+            facts = await self._get(step.queue)
+            if facts is None:
+                raise
+            return self._already_there(step, facts)
+        return _Done(Result.DONE, "created")
+
+    def _already_there(self, step: Step, facts: QueueFacts) -> _Done:
+        if _unlike(facts, step):
+            return _Done(Result.UNCHANGED, "already there, used as it is; its settings are not the documented ones")
+        return _Done(Result.UNCHANGED, "already there: made by another run or by an earlier try")
+
+    async def _update(self, step: Step) -> _Done:
+        settings = _settings_of(step)
+        facts = await self._get(step.queue)
+        if facts is None:
+            raise EntityNotFoundError(f"{step.queue} is gone since the plan was made.", entity=step.queue)
+        if facts.settings == settings:
+            return _Done(Result.UNCHANGED, "already as planned: changed by another run or by an earlier try")
+        if step.expected is not None and not step.expected.matches(facts):
+            return _Done(Result.SKIPPED, "it was changed since the plan was made")
+        await self._pacer.spend()
+        await self._admin.update_queue(step.queue, settings)
+        return _Done(Result.DONE, "; ".join(f"{one.label} {one.actual} -> {one.wanted}" for one in step.changes))
+
+    async def _delete(self, step: Step) -> _Done:
+        refusal = self._refusal(step)
+        if refusal is not None:
+            return _Done(Result.SKIPPED, refusal)
+        for _ in range(2):
+            facts = await self._get(step.queue)
+            if facts is None:
+                return _Done(Result.UNCHANGED, "already gone")
+            if step.expected is not None and not step.expected.matches(facts):
+                return _Done(Result.SKIPPED, "it was changed since the plan was made")
+            if facts.counts.total and not step.with_messages:
+                return _Done(Result.SKIPPED, f"no longer empty: it holds {describe_counts(facts.counts)}")
+        if not step.with_messages and self._peek is not None and not (await self._peek(step.queue)).empty:
+            return _Done(Result.SKIPPED, "a browse found messages that the counts do not show")
+        await self._pacer.spend()
+        try:
+            await self._admin.delete_queue(step.queue)
+        except EntityNotFoundError:
+            return _Done(Result.UNCHANGED, "already gone")
+        return _Done(Result.DONE, "deleted")
+
+    def _refusal(self, step: Step) -> str | None:
+        """Reasons that no plan can overrule."""
+        pattern = protecting_pattern(step.queue, self._protected)
+        if pattern is not None:
+            return f"protected by the pattern {pattern!r}"
+        return None if parse_backlog_queue_path(step.queue) else "it is no backlog queue"
+
+    def _tell(self, step: Step, outcome: Outcome, tries: int) -> Outcome:
+        now = self._clock.now()
+        if self._observer is not None:
+            self._observer.notify(StepDone(now.timestamp(), outcome.item, outcome.result.value, outcome.detail))
+        if self._log is not None:
+            line = {
+                "at": now.isoformat(timespec="milliseconds"),
+                **(self.how.context or {}),
+                "pair": self.plan.pair,
+                "namespace": self.plan.secondary_host,
+                "action": step.kind.value,
+                "queue": outcome.item,
+                "result": outcome.result.value,
+                "detail": outcome.detail,
+                "error_code": outcome.error_code,
+                "tries": tries,
+            }
+            self._log(line)
+        return outcome
+
+
+def _worth_another_try(error: ServiceError) -> bool:
+    """Retryable ones, and "exists already" for a queue that a get does not find yet or no longer."""
+    return error.retryable or isinstance(error, EntityExistsError)
+
+
+def _settings_of(step: Step) -> QueueSettings:
+    if step.settings is None:
+        raise ValueError(f"a step of kind {step.kind} without settings: {step.queue}")
+    return step.settings

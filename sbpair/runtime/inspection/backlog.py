@@ -1,0 +1,296 @@
+"""Finds every backlog queue of a pair and reads what each holds: the one source of what is said about a backlog.
+
+With Manage the queues are found by listing and their messages are counted by the service; a count of 0 is confirmed by
+a browse, because counts may read 0 while a namespace throttles. Without Manage queues are opened one after another,
+upwards, until two in a row do not exist, and their messages are counted by browsing. A listed absence is not an
+absence: a configured queue that was not listed is asked for by itself.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sbpair.concurrency import abandoning
+from sbpair.core.entities import QueueFacts
+from sbpair.core.errors import AccessDeniedError, Category, ServiceError
+from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
+from sbpair.core.message import Received, State
+from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_queue_path
+from sbpair.core.pairing import Pair
+from sbpair.ports import Clock, MessageReceiver, Messaging, NamespaceAdmin
+from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES
+from sbpair.runtime.inspection.gather import bounded
+from sbpair.runtime.links import close_quietly
+
+CONCURRENCY = 8
+DEFAULT_TIMEOUT_SECONDS = 10.0
+MISSES = 2
+"""So many indexes in a row without a queue end the search upwards."""
+MOST_BROWSED_MESSAGES = 1000
+"""Where nobody counts, so many messages of a queue are browsed; beyond that the number is a lower bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundQueues:
+    """The backlog queues of a pair: what exists, what is missing, and what could not be found out."""
+
+    existing: tuple[str, ...]
+    """Paths in the order of their indexes; with CONFIGURED also those about which nothing is known."""
+    missing: tuple[str, ...] = ()
+    """Configured queues that do not exist."""
+    found_by: FoundBy = FoundBy.LISTED
+    facts: Mapping[str, QueueFacts] = field(default_factory=dict)
+    """What the listing said, by lower-case path."""
+    listing_error: ServiceError | None = None
+    """Why the namespace did not list its queues."""
+
+
+async def find_queues(
+    pair: Pair,
+    *,
+    messaging: Messaging,
+    admin: NamespaceAdmin | None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+) -> FoundQueues:
+    """Every backlog queue of the pair's primary on its secondary, configured or not.
+
+    Never raises a ServiceError: where neither listing nor probing is possible the configured queues are returned with
+    `found_by` CONFIGURED. `timeout_seconds` bounds the listing and each probe.
+    """
+    error: ServiceError | None = None
+    if admin is not None:
+        try:
+            return await _listed(pair, admin, timeout_seconds)
+        except ServiceError as refused:
+            error = refused
+    found = await _probed(pair, messaging, timeout_seconds)
+    return replace(found, listing_error=error)
+
+
+async def _listed(pair: Pair, admin: NamespaceAdmin, timeout_seconds: float) -> FoundQueues:
+    prefix = f"{pair.primary.label}/{BACKLOG_INFIX}/"
+
+    async def read() -> dict[str, QueueFacts]:
+        return {facts.path.lower(): facts async for facts in admin.list_queues(prefix)}
+
+    what = f"List of the queues of {pair.secondary.host}"
+    named = {
+        path: facts
+        for path, facts in (await abandoning(timeout_seconds, read(), what=what)).items()
+        if is_own(path, pair)
+    }
+    unlisted = [path for path in pair.backlog_paths() if path not in named]
+
+    async def ask(path: str) -> QueueFacts | None:
+        return await abandoning(timeout_seconds, admin.get_queue(path), what=f"Counts of {path}", entity=path)
+
+    missing = []
+    for path, facts in zip(unlisted, await bounded(unlisted, ask, CONCURRENCY), strict=True):
+        if facts is None:
+            missing.append(path)
+        else:
+            named[path] = facts
+    return FoundQueues(tuple(sorted(named, key=_index)), tuple(missing), FoundBy.LISTED, named)
+
+
+def is_own(path: str, pair: Pair) -> bool:
+    """Whether the queue lies under the transfer prefix of this pair's primary."""
+    name = parse_backlog_queue_path(path)
+    return name is not None and name.primary_label == pair.primary.label.lower()
+
+
+def _index(path: str) -> int:
+    return int(path.rpartition("/")[2])
+
+
+async def _probed(pair: Pair, messaging: Messaging, timeout_seconds: float) -> FoundQueues:
+    """Open the configured queues, then the next indexes upwards until two in a row are not there."""
+    own = pair.backlog_paths()
+    first = await _exists(messaging, own[0], timeout_seconds) if own else False
+    if first is None:
+        return FoundQueues(own, (), FoundBy.CONFIGURED)
+    answers = [first, *await bounded(own[1:], lambda path: _exists(messaging, path, timeout_seconds), CONCURRENCY)]
+    existing = [path for path, answer in zip(own, answers, strict=True) if answer is not False]
+    missing = [path for path, answer in zip(own, answers, strict=True) if answer is False]
+    index, misses = len(own), 0
+    while misses < MISSES:
+        path = backlog_queue_path(pair.primary.label, index)
+        answer = await _exists(messaging, path, timeout_seconds)
+        if answer is None:
+            return FoundQueues(tuple(existing), tuple(missing), FoundBy.CONFIGURED)
+        misses = 0 if answer else misses + 1
+        if answer:
+            existing.append(path)
+        index += 1
+    return FoundQueues(tuple(existing), tuple(missing), FoundBy.PROBED)
+
+
+async def _exists(messaging: Messaging, path: str, timeout_seconds: float) -> bool | None:
+    """Whether a queue can be opened for reading; None where that was not answered."""
+    receiver = messaging.receiver(path)
+    try:
+        await abandoning(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
+    except ServiceError as error:
+        if error.category is Category.NOT_FOUND:
+            return False
+        return True if error.category is Category.DISABLED else None
+    finally:
+        await close_quietly(receiver)
+    return True
+
+
+async def read_backlog(
+    pair: Pair,
+    found: FoundQueues,
+    *,
+    messaging: Messaging,
+    admin: NamespaceAdmin | None,
+    clock: Clock,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    only: Sequence[str] | None = None,
+    recount: bool = True,
+) -> Backlog:
+    """What every queue found holds now. Raises nothing for what cannot be read: it is said in the value.
+
+    `only`: read these paths; the others that exist are named in `not_asked`. `recount`: ask the service again for the
+    counts that came with a listing; not needed right after it. `timeout_seconds` bounds each call.
+    """
+    configured = frozenset(pair.backlog_paths())
+    wanted = None if only is None else {path.lower() for path in only}
+    asked = [path for path in found.existing if wanted is None or path in wanted]
+    denied = isinstance(found.listing_error, AccessDeniedError)
+    reader = _Reader(messaging, None if denied else admin, timeout_seconds, {} if recount else found.facts)
+    taken_at = clock.now().timestamp()
+    queues = await bounded(asked, reader.contents, CONCURRENCY)
+    absent = [QueueContents(path, missing=True) for path in found.missing if wanted is None or path in wanted]
+    placed = [replace(queue, configured=queue.queue in configured) for queue in (*queues, *absent)]
+    return Backlog(
+        pair.name,
+        taken_at,
+        tuple(sorted(placed, key=lambda queue: _index(queue.queue))),
+        found.found_by,
+        whole=len(asked) == len(found.existing),
+        not_asked=tuple(path for path in found.existing if path not in asked),
+    )
+
+
+@dataclass(slots=True)
+class _Reader:
+    messaging: Messaging
+    admin: NamespaceAdmin | None
+    timeout_seconds: float
+    facts: Mapping[str, QueueFacts]
+    """What is known already, by lower-case path."""
+
+    async def contents(self, path: str) -> QueueContents:
+        facts, refused = await self._facts(path)
+        if facts is None and refused is None and self.admin is not None:
+            return QueueContents(path, missing=True)
+        counts = facts.counts if facts is not None else None
+        try:
+            waiting, dead = await asyncio.gather(
+                self._browse(path, False, None if counts is None else counts.active + counts.scheduled),
+                self._browse(path, True, None if counts is None else counts.dead_letter),
+            )
+        except ServiceError as error:
+            if error.category is Category.NOT_FOUND:
+                return QueueContents(path, missing=True)
+            return self._unbrowsed(path, facts, error)
+        told = QueueContents(path) if facts is None else self._counted(facts)
+        oldest = min((at for at in (waiting.oldest, dead.oldest) if at is not None), default=None)
+        told = replace(told, oldest_enqueued_at=oldest)
+        if waiting.complete:
+            told = replace(told, active=waiting.active, deferred=waiting.deferred, scheduled=waiting.scheduled)
+        elif facts is None:
+            told = replace(
+                told, active=waiting.active, deferred=waiting.deferred, scheduled=waiting.scheduled, at_least=True
+            )
+        if dead.complete:
+            told = replace(told, dead_letter=dead.number)
+        elif facts is None:
+            told = replace(told, dead_letter=dead.number, at_least=True)
+        return told
+
+    async def _facts(self, path: str) -> tuple[QueueFacts | None, ServiceError | None]:
+        if path.lower() in self.facts:
+            return self.facts[path.lower()], None
+        if self.admin is None:
+            return None, None
+        try:
+            asked = self.admin.get_queue(path)
+            return await abandoning(self.timeout_seconds, asked, what=f"Counts of {path}", entity=path), None
+        except ServiceError as error:
+            return None, error
+
+    def _counted(self, facts: QueueFacts) -> QueueContents:
+        counts = facts.counts
+        told = QueueContents(
+            facts.path.lower(),
+            active=counts.active,
+            scheduled=counts.scheduled,
+            dead_letter=counts.dead_letter,
+            size_in_bytes=facts.size_in_bytes,
+        )
+        if not counts.transfer and not counts.transfer_dead_letter:
+            return told
+        on_their_way = counts.transfer + counts.transfer_dead_letter
+        return replace(
+            told,
+            error_code="forwarding",
+            exit_name="partial",
+            detail=f"{on_their_way:,} of its messages are held by a forwarding rule, where no browse shows them.",
+        )
+
+    def _unbrowsed(self, path: str, facts: QueueFacts | None, error: ServiceError) -> QueueContents:
+        told = QueueContents(path) if facts is None else self._counted(facts)
+        return replace(told, error_code=error.code, exit_name=error.exit_name, detail=error.message)
+
+    async def _browse(self, path: str, dead_letter: bool, counted: int | None) -> "_Seen":
+        """Browse the queue or its dead letters: all of it if it is small or nobody counted it, else its head."""
+        receiver = self.messaging.receiver(path, dead_letter=dead_letter)
+        try:
+            if counted is not None and (counted == 0 or counted > PAGE_MESSAGES):
+                head = await self._page(receiver, 1, FIRST_SEQUENCE_NUMBER)
+                if head or counted:
+                    first = head[0].enqueued_at if head else None
+                    return _Seen(oldest=first, complete=False) if counted else await self._all(receiver)
+                return _Seen()
+            return await self._all(receiver)
+        finally:
+            await close_quietly(receiver)
+
+    async def _all(self, receiver: MessageReceiver) -> "_Seen":
+        seen, number = _Seen(), FIRST_SEQUENCE_NUMBER
+        while seen.number < MOST_BROWSED_MESSAGES:
+            page = await self._page(receiver, PAGE_MESSAGES, number)
+            if not page:
+                return seen
+            for one in page:
+                seen.number += 1
+                seen.deferred += one.state is State.DEFERRED
+                seen.scheduled += one.state is State.SCHEDULED
+                if one.enqueued_at is not None:
+                    seen.oldest = one.enqueued_at if seen.oldest is None else min(seen.oldest, one.enqueued_at)
+            number = max(one.sequence_number for one in page) + 1
+        seen.complete = not await self._page(receiver, 1, number)
+        return seen
+
+    async def _page(self, receiver: MessageReceiver, most: int, number: int) -> list[Received]:
+        what = f"Browse of {receiver.source}"
+        asked = receiver.peek(most, from_sequence_number=number)
+        return await abandoning(self.timeout_seconds, asked, what=what, entity=receiver.source)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a browse of one queue showed; `complete`: it came to the end."""
+
+    number: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    oldest: float | None = None
+    complete: bool = True
+
+    @property
+    def active(self) -> int:
+        return self.number - self.deferred - self.scheduled

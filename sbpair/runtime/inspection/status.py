@@ -1,0 +1,113 @@
+"""Reads the status of a pair: does each namespace answer, and what does the backlog hold?"""
+
+import asyncio
+from dataclasses import replace
+
+from sbpair.concurrency import abandoning
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.errors import AccessDeniedError, ServiceError
+from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
+from sbpair.core.inspection.status import LIMITED, REACHABLE, PairStatus, SideStatus
+from sbpair.core.pairing import Pair
+from sbpair.ports import Clock, Messaging, NamespaceAdmin
+from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS, FoundQueues, find_queues, read_backlog
+
+__all__ = ["DEFAULT_TIMEOUT_SECONDS", "StatusReader"]
+
+
+class StatusReader:
+    """Reads the status of one pair again and again; the queues are searched for once.
+
+    What cannot be read is said in the status; nothing is raised for it. `timeout_seconds` bounds each call.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        *,
+        primary: NamespaceAdmin,
+        secondary: NamespaceAdmin,
+        messaging: Messaging,
+        clock: Clock,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> None:
+        self._pair = pair
+        self._primary = primary
+        self._secondary = secondary
+        self._messaging = messaging
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        self._found: FoundQueues | None = None
+
+    async def read(self) -> PairStatus:
+        taken_at = self._clock.now().timestamp()
+        first, second = await asyncio.gather(
+            self._side("primary", self._pair.primary, self._primary),
+            self._side("secondary", self._pair.secondary, self._secondary),
+        )
+        backlog = self._unread(taken_at, second) if second.state == "unreachable" else await self._backlog()
+        if second.state == "denied" and any(queue.known for queue in backlog.existing):
+            second = replace(second, state=LIMITED, detail=_NO_MANAGE, hint="")
+        return PairStatus(self._pair.name, taken_at, first, second, backlog, self._pair.environment)
+
+    async def _side(self, role: str, access: NamespaceAccess, admin: NamespaceAdmin) -> SideStatus:
+        began = self._clock.monotonic()
+        try:
+            facts = await abandoning(
+                self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label} ({access.host})"
+            )
+        except ServiceError as error:
+            answered = self._clock.monotonic() - began
+            return _refused(role, access, error, answered)
+        seconds = self._clock.monotonic() - began
+        return SideStatus(role, access.host, REACHABLE, facts.tier, seconds, label=access.label)
+
+    async def _backlog(self) -> Backlog:
+        fresh = self._found is None or self._found.found_by is FoundBy.CONFIGURED
+        if self._found is None or fresh:
+            self._found = await find_queues(
+                self._pair, messaging=self._messaging, admin=self._secondary, timeout_seconds=self._timeout_seconds
+            )
+        return await read_backlog(
+            self._pair,
+            self._found,
+            messaging=self._messaging,
+            admin=self._secondary,
+            clock=self._clock,
+            timeout_seconds=self._timeout_seconds,
+            recount=not fresh,
+        )
+
+    def _unread(self, taken_at: float, side: SideStatus) -> Backlog:
+        """A namespace that does not answer is not asked for each of its queues."""
+        queues = tuple(
+            QueueContents(path, error_code=side.error_code, exit_name=side.state, detail=side.detail)
+            for path in self._pair.backlog_paths()
+        )
+        return Backlog(self._pair.name, taken_at, queues, FoundBy.CONFIGURED)
+
+
+_NO_MANAGE = "No Manage right here: queues are found by opening them and counted by browsing."
+
+
+def _refused(role: str, access: NamespaceAccess, error: ServiceError, answered_in_seconds: float) -> SideStatus:
+    """A namespace that asks for Manage has answered; only what it did not tell is missing."""
+    if isinstance(error, AccessDeniedError) and "'Manage" in error.message:
+        return SideStatus(
+            role,
+            access.host,
+            LIMITED,
+            answered_in_seconds=answered_in_seconds,
+            error_code=error.code,
+            detail="It answers; the credential has no Manage right here.",
+            label=access.label,
+        )
+    return SideStatus(
+        role,
+        access.host,
+        error.exit_name,
+        error_code=error.code,
+        detail=error.message,
+        hint=error.hint,
+        label=access.label,
+    )

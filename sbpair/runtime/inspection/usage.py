@@ -1,0 +1,167 @@
+"""Counts what a run asks of the namespaces, so that its report tells operations that happened and not estimates."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sbpair.core.cost.forecast import Forecast
+from sbpair.core.entities import NamespaceFacts, QueueFacts, QueueSettings, TopicFacts
+from sbpair.core.inspection.snapshot import calls_per_read
+from sbpair.core.message import Disposition, Received
+from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
+
+PAGE_ENTITIES = 100
+"""Entities of one page of a listing."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Requests that are not told by what became of the messages. Each is one operation."""
+
+    management_calls: int = 0
+    browses: int = 0
+    empty_receives: int = 0
+    renewals: int = 0
+
+    def forecast(self) -> Forecast:
+        return Forecast(self.management_calls, self.browses + self.empty_receives + self.renewals)
+
+
+class CountedMessaging:
+    """A `Messaging` whose receivers are counted."""
+
+    def __init__(self, messaging: Messaging, usage: Usage) -> None:
+        self._messaging = messaging
+        self._usage = usage
+
+    @property
+    def host(self) -> str:
+        return self._messaging.host
+
+    def sender(self, entity: str) -> MessageSender:
+        return self._messaging.sender(entity)
+
+    def receiver(
+        self, path: str, *, dead_letter: bool = False, session_id: str | None = None, prefetch: int = 0
+    ) -> MessageReceiver:
+        opened = self._messaging.receiver(path, dead_letter=dead_letter, session_id=session_id, prefetch=prefetch)
+        return _CountedReceiver(opened, self._usage)
+
+    async def close(self) -> None:
+        await self._messaging.close()
+
+
+class _CountedReceiver:
+    def __init__(self, receiver: MessageReceiver, usage: Usage) -> None:
+        self._receiver = receiver
+        self._usage = usage
+
+    @property
+    def source(self) -> str:
+        return self._receiver.source
+
+    @property
+    def session_id(self) -> str | None:
+        return self._receiver.session_id
+
+    async def receive(self, max_messages: int, *, wait_seconds: float) -> list[Received]:
+        received = await self._receiver.receive(max_messages, wait_seconds=wait_seconds)
+        self._usage.empty_receives += not received
+        return received
+
+    async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[Received]:
+        return await self._receiver.receive_deferred(sequence_numbers)
+
+    async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
+        self._usage.browses += 1
+        return await self._receiver.peek(max_messages, from_sequence_number=from_sequence_number)
+
+    async def settle(
+        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
+    ) -> None:
+        await self._receiver.settle(received, disposition, reason=reason, description=description)
+
+    async def renew_lock(self, received: Received) -> float:
+        self._usage.renewals += 1
+        return await self._receiver.renew_lock(received)
+
+    async def close(self) -> None:
+        await self._receiver.close()
+
+
+class CountedAdmin:
+    """A `NamespaceAdmin` whose calls are counted."""
+
+    def __init__(self, admin: NamespaceAdmin, usage: Usage) -> None:
+        self._admin = admin
+        self._usage = usage
+
+    @property
+    def control_plane(self) -> str:
+        return self._admin.control_plane
+
+    def _read(self) -> None:
+        self._usage.management_calls += calls_per_read(self._admin.control_plane)
+
+    async def namespace(self) -> NamespaceFacts:
+        self._usage.management_calls += 1
+        return await self._admin.namespace()
+
+    async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
+        self._read()
+        async for number, facts in _numbered(self._admin.list_queues(prefix)):
+            if number % PAGE_ENTITIES == 0:
+                self._read()
+            yield facts
+
+    async def get_queue(self, path: str) -> QueueFacts | None:
+        self._read()
+        return await self._admin.get_queue(path)
+
+    async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
+        self._usage.management_calls += 1
+        return await self._admin.create_queue(path, settings)
+
+    async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
+        self._usage.management_calls += 1
+        return await self._admin.update_queue(path, settings)
+
+    async def delete_queue(self, path: str) -> None:
+        self._usage.management_calls += 1
+        await self._admin.delete_queue(path)
+
+    async def list_topics(self) -> AsyncIterator[TopicFacts]:
+        self._read()
+        async for number, facts in _numbered(self._admin.list_topics()):
+            if number % PAGE_ENTITIES == 0:
+                self._read()
+            yield facts
+
+    async def get_topic(self, path: str) -> TopicFacts | None:
+        self._read()
+        return await self._admin.get_topic(path)
+
+    async def create_topic(self, path: str) -> TopicFacts:
+        self._usage.management_calls += 1
+        return await self._admin.create_topic(path)
+
+    async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
+        self._read()
+        return await self._admin.get_subscription(topic, name)
+
+    async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
+        self._usage.management_calls += 1
+        return await self._admin.create_subscription(topic, name, settings)
+
+    async def close(self) -> None:
+        await self._admin.close()
+
+
+T = TypeVar("T")
+
+
+async def _numbered(items: AsyncIterator[T]) -> AsyncIterator[tuple[int, T]]:
+    number = 0
+    async for item in items:
+        number += 1
+        yield number, item

@@ -1,0 +1,344 @@
+"""The consumer of active/active: sessions of both namespaces, each message processed in order and once.
+
+    report = await consume(ConsumeRequest("orders"), primary=..., secondary=..., journal=..., handler=..., stop=...)
+
+On each side the next session that waits is asked for; each session that comes is worked through
+(`runtime.replication.session`) beside the others. A side that does not answer is asked again after a growing pause
+while the other one goes on; a journal that does not answer stops everything until it is back. Any number of consumers
+may run, in any region, for any number of queues and subscriptions with one journal.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from sbpair.concurrency import abandoning, end
+from sbpair.core.errors import (
+    JournalError,
+    JournalUnavailableError,
+    LockLostError,
+    SbpairError,
+    ServiceError,
+    SessionUnavailableError,
+    UsageError,
+)
+from sbpair.core.events import Paused, ReceiveFailed
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received
+from sbpair.core.pairing import Side
+from sbpair.core.replication.ownership import Terms
+from sbpair.core.retry import SYPHON, Backoff
+from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
+from sbpair.runtime.links import close_quietly
+from sbpair.runtime.replication.handlers import Handler
+from sbpair.runtime.replication.lease import JOURNAL_DOWN
+from sbpair.runtime.replication.session import RETRY, SessionWorker, Setup
+from sbpair.runtime.replication.store import SessionStore
+
+ACCEPT_WAIT_SECONDS = 5.0
+ASK_AGAIN_SECONDS = 0.1
+"""Before the next session is asked for when none waited; the service has looked for one for long."""
+CONFIRM_SECONDS = 10.0
+LEAVING_SECONDS = 30.0
+"""Bound of winding up after a stop, on top of the handlers' grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """What to consume and how. Durations in seconds.
+
+    Raises:
+        UsageError: a number out of range.
+    """
+
+    source: str
+    """Path of a session queue, or `topic/Subscriptions/name`, the same on both sides."""
+    terms: Terms = field(default_factory=Terms)
+    sides: tuple[Side, ...] = tuple(Side)
+    sessions: int = 64
+    """Sessions open at once, on each side."""
+    concurrency: int = 16
+    """Handlers that run at once, both sides together."""
+    acceptors: int = 4
+    """Requests for the next session under way at once on each side while sessions come; 1 while none does."""
+    max_messages: int | None = None
+    """Stop after so many were completed or failed."""
+    until_idle_seconds: float | None = None
+    """Stop when nothing has come for so long and no session is open."""
+    name: str = ""
+    """Shown as owner in the journal; by default something unique."""
+    idle_seconds: float = 1.0
+    hold_seconds: float = 5.0
+    retry: Backoff = RETRY
+    later_seconds: float = 5.0
+    grace_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.sessions < 1 or self.concurrency < 1 or self.acceptors < 1 or not self.sides:
+            raise UsageError("Sessions, concurrency and acceptors are 1 or more, and at least one side is read.")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeReport:
+    """What became of the copies that were received, by side and result (see `core.events.MessageHandled`)."""
+
+    counts: tuple[tuple[str, str, int], ...]
+    """(side, result, copies)."""
+    seconds: float
+    ended_by: str
+    """`stop`, `idle`, `count`."""
+    unread: tuple[tuple[str, ServiceError], ...] = ()
+    """(side, why) of sides that did not answer in the end: that nothing came from them means nothing."""
+    second_copies_out: int | None = None
+    """Messages finished here whose second copy was not met; some may never have had one. None: not counted, because
+    the run had no end of its own."""
+    session_requests: int = 0
+    """How often a namespace was asked for the next session."""
+
+    def total(self, result: str) -> int:
+        return sum(count for _, which, count in self.counts if which == result)
+
+    @property
+    def dead_lettered(self) -> int:
+        """Copies that went to a dead-letter queue: of messages that failed for good, came too late or are malformed."""
+        return self.total("failed") + self.total("dead-lettered")
+
+
+class _Consumer:
+    def __init__(
+        self,
+        request: ConsumeRequest,
+        sides: dict[Side, Messaging],
+        journal: Journal,
+        handler: Handler,
+        clock: Clock,
+        observer: Observer,
+        stop: asyncio.Event,
+    ) -> None:
+        self._request = request
+        self._sides = sides
+        self._clock = clock
+        self._observer = observer
+        self._asked_to_stop = stop
+        self._stop = asyncio.Event()
+        self._ended_by = "stop"
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._single: set[tuple[str, str]] | None = set() if request.until_idle_seconds is not None else None
+        self._workers: set[asyncio.Task[None]] = set()
+        self._active_at = clock.monotonic()
+        self._answered: set[Side] = set()
+        self._unread: dict[Side, ServiceError] = {}
+        self._fatal: SbpairError | None = None
+        self._room = {side: asyncio.Semaphore(request.sessions) for side in Side}
+        self._busy = {side: asyncio.Event() for side in Side}
+        """Set while sessions come from a side, so that one request at a time is not enough."""
+        self._session_requests = 0
+        self._setup = Setup(
+            store=SessionStore(journal, request.source, request.terms),
+            terms=request.terms,
+            handler=handler,
+            clock=clock,
+            observer=observer,
+            stop=self._stop,
+            handlers=asyncio.Semaphore(request.concurrency),
+            name=request.name or f"consumer-{uuid4().hex[:8]}",
+            count=self._count,
+            idle_seconds=request.idle_seconds,
+            hold_seconds=request.hold_seconds,
+            retry=request.retry,
+            later_seconds=request.later_seconds,
+            grace_seconds=request.grace_seconds,
+        )
+
+    async def run(self) -> ConsumeReport:
+        began = self._clock.monotonic()
+        await self._open_journal()
+        self._active_at = self._clock.monotonic()
+        acceptors: set[asyncio.Task[None]] = set()
+        for side in self._request.sides:
+            for number in range(min(self._request.acceptors, self._request.sessions)):
+                _spawn(self._accept_on(side, always=number == 0), acceptors, name=f"accept-{side}")
+        watch = [
+            asyncio.create_task(self._asked_to_stop.wait()),
+            asyncio.create_task(self._stop.wait()),
+            asyncio.create_task(self._wait_until_idle()),
+        ]
+        try:
+            await asyncio.wait({*watch, *acceptors}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._stop.set()
+            working = [*watch, *acceptors]
+            await end(*working)
+            await self._leave()
+        unexpected = [error for one in working if not one.cancelled() and (error := one.exception()) is not None]
+        if self._fatal is not None or unexpected:
+            raise self._fatal or unexpected[0]
+        if self._ended_by == "idle":
+            await asyncio.gather(*(self._confirm(side) for side in self._request.sides))
+        counts = tuple((side, result, count) for (side, result), count in sorted(self._counts.items()))
+        unread = tuple((side.value, error) for side, error in self._unread.items())
+        out = None if self._single is None else len(self._single)
+        seconds = self._clock.monotonic() - began
+        return ConsumeReport(counts, seconds, self._ended_by, unread, out, self._session_requests)
+
+    async def _open_journal(self) -> None:
+        failures = 0
+        while not self._asked_to_stop.is_set():
+            try:
+                await self._setup.store.open([one.host for one in self._sides.values()])
+                return
+            except JournalUnavailableError as error:
+                failures += 1
+                seconds = JOURNAL_DOWN.seconds(failures)
+                self._observer.notify(Paused(self._now(), self._request.source, error.code, seconds))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self._asked_to_stop.wait()
+
+    async def _confirm(self, side: Side) -> None:
+        """Whether a side from which nothing came is there at all; that no session waits takes it long to say."""
+        if side in self._answered or side in self._unread:
+            return
+        receiver = self._sides[side].receiver(self._request.source)
+        try:
+            what = f"Browse of {self._request.source} ({side})"
+            await abandoning(CONFIRM_SECONDS, receiver.peek(1), what=what, entity=self._request.source)
+        except ServiceError as error:
+            self._unread[side] = error
+        finally:
+            await close_quietly(receiver)
+
+    def _heard(self, side: Side) -> None:
+        self._answered.add(side)
+        self._unread.pop(side, None)
+
+    async def _leave(self) -> None:
+        """Workers end by themselves, with the handlers' grace; what takes longer is cut off, and is taken over
+        later."""
+        if self._workers:
+            await asyncio.wait(set(self._workers), timeout=self._request.grace_seconds + LEAVING_SECONDS)
+        await end(*set(self._workers))
+
+    def _count(self, side: str, session_id: str, message_id: str, result: str) -> None:
+        self._counts[side, result] += 1
+        if self._single is not None:
+            if result in ("completed", "failed"):
+                self._single.add((session_id, message_id))
+            elif result in ("duplicate", "dead-lettered"):
+                self._single.discard((session_id, message_id))
+        self._active_at = self._clock.monotonic()
+        most = self._request.max_messages
+        if (
+            most is not None
+            and sum(n for (_, one), n in self._counts.items() if one in ("completed", "failed")) >= most
+        ):
+            self._end("count")
+
+    def _end(self, why: str) -> None:
+        if not self._stop.is_set():
+            self._ended_by = why
+            self._stop.set()
+
+    async def _wait_until_idle(self) -> None:
+        seconds = self._request.until_idle_seconds
+        if seconds is None:
+            await self._stop.wait()
+            return
+        while self._clock.monotonic() - self._active_at < seconds:
+            await self._clock.sleep(min(0.2, seconds))
+            if self._workers:
+                self._active_at = self._clock.monotonic()
+        self._end("idle")
+
+    # Sessions
+
+    async def _accept_on(self, side: Side, *, always: bool) -> None:
+        """Take sessions of one side as they come, as many at once as there is room for.
+
+        Each request is billed, also one that finds nothing. So one acceptor alone keeps asking (`always`), letting the
+        service look for a session for long; the others join in while sessions come.
+        """
+        failures, busy = 0, self._busy[side]
+        while not self._stop.is_set():
+            if not always:
+                await busy.wait()
+            await self._room[side].acquire()
+            taken = False
+            receiver = self._sides[side].receiver(self._request.source, session_id=NEXT_AVAILABLE_SESSION)
+            self._session_requests += 1
+            try:
+                first = await receiver.receive(self._setup.window, wait_seconds=ACCEPT_WAIT_SECONDS)
+                failures = 0
+                self._heard(side)
+                taken = bool(first)
+                if taken:
+                    busy.set()
+                    _spawn(self._work_on(side, receiver, first), self._workers, name=f"session-{side}")
+            except (SessionUnavailableError, LockLostError):
+                failures = 0
+                busy.clear()
+                self._heard(side)
+                await self._clock.sleep(ASK_AGAIN_SECONDS)
+            except ServiceError as error:
+                failures += 1
+                busy.clear()
+                self._unread[side] = error
+                await self._pause(side, error, failures)
+            finally:
+                if not taken:
+                    self._room[side].release()
+                    await close_quietly(receiver)
+
+    async def _pause(self, side: Side, error: ServiceError, failures: int) -> None:
+        seconds = SYPHON.seconds(min(failures, 4))
+        self._observer.notify(ReceiveFailed(self._now(), f"{self._request.source} ({side})", error.code, seconds))
+        await self._clock.sleep(seconds)
+
+    async def _work_on(self, side: Side, receiver: MessageReceiver, first: list[Received]) -> None:
+        self._active_at = self._clock.monotonic()
+        try:
+            await SessionWorker(self._setup, side.value, first[0].session_id or "", receiver).run(first)
+        except JournalError as error:
+            self._fatal = error
+            self._end("stop")
+        except ServiceError as error:
+            self._observer.notify(ReceiveFailed(self._now(), f"{self._request.source} ({side})", error.code, 0.0))
+        finally:
+            self._room[side].release()
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+
+async def consume(
+    request: ConsumeRequest,
+    *,
+    primary: Messaging,
+    secondary: Messaging,
+    journal: Journal,
+    handler: Handler,
+    clock: Clock,
+    observer: Observer,
+    stop: asyncio.Event,
+) -> ConsumeReport:
+    """Process the messages of a replicated queue or subscription until `stop`, or until the request says enough.
+
+    A handler gets a `Delivery`; see `runtime.replication.handlers`. It must be able to stop when it is cancelled: that
+    is how a lost lease reaches it.
+
+    Raises:
+        JournalError: the journal refuses for good, is of an older edition, or belongs to other namespaces; nothing is
+            lost.
+    """
+    sides = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
+    return await _Consumer(request, sides, journal, handler, clock, observer, stop).run()
+
+
+def _spawn(work: Coroutine[Any, Any, None], tasks: "set[asyncio.Task[None]]", *, name: str) -> None:
+    """A task that is kept until it has ended."""
+    task = asyncio.create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,0 +1,420 @@
+"""One session on one side, from the moment its lock is ours until nothing of it can be done here any more.
+
+The copies received are held under the session's lock and judged against the journal until all are settled or can only
+wait. What must come first is looked for among all of them: copies may lie in the queue in any order. A worker that can
+only wait gives the session back after a while, so that others come to their turn.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sbpair.concurrency import end
+from sbpair.core.errors import (
+    JournalConflictError,
+    JournalUnavailableError,
+    LockLostError,
+    MalformedMessageError,
+    ServiceError,
+)
+from sbpair.core.events import MessageHandled, Paused
+from sbpair.core.message import Disposition, Received
+from sbpair.core.replication import ownership
+from sbpair.core.replication.ordering import stamp_of
+from sbpair.core.replication.ownership import (
+    Claim,
+    Copy,
+    DeadLetter,
+    Decision,
+    Done,
+    Finished,
+    GiveUp,
+    LookUp,
+    SessionEntry,
+    Skip,
+    Start,
+    Terms,
+    Wait,
+    decide,
+)
+from sbpair.core.retry import Backoff
+from sbpair.ports import Clock, MessageReceiver, Observer
+from sbpair.runtime.links import close_quietly
+from sbpair.runtime.replication.handlers import Delivery, Handler
+from sbpair.runtime.replication.lease import (
+    JOURNAL_DOWN,
+    Failed,
+    Later,
+    LeaseHeldRun,
+    LeaseLost,
+    Ran,
+    Worked,
+)
+from sbpair.runtime.replication.store import Known, SessionStore
+
+POLL_AGAIN = Backoff(first_seconds=0.1, most_seconds=2.0)
+"""Between polls of a session that can only wait."""
+RETRY = Backoff(first_seconds=1.0, most_seconds=60.0)
+"""Before the next attempt at a message that failed."""
+MOST_RENEWAL_SECONDS = 20.0
+LEAST_RENEWAL_SECONDS = 1.0
+MOST_OUTCOMES = 1_000
+"""Records kept in mind per session."""
+LOST = "lost"
+NO_ID = "MessageIdMissing"
+"""Dead-letter reason of a message without the id by which its two copies would be known to be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all session workers of a consumer share. Durations in seconds."""
+
+    store: SessionStore
+    terms: Terms
+    handler: Handler
+    clock: Clock
+    observer: Observer
+    stop: asyncio.Event
+    handlers: asyncio.Semaphore
+    """How many handlers may run at once."""
+    name: str
+    """The consumer's, in owners; the rest of an owner makes it unique."""
+    count: Callable[[str, str, str, str], None]
+    """Told (side, session, message, result) of every copy."""
+    window: int = 100
+    """Copies of one session held at once, as long as something can be done with one of them."""
+    most_held: int = 1_000
+    """Copies held at once while all of them wait for one that may lie behind them."""
+    idle_seconds: float = 1.0
+    """How long an emptied session is kept for its next message."""
+    hold_seconds: float = 5.0
+    """How long a session is kept in which nothing can be done."""
+    retry: Backoff = RETRY
+    later_seconds: float = 5.0
+    """Pause before a message whose handler asked for it again."""
+    grace_seconds: float = 10.0
+    """How long a running handler gets to end when the consumer stops."""
+
+
+@dataclass(slots=True)
+class SessionWorker:
+    """Works through one session with its open receiver."""
+
+    setup: Setup
+    side: str
+    session_id: str
+    receiver: MessageReceiver
+    owner: str = ""
+    _held: dict[Copy, Received] = field(default_factory=dict)
+    _known: Known | None = None
+    _outcomes: dict[str, Finished | None] = field(default_factory=dict)
+    _recorded: set[str] = field(default_factory=set)
+    """Messages in the entry's `recent` whose records are written."""
+    _owned: bool = False
+    _lost: bool = False
+    _waits: int = 0
+
+    def __post_init__(self) -> None:
+        self.owner = f"{self.setup.name}/{self.side}/{uuid.uuid4().hex[:12]}"
+
+    async def run(self, first: list[Received]) -> None:
+        """Until the session is empty, can only wait, its lock is lost or the consumer stops.
+
+        Raises:
+            JournalError: the journal refuses for good. ServiceError: the namespace does.
+        """
+        renewing = asyncio.create_task(self._keep_lock(first[0]))
+        try:
+            await self._take_in(first)
+            await self._work()
+        except LockLostError:
+            self._lost = True  # its messages come again, to whoever takes the session next
+        finally:
+            await end(renewing)
+            await self._give_up_session()
+            await close_quietly(self.receiver)
+
+    async def _work(self) -> None:
+        clock, failures = self.setup.clock, 0
+        patient_until = clock.monotonic() + self.setup.hold_seconds
+        while not self._over:
+            try:
+                moved = await self._step()
+            except JournalUnavailableError as error:
+                failures += 1
+                self._forget()
+                await self._rest(error.code, JOURNAL_DOWN.seconds(failures))
+                continue
+            failures = 0
+            if moved:
+                self._waits, patient_until = 0, clock.monotonic() + self.setup.hold_seconds
+            elif not self._held:
+                if not await self._receive(self.setup.idle_seconds):
+                    return
+            elif clock.monotonic() >= patient_until:
+                return
+            else:
+                self._waits += 1
+                await self._receive(POLL_AGAIN.seconds(self._waits))
+
+    @property
+    def _over(self) -> bool:
+        return self._lost or self.setup.stop.is_set()
+
+    async def _rest(self, code: str, seconds: float) -> None:
+        """Nothing is done without the journal."""
+        self.setup.observer.notify(Paused(self._now(), f"session {self.session_id}", code, seconds))
+        try:
+            async with asyncio.timeout(seconds):
+                await self.setup.stop.wait()
+        except TimeoutError:
+            return
+
+    # Copies in hand
+
+    async def _receive(self, wait_seconds: float) -> bool:
+        """More copies. While all that are held wait, what they wait for may lie behind them: then up to `most_held`."""
+        most = self.setup.window if not self._waits else self.setup.most_held
+        room = min(self.setup.window, most - len(self._held))
+        if room <= 0:
+            await self.setup.clock.sleep(wait_seconds)
+            return False
+        received = await self.receiver.receive(room, wait_seconds=wait_seconds)
+        await self._take_in(received)
+        return bool(received)
+
+    async def _take_in(self, received: list[Received]) -> None:
+        if len(self._outcomes) > MOST_OUTCOMES:
+            self._outcomes.clear()  # they are read again where they matter
+        for one in received:
+            if not one.message_id:
+                text = "Without a MessageId its two copies are not known to be one."
+                await self._settle(one, Disposition.DEAD_LETTER, "dead-lettered", NO_ID, text)
+                continue
+            try:
+                stamp = stamp_of(one.payload)
+            except MalformedMessageError as error:
+                await self._settle(one, Disposition.DEAD_LETTER, "dead-lettered", error.reason, error.description)
+                continue
+            self._held[Copy(one.message_id, one.sequence_number, stamp)] = one
+
+    async def _settle(
+        self, received: Received, disposition: Disposition, result: str, reason: str = "", description: str = ""
+    ) -> bool:
+        """False if that is not certain: the copy may come again, and is then known to be finished."""
+        settled = True
+        try:
+            await self.receiver.settle(received, disposition, reason=reason, description=description)
+        except ServiceError:
+            self._lost, settled = True, False
+        self._tell(received.message_id or "", result, f"{reason} {description}".strip())
+        return settled
+
+    def _tell(self, message_id: str, result: str, detail: str = "") -> None:
+        self.setup.count(self.side, self.session_id, message_id, result)
+        self.setup.observer.notify(MessageHandled(self._now(), self.side, self.session_id, message_id, result, detail))
+
+    async def _keep_lock(self, first: Received) -> None:
+        """Renew the session's lock. Once it is lost a running handler goes on: its lease is in the journal."""
+        left = MOST_RENEWAL_SECONDS * 3 if first.locked_until is None else first.locked_until - self._now()
+        pause = min(MOST_RENEWAL_SECONDS, max(LEAST_RENEWAL_SECONDS, left / 3))
+        while not self._lost:
+            await self.setup.clock.sleep(pause)
+            try:
+                await self.receiver.renew_lock(first)
+            except LockLostError:
+                self._lost = True
+            except ServiceError:
+                continue  # asked again; if it stays away, settling says that the lock is lost
+
+    # What is known of the session
+
+    async def _entry(self) -> SessionEntry:
+        if self._known is None:
+            self._known = await self.setup.store.read(self.session_id)
+        return self._known.entry
+
+    def _forget(self) -> None:
+        """The entry may have changed. So may every record that was not there when it was read; the others stay."""
+        self._known = None
+        for message_id in [one for one, finished in self._outcomes.items() if finished is None]:
+            del self._outcomes[message_id]
+
+    async def _swap(self, entry: SessionEntry) -> bool:
+        """False if somebody else was faster: judge again. What is not known to be written is read again."""
+        known = self._known
+        if known is None:
+            return False
+        self._known = None
+        try:
+            self._known = await self.setup.store.swap(known, entry)
+        except JournalConflictError:
+            self._forget()
+            return False
+        return True
+
+    # Decisions
+
+    async def _step(self) -> bool:
+        """Do the first thing that can be done with a held copy; False if all of them can only wait."""
+        if not self._held:
+            return False
+        fresh = self._known is None
+        while True:
+            entry = await self._entry()
+            decided = decide(
+                entry, list(self._held), self._outcomes, owner=self.owner, now=self._now(), terms=self.setup.terms
+            )
+            if isinstance(decided, tuple):
+                copy, decision = decided
+                if not isinstance(decision, LookUp):
+                    await self._do(copy, decision)
+                    return True
+                for message_id in decision.message_ids:
+                    self._outcomes[message_id] = await self.setup.store.finished(self.session_id, message_id)
+            elif fresh:
+                await self._note(decided)
+                return False
+            else:
+                self._forget()  # nothing to do as far as we know: read again before believing it
+                fresh = True
+
+    async def _note(self, waits: list[Wait]) -> None:
+        note = next((wait.note for wait in waits if wait.note is not None), None)
+        if note is not None:
+            await self._swap(note)  # if that fails something has happened, so the gap may be gone
+        self._forget()
+
+    async def _do(self, copy: Copy, decision: Decision) -> None:
+        match decision:
+            case Done() | DeadLetter():
+                await self._settle_copy(copy, decision)
+            case Skip(entry=entry, then=then):
+                if await self._swap(entry):
+                    await self._settle_copy(copy, then)
+            case GiveUp(entry=entry, finished=finished):
+                if await self._swap(entry):
+                    await self._end(copy, finished, Disposition.DEAD_LETTER, "failed")
+            case Start():
+                async with self.setup.handlers:
+                    if not self._over:
+                        await self._begin(copy)
+
+    async def _settle_copy(self, copy: Copy, then: Done | DeadLetter) -> None:
+        """The copy of a message that is finished already."""
+        received = self._held.pop(copy)
+        if isinstance(then, Done):
+            settled = await self._settle(received, Disposition.COMPLETE, "duplicate")
+        else:
+            settled = await self._settle(
+                received, Disposition.DEAD_LETTER, "dead-lettered", then.reason, then.description
+            )
+        finished = self._finished(copy.message_id)
+        if settled and finished is not None:
+            await self.setup.store.record(self.session_id, finished, (self.side,))
+
+    def _finished(self, message_id: str) -> Finished | None:
+        entry = None if self._known is None else self._known.entry
+        return (entry and entry.outcome(message_id)) or self._outcomes.get(message_id)
+
+    async def _begin(self, copy: Copy) -> None:
+        """Judge once more, because it may have taken a while until a handler was free; then run."""
+        entry = await self._entry()
+        decided = decide(
+            entry, list(self._held), self._outcomes, owner=self.owner, now=self._now(), terms=self.setup.terms
+        )
+        if not isinstance(decided, tuple) or decided[0] != copy or not isinstance(decided[1], Start):
+            return
+        start = decided[1]
+        for finished in start.entry.recent:
+            if finished.message_id not in self._recorded:  # left by an owner that died before it wrote the record
+                await self.setup.store.record(self.session_id, finished)
+                self._recorded.add(finished.message_id)
+        since = self.setup.clock.monotonic()
+        if not await self._swap(ownership.recorded(start.entry, self._recorded)) or self._known is None:
+            return
+        self._recorded.clear()
+        self._owned = True
+        run = LeaseHeldRun(
+            self.setup.store,
+            self._known,
+            start.claim,
+            since=since,
+            clock=self.setup.clock,
+            terms=self.setup.terms,
+            stop=self.setup.stop,
+        )
+        await self._process(copy, start.claim, run)
+
+    # One message
+
+    async def _process(self, copy: Copy, claim: Claim, run: LeaseHeldRun) -> None:
+        received = self._held[copy]
+        delivery = Delivery(
+            payload=received.payload,
+            session_id=self.session_id,
+            message_id=copy.message_id,
+            place="" if copy.place is None else str(copy.place),
+            region=self.side,
+            attempt=claim.attempt,
+            fence=claim.fence,
+            delivery_count=received.delivery_count,
+        )
+        ran = await run.run(self.setup.handler, delivery, grace_seconds=self.setup.grace_seconds)
+        written = not isinstance(ran, LeaseLost) and await run.finish(lambda entry: self._changed(entry, claim, ran))
+        if not written:
+            self._forget()
+            self._tell(copy.message_id, LOST, "Its lease is over or another consumer has it.")
+            self._lost = isinstance(ran, LeaseLost) or self._lost
+            return
+        self._known = run.known
+        await self._follow_up(copy, ran)
+
+    def _changed(self, entry: SessionEntry, claim: Claim, ran: Ran) -> SessionEntry | None:
+        now, terms = self._now(), self.setup.terms
+        match ran:
+            case Worked():
+                return ownership.complete(entry, claim, now=now, terms=terms)
+            case Failed(reason=reason):
+                pause = self.setup.retry.seconds(claim.attempt)
+                return ownership.fail(entry, claim, reason, now=now, pause_seconds=pause, terms=terms)
+            case Later(seconds=seconds):
+                pause = 0.0 if self.setup.stop.is_set() else self.setup.later_seconds if seconds is None else seconds
+                return ownership.retry_later(entry, claim, now=now, pause_seconds=pause)
+            case LeaseLost():
+                return None
+
+    async def _follow_up(self, copy: Copy, ran: Ran) -> None:
+        """Settle the copy as the journal says now."""
+        finished = self._finished(copy.message_id)
+        if finished is None:
+            self._tell(copy.message_id, "again", ran.reason if isinstance(ran, Failed | Later) else "")
+        elif isinstance(ran, Worked):
+            await self._end(copy, finished, Disposition.COMPLETE, "completed")
+        else:
+            await self._end(copy, finished, Disposition.DEAD_LETTER, "failed")
+
+    async def _end(self, copy: Copy, finished: Finished, disposition: Disposition, result: str) -> None:
+        """Settle the copy, then write the record: until then the session's entry says what became of it."""
+        received = self._held.pop(copy)
+        settled = await self._settle(received, disposition, result, finished.code, finished.reason)
+        self._outcomes[copy.message_id] = finished
+        await self.setup.store.record(self.session_id, finished, (self.side,) if settled else (), is_new=True)
+        self._recorded.add(copy.message_id)
+
+    async def _give_up_session(self) -> None:
+        """Let the session go at once instead of when the lease is over, without what is recorded by now."""
+        if not self._owned:
+            return
+        try:
+            known = await self.setup.store.read(self.session_id)
+            released = ownership.release(known.entry, self.owner, now=self._now()) or known.entry
+            tidied = released if released.owner else ownership.recorded(released, self._recorded)
+            if tidied != known.entry:
+                await self.setup.store.swap(known, tidied)
+        except (JournalConflictError, JournalUnavailableError):
+            return  # the lease ends by itself
+
+    def _now(self) -> float:
+        return self.setup.clock.now().timestamp()

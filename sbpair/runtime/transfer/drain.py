@@ -1,0 +1,480 @@
+"""One pass over the backlog: everything back to the primary, then a browse that nothing is left.
+
+An empty receive is not an empty queue: messages may be locked elsewhere, an answer may have got lost, counts may read 0
+while a namespace throttles. So when nothing comes any more the queues are browsed, what is found is explained message
+by message, what has no explanation is tried again, and the counts of the administration are compared where they can be
+had.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sbpair.core.entities import QueueFacts
+from sbpair.core.errors import AccessDeniedError, ServiceError
+from sbpair.core.events import BacklogCounted
+from sbpair.core.rewrite import TtlMode
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.machine import Settlement
+from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
+from sbpair.core.transfer.report import DrainReport, Left, LockedQueue, QueueFailure
+from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
+from sbpair.core.transfer.verdict import Classifier
+from sbpair.core.where import Where
+from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
+from sbpair.runtime.browse import Found, survey
+from sbpair.runtime.transfer.dry_run import DryRun, ask_destinations
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.pump import Pump, Source
+from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink
+
+# What a drain is asked and what it answers, and the parts it is put together from.
+
+DEFAULT_CONCURRENCY = 8
+DEFAULT_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class ToPrimary:
+    """Each message to where it was to go in the first place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToArchive:
+    """Into a JSON Lines file in this directory."""
+
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ToQueue:
+    """All of them, restored, to one queue of the namespace that is passed as `primary`."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequest:
+    """What to move, where to, and how hard. Durations in seconds."""
+
+    queues: tuple[str, ...]
+    """Paths of backlog queues on the secondary."""
+    dead_letter: bool = False
+    """Empty their dead-letter queues instead: what can be delivered now goes back, the rest stays."""
+    to: ToPrimary | ToArchive | ToQueue = field(default_factory=ToPrimary)
+    path: str | None = None
+    """Only messages to destinations that match this shell pattern (case does not matter)."""
+    session: str | None = None
+    where: Where | None = None
+    max_messages: int | None = None
+    for_seconds: float | None = None
+    rate_per_second: float | None = None
+    concurrency: int = DEFAULT_CONCURRENCY
+    """Batches on their way at the same time."""
+    ttl: TtlMode = TtlMode.FULL
+    dry_run: bool = False
+    deferred: bool = False
+    """Also what somebody has deferred: fetched by number once nothing else is left, so after all others of its session.
+    A drain only."""
+    leave_missing: bool = False
+    """Messages for a destination that does not exist stay in the backlog; otherwise they are dead-lettered, as the
+    retired library did. A drain only."""
+    patience_seconds: float = DEFAULT_PATIENCE_SECONDS
+    """How long a destination or queue may fail before its messages are left."""
+    lock_wait_seconds: float | None = None
+    """How long to wait for messages that somebody else has locked; None: as long as the queue's lock lasts, after
+    which a crashed process's locks are gone."""
+    in_flight_messages: int = 2000
+    in_flight_bytes: int = 64 * 1024 * 1024
+
+
+def make_sink(request: DrainRequest, primary: Messaging, clock: Clock) -> Sink:
+    if isinstance(request.to, ToArchive):
+        return ArchiveSink(request.to.directory, clock.now().strftime("%Y%m%dT%H%M%SZ"))
+    return NamespaceSink(primary)
+
+
+def make_classifier(request: DrainRequest, clock: Clock) -> Classifier:
+    return Classifier(
+        now=lambda: clock.now().timestamp(),
+        ttl=request.ttl,
+        from_dead_letter=request.dead_letter,
+        verbatim=isinstance(request.to, ToArchive),
+        destination=request.to.queue if isinstance(request.to, ToQueue) else None,
+        path=request.path,
+        session=request.session,
+        where=request.where,
+    )
+
+
+def make_limits(request: DrainRequest, *, patience_seconds: float | None, lock_wait_seconds: float | None) -> Limits:
+    return Limits(
+        in_flight_messages=request.in_flight_messages,
+        in_flight_bytes=request.in_flight_bytes,
+        sends=request.concurrency,
+        rate_per_second=request.rate_per_second,
+        total_messages=request.max_messages,
+        patience_seconds=patience_seconds,
+        lock_wait_seconds=lock_wait_seconds,
+    )
+
+
+def longest_lock(sources: Sequence[Source]) -> float:
+    """The longest lock duration of the queues, in seconds."""
+    return max((source.locks.lock_seconds for source in sources), default=DEFAULT_LOCK_SECONDS)
+
+
+def make_sources(
+    request: DrainRequest, secondary: Messaging, facts: Mapping[str, QueueFacts | None], *, wait_seconds: float
+) -> list[Source]:
+    """A source for every queue, with its lock duration where it is known."""
+    sources = []
+    for path in request.queues:
+        known = facts.get(path)
+        lock_seconds = known.settings.lock_duration_seconds if known else DEFAULT_LOCK_SECONDS
+        receiver = secondary.receiver(path, dead_letter=request.dead_letter)
+        sources.append(Source(path, receiver, LockClock(lock_seconds), wait_seconds=wait_seconds))
+    return sources
+
+
+async def facts_of(admin: NamespaceAdmin | None, paths: Sequence[str]) -> dict[str, QueueFacts | None]:
+    """What the administration says about the queues, None for those that do not exist; empty without the right to ask.
+
+    A queue about which nothing can be learnt just now is left out.
+    """
+    if admin is None:
+        return {}
+    answers = await asyncio.gather(*(admin.get_queue(path) for path in paths), return_exceptions=True)
+    facts: dict[str, QueueFacts | None] = {}
+    for path, answer in zip(paths, answers, strict=True):
+        if isinstance(answer, AccessDeniedError):
+            return {}
+        if isinstance(answer, ServiceError):
+            continue
+        if isinstance(answer, BaseException):
+            raise answer
+        facts[path] = answer
+    return facts
+
+
+async def facts_unless_stopped(
+    admin: NamespaceAdmin | None, paths: Sequence[str], stop: asyncio.Event
+) -> dict[str, QueueFacts | None]:
+    """`facts_of`; nothing when `stop` came before an answer."""
+    asking, stopped = asyncio.create_task(facts_of(admin, paths)), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else {}
+    finally:
+        asking.cancel()
+        stopped.cancel()
+
+
+def make_report(
+    machine: Settlement,
+    classifier: Classifier,
+    sources: Sequence[Source],
+    *,
+    left: Counter[str],
+    sent_before: frozenset[Key],
+    seconds: float,
+    confirmed_empty: bool,
+    ended_by: str,
+    sink: Sink,
+    locked: tuple[LockedQueue, ...] = (),
+) -> DrainReport:
+    """The machine's tally as a report. `sent_before`: what an earlier run had sent."""
+    tally = machine.tally
+    return DrainReport(
+        forwarded=tally.forwarded,
+        completed=tally.completed,
+        dead_lettered=tally.dead_lettered,
+        released=tally.released,
+        pings=tally.pings,
+        left=tuple(Left(reason, count) for reason, count in sorted(left.items())),
+        per_destination=tuple(sorted(tally.per_destination.items())),
+        seconds=seconds,
+        confirmed_empty=confirmed_empty,
+        forwarded_bytes=tally.forwarded_bytes,
+        already_forwarded=tally.already_forwarded,
+        uncompleted=len(machine.uncompleted - sent_before),
+        locks_lost=tally.locks_lost,
+        dead_letter_reasons=tuple(sorted(tally.finished.items())),
+        original_faults=tuple(sorted(classifier.original_faults.items())),
+        failures=failures_of(sources),
+        ended_by=ended_by,
+        archive=sink.path if isinstance(sink, ArchiveSink) else None,
+        locked=locked,
+    )
+
+
+def locked_queues(sources: Sequence[Source], machine: Settlement, clock: Clock) -> tuple[LockedQueue, ...]:
+    """The queues that wait for another receiver's lock now."""
+    locks, now_utc = machine.foreign_locks(clock.monotonic()), clock.now().timestamp()
+    paths = {source.receiver.source.lower(): source.path for source in sources}
+    return tuple(LockedQueue(paths[queue.lower()], now_utc + seconds) for queue, seconds in sorted(locks.items()))
+
+
+def failures_of(sources: Sequence[Source]) -> tuple[QueueFailure, ...]:
+    return tuple(QueueFailure(source.path, source.failed) for source in sources if source.failed is not None)
+
+
+def give_up_what_still_fails(sources: Sequence[Source]) -> None:
+    """The time is up: a queue whose last receive failed counts as one that could not be read."""
+    for source in sources:
+        source.failed = source.failed or source.last_error
+
+
+def raise_if_none_was_readable(sources: Sequence[Source]) -> None:
+    """A run that could read nothing at all is an error, not a report."""
+    errors = [source.failed for source in sources if source.failed is not None and not source.was_read]
+    if errors and len(errors) == len(sources):
+        raise errors[0].with_state("No queue could be read; nothing was moved.")
+
+
+IDLE_SECONDS = 1.0
+"""How long a receive waits before a source counts as idle."""
+MOST_IDLE_SECONDS = 2.0
+
+
+async def drain(
+    request: DrainRequest,
+    *,
+    secondary: Messaging,
+    primary: Messaging,
+    admin: NamespaceAdmin | None,
+    clock: Clock,
+    observer: Observer,
+    ledger: Ledger | None,
+    stop: asyncio.Event,
+    primary_admin: NamespaceAdmin | None = None,
+) -> DrainReport:
+    """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
+    asked by a dry run only, for what a link to a destination does not tell.
+
+    Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is given back.
+
+    Raises:
+        ServiceError: no queue at all could be read; the first one's error.
+        UsageError: the filter compares things that cannot be compared.
+        OSError: the ledger or archive cannot be written.
+    """
+    facts = await facts_unless_stopped(admin, request.queues, stop)
+    sources = make_sources(request, secondary, facts, wait_seconds=IDLE_SECONDS)
+    for path, known in facts.items():
+        if known is not None:
+            observer.notify(BacklogCounted(clock.now().timestamp(), path, _expected(request, known)))
+    if request.dry_run:
+        return await _dry_run(request, sources, primary, primary_admin, clock, stop)
+    sink = make_sink(request, primary, clock)
+    try:
+        return await _Run(request, sources, admin, clock, observer).carry_out(sink, ledger, stop)
+    finally:
+        await sink.close()
+
+
+async def _dry_run(
+    request: DrainRequest,
+    sources: Sequence[Source],
+    primary: Messaging,
+    primary_admin: NamespaceAdmin | None,
+    clock: Clock,
+    stop: asyncio.Event,
+) -> DrainReport:
+    began = clock.monotonic()
+    run = DryRun(
+        make_classifier(request, clock),
+        dead_letter=request.dead_letter,
+        deferred=request.deferred,
+        most=request.max_messages,
+        dead_letter_missing=not request.leave_missing,
+    )
+    await run.browse(sources, clock=clock, stop=stop, patience_seconds=request.patience_seconds)
+    raise_if_none_was_readable(sources)
+    seen: list[DestinationSeen] = []
+    if not isinstance(request.to, ToArchive):
+        sink = NamespaceSink(primary)
+        try:
+            seen = await ask_destinations(sorted(run.wanted), sink=sink, admin=primary_admin, stop=stop)
+        finally:
+            await sink.close()
+    report = run.report(seen, seconds=clock.monotonic() - began, stopped=stop.is_set())
+    return replace(report, failures=failures_of(sources))
+
+
+def _expected(request: DrainRequest, facts: QueueFacts) -> int:
+    return facts.counts.dead_letter if request.dead_letter else facts.counts.active
+
+
+class _Run:
+    """One drain."""
+
+    def __init__(
+        self,
+        request: DrainRequest,
+        sources: Sequence[Source],
+        admin: NamespaceAdmin | None,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self._request = request
+        self._sources = sources
+        self._admin = admin
+        self._clock = clock
+        self._observer = observer
+        self._classify = make_classifier(request, clock)
+        self._began = clock.monotonic()
+        self._found: dict[str, Found] = {}
+        self._fetched: set[tuple[str, int]] = set()
+
+    async def carry_out(self, sink: Sink, ledger: Ledger | None, stop: asyncio.Event) -> DrainReport:
+        sent_before = ledger.forwarded if ledger is not None else frozenset()
+        request, longest = self._request, longest_lock(self._sources)
+        lock_wait = request.lock_wait_seconds if request.lock_wait_seconds is not None else longest + LOCK_GRACE_SECONDS
+        limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=lock_wait)
+        machine = Settlement(
+            limits,
+            can_dead_letter=not self._request.dead_letter,
+            leave_missing=self._request.leave_missing,
+            forwarded=sent_before,
+        )
+        pump = Pump(
+            self._sources,
+            machine,
+            self._classify,
+            sink,
+            clock=self._clock,
+            observer=self._observer,
+            ledger=ledger,
+            endless=False,
+            patience_seconds=self._request.patience_seconds,
+        )
+        halt = asyncio.Event()
+        watch = asyncio.create_task(self._watch(stop, halt))
+        pump.start()
+        try:
+            empty = await self._until_confirmed(pump, halt)
+        finally:
+            watch.cancel()
+            left = Counter(machine.left().values())
+            await pump.finish()
+        if pump.fatal is not None:
+            raise pump.fatal
+        if halt.is_set() and not stop.is_set():
+            give_up_what_still_fails(self._sources)
+        raise_if_none_was_readable(self._sources)
+        for source in self._sources:
+            if (found := self._found.get(source.path)) is not None:
+                path = source.receiver.source
+                locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
+                left += found.reasons(machine.uncompleted, locked)
+        return make_report(
+            machine,
+            self._classify,
+            self._sources,
+            left=left,
+            sent_before=sent_before,
+            seconds=self._clock.monotonic() - self._began,
+            confirmed_empty=empty,
+            ended_by=self._ended_by(stop, halt, machine),
+            sink=sink,
+            locked=locked_queues(self._sources, machine, self._clock),
+        )
+
+    async def _watch(self, stop: asyncio.Event, halt: asyncio.Event) -> None:
+        """Set `halt` when asked to stop or when the time is up."""
+        try:
+            async with asyncio.timeout(self._request.for_seconds):
+                await stop.wait()
+        except TimeoutError:
+            pass  # the time is up: the same as being asked to stop
+        halt.set()
+
+    def _ended_by(self, stop: asyncio.Event, halt: asyncio.Event, machine: Settlement) -> str:
+        if stop.is_set():
+            return "stop"
+        if halt.is_set():
+            return "time"
+        return "count" if machine.total_reached else "empty"
+
+    async def _until_confirmed(self, pump: Pump, halt: asyncio.Event) -> bool:
+        """Whether all sources were seen to hold nothing. Ends when all that is left is explained, or on `halt`."""
+        patience = LockPatience(self._request.lock_wait_seconds, self._clock.monotonic())
+        wait_seconds = IDLE_SECONDS
+        while await pump.settle_down(halt):
+            if pump.machine.total_reached or pump.machine.left_full:
+                return False
+            unexplained = await self._look_unless(halt, pump)
+            if unexplained is None:
+                return False
+            if await self._take_deferred(pump):
+                continue
+            if not unexplained:
+                return all(found.empty for found in self._found.values()) and len(self._found) == len(self._sources)
+            now = self._clock.monotonic()
+            stalled = all(
+                pump.machine.stalled(source.receiver.source, now)
+                for source in self._sources
+                if source.path in unexplained
+            )
+            if stalled or patience.exhausted(unexplained, longest_lock(self._sources), now):
+                return False
+            pump.poll_again(
+                [source for source in self._sources if source.path in unexplained], wait_seconds=wait_seconds
+            )
+            wait_seconds = min(wait_seconds * 2, MOST_IDLE_SECONDS)
+        return False
+
+    async def _take_deferred(self, pump: Pump) -> bool:
+        """Fetch what is deferred, each message once; whether there was any."""
+        if not self._request.deferred:
+            return False
+        wanted = {
+            source: [number for number in found.deferred if (source.path, number) not in self._fetched]
+            for source in self._sources
+            if (found := self._found.get(source.path)) is not None
+        }
+        for source, numbers in wanted.items():
+            self._fetched |= {(source.path, number) for number in numbers}
+            await pump.take_deferred(source, numbers)
+        return any(wanted.values())
+
+    async def _look_unless(self, halt: asyncio.Event, pump: Pump) -> dict[str, frozenset[Key]] | None:
+        """`_look`, given up on `halt`."""
+        looking = asyncio.create_task(self._look(pump))
+        halted = asyncio.create_task(halt.wait())
+        try:
+            await asyncio.wait({looking, halted}, return_when=asyncio.FIRST_COMPLETED)
+            return await looking if looking.done() else None
+        finally:
+            looking.cancel()
+            halted.cancel()
+
+    async def _look(self, pump: Pump) -> dict[str, frozenset[Key]]:
+        """Browse the sources that could be read; what has no explanation yet, by source."""
+        readable = [source for source in self._sources if source.failed is None]
+        explained = pump.machine.left()
+        patience = self._request.patience_seconds
+        browsed = await asyncio.gather(
+            *(
+                survey(source.receiver, explained, sleep=self._clock.sleep, patience_seconds=patience)
+                for source in readable
+            ),
+            return_exceptions=True,
+        )
+        facts = await facts_of(self._admin, [source.path for source in readable])
+        unexplained: dict[str, frozenset[Key]] = {}
+        for source, found in zip(readable, browsed, strict=True):
+            if isinstance(found, ServiceError):
+                source.failed = found
+                continue
+            if isinstance(found, BaseException):
+                raise found
+            known = facts.get(source.path)
+            found.compare_with(None if known is None else _expected(self._request, known))
+            self._found[source.path] = found
+            if found.unexplained:
+                unexplained[source.path] = found.unexplained
+        return unexplained

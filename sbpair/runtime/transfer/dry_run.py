@@ -1,0 +1,147 @@
+"""What a drain would do: the queues are browsed and the destinations are asked what the real run will ask them.
+
+Nothing is locked, sent or settled. A link to each destination is opened, as a sender would; with Manage on the primary
+its properties tell also whether it is full or takes messages with a session only.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sbpair.core.errors import ServiceError
+from sbpair.core.message import Disposition, Received
+from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
+from sbpair.core.transfer.report import DrainReport, Left
+from sbpair.core.transfer.state import Finish, Forward, Verdict
+from sbpair.core.transfer.verdict import Classifier
+from sbpair.ports import Clock, NamespaceAdmin
+from sbpair.runtime.browse import survey
+from sbpair.runtime.transfer.pump import Source
+from sbpair.runtime.transfer.sinks import Sink
+
+OVER_THE_LIMIT = "over the number of messages wanted"
+NOT_FOUND_REASON = "EntityNotFound"
+
+
+@dataclass(slots=True)
+class DryRun:
+    """Browses `sources` and adds up what `classify` says of each message; see `report`."""
+
+    classify: Classifier
+    dead_letter: bool = False
+    """The sources are dead-letter queues: what cannot be delivered stays there."""
+    deferred: bool = False
+    most: int | None = None
+    dead_letter_missing: bool = False
+    """Messages for a destination that does not exist are dead-lettered instead of left."""
+    pings: int = 0
+    wanted: dict[str, Wanted] = field(default_factory=dict)
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+    async def browse(
+        self, sources: Sequence[Source], *, clock: Clock, stop: asyncio.Event, patience_seconds: float
+    ) -> None:
+        """Look at every message. A source that cannot be read keeps its error; the others go on."""
+        patience = patience_seconds
+        for source in sources:
+            if not stop.is_set():
+                await self._browse_one(source, clock, patience)
+                if source.failed is not None and source.failed.retryable:
+                    patience = 0.0  # it was waited for once; the next queues are on the same namespace
+            await source.receiver.close()
+
+    async def _browse_one(self, source: Source, clock: Clock, patience: float) -> None:
+        try:
+            found = await survey(
+                source.receiver,
+                {},
+                sleep=clock.sleep,
+                patience_seconds=patience,
+                visit=self.add,
+                visit_deferred=self.deferred,
+            )
+        except ServiceError as error:
+            source.failed = error
+        else:
+            self.left += found.by_state
+
+    def add(self, received: Received) -> None:
+        verdict: Verdict = self.classify(received)
+        match verdict:
+            case Forward() if self.most is not None and self.forwarded >= self.most:
+                self.left[OVER_THE_LIMIT] += 1
+            case Forward(payload, destination, session_id):
+                self.wanted.setdefault(destination, Wanted()).add(len(payload), session_id)
+            case Finish(Disposition.DEAD_LETTER):
+                self._refuse(verdict.reason, 1)
+            case Finish():
+                self.pings += 1
+            case _:
+                self.left[verdict.because] += 1
+
+    @property
+    def forwarded(self) -> int:
+        return sum(one.messages for one in self.wanted.values())
+
+    def _refuse(self, reason: str, messages: int) -> None:
+        if self.dead_letter:
+            self.left[f"undeliverable: {reason}"] += messages
+        else:
+            self.dead_letters[reason] += messages
+
+    def report(self, seen: Sequence[DestinationSeen], *, seconds: float, stopped: bool) -> DrainReport:
+        """What would become of the messages, given what was learnt about their destinations."""
+        going = {path: one.messages for path, one in self.wanted.items()}
+        size_bytes = sum(one.size_bytes for one in self.wanted.values())
+        for one in seen:
+            for trouble in expected(one, self.wanted[one.path]):
+                kept = going[one.path] if isinstance(trouble, Stays) else min(trouble.messages, going[one.path])
+                size_bytes -= self.wanted[one.path].size_bytes * kept // max(1, self.wanted[one.path].messages)
+                going[one.path] -= kept
+                self._keep(one, trouble, kept)
+        return DrainReport(
+            forwarded=sum(going.values()),
+            forwarded_bytes=size_bytes,
+            dead_lettered=sum(self.dead_letters.values()),
+            pings=self.pings,
+            left=tuple(Left(reason, count) for reason, count in sorted((+self.left).items())),
+            per_destination=tuple(sorted((path, number) for path, number in going.items() if number)),
+            dead_letter_reasons=tuple(sorted(self.dead_letters.items())),
+            original_faults=tuple(sorted(self.classify.original_faults.items())),
+            unchecked=tuple(sorted(one.path for one in seen if one.error is None and not one.asked)),
+            ended_by="stop" if stopped else "empty",
+            dry_run=True,
+            seconds=seconds,
+        )
+
+    def _keep(self, seen: DestinationSeen, trouble: Stays | Refused, messages: int) -> None:
+        if isinstance(trouble, Refused):
+            self._refuse(trouble.reason, messages)
+        elif missing(seen) and self.dead_letter_missing:
+            self._refuse(NOT_FOUND_REASON, messages)
+        else:
+            self.left[f"destination unavailable: {seen.path} ({trouble.code})"] += messages
+
+
+async def ask_destinations(
+    paths: Sequence[str], *, sink: Sink, admin: NamespaceAdmin | None, stop: asyncio.Event
+) -> list[DestinationSeen]:
+    """What each destination says to a sender, and, where `admin` of the primary may ask, its properties."""
+    return [await _ask(path, sink, admin) for path in paths if not stop.is_set()]
+
+
+async def _ask(path: str, sink: Sink, admin: NamespaceAdmin | None) -> DestinationSeen:
+    try:
+        limit = await sink.limit_bytes(path)
+    except ServiceError as error:
+        return DestinationSeen(path, error=error)
+    if admin is None:
+        return DestinationSeen(path, limit)
+    try:
+        queue = await admin.get_queue(path)
+        topic = await admin.get_topic(path) if queue is None else None
+    except ServiceError:
+        return DestinationSeen(path, limit)  # the link answered; what only Manage shows is reported as unchecked
+    return DestinationSeen(path, limit, queue=queue, topic=topic, asked=True)

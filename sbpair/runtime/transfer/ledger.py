@@ -1,0 +1,137 @@
+"""The ledger: one JSON line per message that was dealt with, on disk before its receipt is settled.
+
+Whoever compares it with the queues afterwards can prove that nothing was lost, and which messages may have arrived
+twice. Lines are written and fsynced in groups: all that wait while one group is being written make the next one.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sbpair.core.errors import UsageError
+from sbpair.core.transfer.state import Key
+from sbpair.files import AppendedFile
+
+SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
+
+
+_BEGINNING = b'{"queue": '
+"""Of every line, cut off or not; by it a file that is none of ours is known before it is cut."""
+_MOST_LINE_BYTES = 1024 * 1024
+_KINDS: tuple[Any, ...] = (str, int, str | None, int, str)
+"""Types of queue, sequence number, message id, time and outcome in a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line. `time` is UTC, ISO 8601; `outcome` is forwarded, already-forwarded, dead-lettered or ping."""
+
+    queue: str
+    sequence_number: int
+    message_id: str | None
+    enqueued_at_ms: int
+    destination: str
+    session_id: str | None
+    outcome: str
+    time: str
+    attempts: int = 1
+    """How often it was sent; above 1 an earlier attempt may have arrived too."""
+    reason: str = ""
+
+
+class Ledger:
+    """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
+
+    Raises:
+        UsageError: the file exists and `resume` was not given, is not a ledger, or another process writes it.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        self.forwarded: frozenset[Key] = frozenset()
+        self._file = AppendedFile(path)
+        try:
+            if not self._file.claim():  # its lines would end up in the middle of ours
+                raise UsageError(
+                    f"The ledger {path} is being written by another process.",
+                    hint="Give each process a ledger of its own.",
+                )
+            if path.stat().st_size:
+                if not resume:
+                    raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
+                self.forwarded = _cut_and_read(path)
+        except BaseException:
+            self._file.close()
+            raise
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        """Returns when the entries are on disk."""
+        if not entries:
+            return
+        lines = b"".join(json.dumps(asdict(entry), ensure_ascii=False).encode() + b"\n" for entry in entries)
+        written = asyncio.get_running_loop().create_future()
+        self._waiting.append((lines, written))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_groups())
+        await written
+
+    async def _write_groups(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            try:
+                await asyncio.to_thread(self._file.append, b"".join(lines for lines, _ in group))
+            except OSError as error:
+                for _, written in group:
+                    if not written.done():
+                        written.set_exception(error)
+                continue
+            for _, written in group:
+                if not written.done():
+                    written.set_result(None)
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer
+        self._file.close()
+
+
+def _cut_and_read(path: Path) -> frozenset[Key]:
+    """The keys of what was sent. A last line cut off by a crash is removed: its receipt was never settled."""
+    forwarded: set[Key] = set()
+    complete = 0
+    with path.open("r+b") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
+            if not line.endswith(b"\n"):
+                if not line.startswith(_BEGINNING[: len(line)]) or file.read(1):
+                    raise _no_ledger(path, number)
+                break
+            complete += len(line)
+            key = _key_of_line(line, path, number)
+            if key is not None:
+                forwarded.add(key)
+        file.truncate(complete)
+    return frozenset(forwarded)
+
+
+def _key_of_line(line: bytes, path: Path, number: int) -> Key | None:
+    try:
+        read = json.loads(line)
+        key = (read["queue"], read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
+        outcome = read["outcome"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _no_ledger(path, number) from error
+    if not all(isinstance(value, kinds) for value, kinds in zip((*key, outcome), _KINDS, strict=True)):
+        raise _no_ledger(path, number)
+    return key if outcome in SENT_OUTCOMES else None
+
+
+def _no_ledger(path: Path, number: int) -> UsageError:
+    return UsageError(
+        f"Line {number} of {path} is not a line of a ledger; the file was left as it is.",
+        hint="Name the ledger of the run to continue, or begin it anew with --new-ledger.",
+    )

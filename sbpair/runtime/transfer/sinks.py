@@ -1,0 +1,94 @@
+"""Where the pump's messages go: entities of a namespace, or a file."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from sbpair.core.errors import SbpairError
+from sbpair.core.transfer.state import Item
+from sbpair.files import AppendedFile, make_private_folder
+from sbpair.ports import MessageSender, Messaging
+from sbpair.runtime.links import Links
+
+SEND_SECONDS = 30.0
+_NO_LIMIT_BYTES = 2**31
+
+
+class Sink(Protocol):
+    """Takes batches for destinations. Raises ServiceError as `MessageSender` does."""
+
+    async def limit_bytes(self, destination: str) -> int: ...
+
+    async def send(self, destination: str, items: Sequence[Item]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class NamespaceSink:
+    """Sends to the entities of a namespace, one link each."""
+
+    def __init__(self, messaging: Messaging) -> None:
+        self._links = Links(messaging)
+
+    def _sender(self, destination: str) -> MessageSender:
+        return self._links.to(destination)
+
+    async def limit_bytes(self, destination: str) -> int:
+        return await self._sender(destination).max_message_bytes()
+
+    async def send(self, destination: str, items: Sequence[Item]) -> None:
+        await self._sender(destination).send([item.payload for item in items], timeout_seconds=SEND_SECONDS)
+
+    async def close(self) -> None:
+        await self._links.close()
+
+
+class ArchiveSink:
+    """Writes messages to a JSON Lines file in a directory, fsynced: the exact bytes in base64 and where they lay, as
+    `sbpair send` reads them."""
+
+    def __init__(self, directory: Path, stamp: str) -> None:
+        make_private_folder(directory)
+        self.path, self._file = _new_file(directory, stamp)
+        self._writing = asyncio.Lock()
+
+    async def limit_bytes(self, destination: str) -> int:
+        return _NO_LIMIT_BYTES
+
+    async def send(self, destination: str, items: Sequence[Item]) -> None:
+        lines = b"".join(_archived(item) for item in items)
+        async with self._writing:
+            try:
+                await asyncio.to_thread(self._file.append, lines)
+            except OSError as error:
+                raise SbpairError(f"Could not write the archive {self.path}: {error}.") from error
+
+    async def close(self) -> None:
+        self._file.close()
+
+
+def _new_file(directory: Path, stamp: str) -> tuple[Path, AppendedFile]:
+    """A file that was not there before: `backlog-STAMP.jsonl`, or with a number behind it."""
+    number = 0
+    while True:
+        path = directory / (f"backlog-{stamp}.jsonl" if number == 0 else f"backlog-{stamp}-{number}.jsonl")
+        try:
+            return path, AppendedFile(path, "xb")
+        except FileExistsError:
+            number += 1
+
+
+def _archived(item: Item) -> bytes:
+    received = item.received
+    line = {
+        "queue": received.source,
+        "sequence_number": received.sequence_number,
+        "message_id": received.message_id,
+        "enqueued_at": received.enqueued_at,
+        "destination": item.destination or None,
+        "payload_base64": base64.b64encode(item.payload).decode(),
+    }
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,213 @@
+"""Arithmetic, comparison and pattern matching of rule values; UNKNOWN in, UNKNOWN out.
+
+Integers are 64 bit, decimal and exponent constants are doubles; integers widen to doubles beside one. `+` joins
+strings.
+Values of unlike types are unequal and have no order (UNKNOWN). Strings compare by code point, with case.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sbpair.sqlfilter.lexer import FilterEvaluationError
+
+
+class _Unknown:
+    """The third truth value: what comparing with an absent property gives."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+    def __bool__(self) -> bool:
+        raise TypeError("unknown is neither true nor false")
+
+
+UNKNOWN = _Unknown()
+
+
+def negate(value: object) -> object:
+    """NOT in three-valued logic."""
+    return UNKNOWN if not isinstance(value, bool) else not value
+
+
+def both(left: object, right: object) -> object:
+    """AND: false wins over unknown."""
+    if left is False or right is False:
+        return False
+    return True if left is True and right is True else UNKNOWN
+
+
+def either(left: object, right: object) -> object:
+    """OR: true wins over unknown."""
+    if left is True or right is True:
+        return True
+    return False if left is False and right is False else UNKNOWN
+
+
+def compare(operator: str, left: object, right: object) -> object:
+    """One of = <> != < <= > >=."""
+    if left is UNKNOWN or right is UNKNOWN or left is None or right is None:
+        return UNKNOWN
+    if not _alike(left, right):
+        return {"=": False, "<>": True, "!=": True}.get(operator, UNKNOWN)
+    if operator == "=":
+        return left == right
+    if operator in ("<>", "!="):
+        return left != right
+    if isinstance(left, bool) or not isinstance(left, int | float | str | bytes):
+        return UNKNOWN
+    return _ordered(operator, left, right)
+
+
+def _ordered(operator: str, left: object, right: object) -> bool:
+    less = left < right  # type: ignore[operator]
+    if operator == "<":
+        return bool(less)
+    if operator == ">=":
+        return left >= right  # type: ignore[operator, no-any-return]
+    if operator == ">":
+        return left > right  # type: ignore[operator, no-any-return]
+    return left <= right  # type: ignore[operator, no-any-return]
+
+
+def _alike(left: object, right: object) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return isinstance(left, bool) and isinstance(right, bool)
+    for kinds in ((int, float), (str,), (bytes,)):
+        if isinstance(left, kinds) and isinstance(right, kinds):
+            return True
+    return type(left) is type(right)
+
+
+def arithmetic(operator: str, left: object, right: object) -> object:
+    """One of + - * / %. FilterEvaluationError for other types and for division of integers by zero."""
+    if left is UNKNOWN or right is UNKNOWN or left is None or right is None:
+        return UNKNOWN
+    if operator == "+" and isinstance(left, str) and isinstance(right, str):
+        return str(left) + str(right)
+    if not (_is_number(left) and _is_number(right)):
+        raise FilterEvaluationError(f"The operator '{operator}' cannot be applied to {left!r} and {right!r}.")
+    if isinstance(left, float) or isinstance(right, float):
+        return _float(operator, float(left), float(right))  # type: ignore[arg-type]
+    return _integer(operator, int(left), int(right))  # type: ignore[call-overload]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _integer(operator: str, left: int, right: int) -> int:
+    if operator in "/%" and right == 0:
+        raise FilterEvaluationError("Division by zero.")
+    match operator:
+        case "+":
+            result = left + right
+        case "-":
+            result = left - right
+        case "*":
+            result = left * right
+        case "/":
+            result = _truncated(left, right)
+        case _:
+            result = left - right * _truncated(left, right)
+    if not -(2**63) <= result < 2**63:
+        raise FilterEvaluationError("The result does not fit into 64 bits.")
+    return result
+
+
+def _truncated(left: int, right: int) -> int:
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _float(operator: str, left: float, right: float) -> float:
+    try:
+        match operator:
+            case "+":
+                return left + right
+            case "-":
+                return left - right
+            case "*":
+                return left * right
+            case "/":
+                return left / right
+            case _:
+                return left % right
+    except ZeroDivisionError as error:
+        raise FilterEvaluationError("Division by zero.") from error
+
+
+def like(value: object, pattern: object, escape: object) -> object:
+    """LIKE with `%` and `_`; `escape` is the character that takes their meaning away, or None."""
+    if not isinstance(value, str) or not isinstance(pattern, str):
+        return UNKNOWN
+    return _matches(_stretches(pattern, escape if isinstance(escape, str) else None), str(value))
+
+
+_ANY_ONE = None
+"""Stands for `_` among the characters of a stretch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What stands between two `%`: always of one length. Plain text is looked for as such; only `_` needs a pattern."""
+
+    text: str
+    pattern: re.Pattern[str] | None
+
+    @property
+    def length(self) -> int:
+        return len(self.text)
+
+    def at(self, value: str, position: int) -> bool:
+        if self.pattern is None:
+            return value.startswith(self.text, position)
+        return self.pattern.match(value, position) is not None
+
+    def find(self, value: str, start: int, end: int) -> int:
+        if self.pattern is None:
+            return value.find(self.text, start, end)
+        found = self.pattern.search(value, start, end)
+        return -1 if found is None else found.start()
+
+
+def _matches(stretches: "tuple[_Stretch, ...]", value: str) -> bool:
+    """Each stretch is taken where it comes first: that is never worse than any later place, so the search never goes
+    back and tries again (`%a%a%a%...` would do so for ever), and reads the value once."""
+    first, last = stretches[0], stretches[-1]
+    if len(stretches) == 1:
+        return len(value) == first.length and first.at(value, 0)
+    position, end = first.length, len(value) - last.length
+    if position > end or not first.at(value, 0) or not last.at(value, end):
+        return False
+    for stretch in stretches[1:-1]:
+        found = stretch.find(value, position, end)
+        if found < 0:
+            return False
+        position = found + stretch.length
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _stretches(pattern: str, escape: str | None) -> tuple[_Stretch, ...]:
+    """The pattern, cut at its `%`."""
+    stretches: list[list[str | None]] = [[]]
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            following = next(characters, None)
+            if following is None:
+                raise FilterEvaluationError("The LIKE pattern ends with its escape character.")
+            stretches[-1].append(following)
+        elif character == "%":
+            stretches.append([])
+        else:
+            stretches[-1].append(_ANY_ONE if character == "_" else character)
+    return tuple(map(_stretch, stretches))
+
+
+def _stretch(characters: list[str | None]) -> _Stretch:
+    text = "".join("_" if one is None else one for one in characters)
+    if None not in characters:
+        return _Stretch(text, None)
+    return _Stretch(text, re.compile("".join("." if one is None else re.escape(one) for one in characters), re.DOTALL))

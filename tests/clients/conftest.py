@@ -1,0 +1,117 @@
+"""Two embedded namespaces, the drop-in clients over real sockets, and what became of their messages."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import azure.servicebus as sdk
+import pytest
+
+from sbpair.azure.messaging import AzureMessaging
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
+from sbpair.core.failover.machine import State
+from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.emulator import EmulatorThread
+from sbpair.events import Event
+from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.failover.pairing import PairingState
+from sbpair.runtime.transfer.syphon import DrainRequest, drain
+
+QUEUES = 3
+FAST = {"retry_total": 0}
+"""The SDK's retries take 11 seconds; tests that are not about them do without."""
+
+
+@dataclass
+class World:
+    emulator: EmulatorThread
+    events: list[Event] = field(default_factory=list)
+
+    def pair(self, *, interval: float = 0.0, hold_sessions: bool = False) -> Pair:
+        options = SendAvailabilityOptions(QUEUES, interval, False, 1.0, hold_sessions=hold_sessions)
+        return Pair("embedded", self._access("contoso"), self._access("fabrikam"), options)
+
+    def _access(self, name: str) -> NamespaceAccess:
+        text = Secret(self.connection_string(name))
+        return NamespaceAccess(name, host_of(text.reveal()), AuthMethod.CONNECTION_STRING, text)
+
+    def connection_string(self, name: str = "contoso") -> str:
+        return self.emulator.connection_string(name)
+
+    def dark(self) -> None:
+        """The primary refuses connections and cuts those it has."""
+        self.emulator.stop("contoso")
+
+    def light(self) -> None:
+        self.emulator.start("contoso")
+
+    def bodies(self, entity: str, name: str = "contoso") -> list[str]:
+        """What waits in an entity, in its order."""
+        client = sdk.ServiceBusClient.from_connection_string(self.connection_string(name))
+        with client, client.get_queue_receiver(entity) as receiver:
+            return [str(one) for one in receiver.peek_messages(250)]
+
+    def bodies_after_return(self, entity: str) -> list[str]:
+        """The same of a primary that was dark."""
+        self.light()
+        return self.bodies(entity)
+
+    def raw(self, entity: str, name: str = "contoso") -> list[sdk.ServiceBusReceivedMessage]:
+        client = sdk.ServiceBusClient.from_connection_string(self.connection_string(name))
+        with client, client.get_queue_receiver(entity) as receiver:
+            return receiver.peek_messages(250)
+
+    def backlog(self) -> list[str]:
+        """What waits in the backlog queues."""
+        return [body for index in range(QUEUES) for body in self.bodies(backlog_queue(index), "fabrikam")]
+
+    def drain(self) -> int:
+        """Bring the backlog back; the number of messages."""
+        return asyncio.run(self._drain())
+
+    async def _drain(self) -> int:
+        pair = self.pair()
+        primary, secondary = AzureMessaging(pair.primary), AzureMessaging(pair.secondary)
+        report = await drain(
+            DrainRequest(pair.backlog_paths()),
+            secondary=secondary,
+            primary=primary,
+            admin=None,
+            clock=SystemClock(),
+            observer=Quiet(),
+            ledger=None,
+            stop=asyncio.Event(),
+        )
+        await primary.close()
+        await secondary.close()
+        return report.forwarded
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def backlog_queue(index: int) -> str:
+    return f"contoso/x-servicebus-transfer/{index}"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def state_of(state: PairingState, entity: str = "orders") -> State:
+    return next(one.state for one in state.entities if one.entity == entity)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with EmulatorThread(["contoso", "fabrikam"]) as emulator:
+        primary, secondary = emulator.namespace("contoso"), emulator.namespace("fabrikam")
+        for entity in ("orders", "invoices"):
+            primary.create_queue(entity)
+        for index in range(QUEUES):
+            secondary.create_queue(backlog_queue(index))
+        yield World(emulator)

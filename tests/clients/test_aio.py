@@ -1,0 +1,141 @@
+"""The asynchronous drop-in client, over real sockets."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import azure.servicebus.aio as sdk_aio
+import pytest
+from azure.core.credentials import AccessToken
+from azure.servicebus import ServiceBusMessage, exceptions
+
+from sbpair.aio import ServiceBusClient, ServiceBusSender
+from sbpair.clients.credentials import BorrowedCredential
+from sbpair.core.failover.machine import State
+from tests.clients.conftest import FAST, World, state_of
+
+
+def a_client(world: World, **more: object) -> ServiceBusClient:
+    arguments: dict[str, object] = {"pair": world.pair(), "on_event": world.events.append, **FAST} | more
+    return ServiceBusClient.from_connection_string(world.connection_string(), **arguments)  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+async def off_loop(work: Callable[[], object]) -> None:
+    await asyncio.to_thread(work)
+
+
+async def test_through_an_outage_and_back(world: World) -> None:
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        assert isinstance(client, sdk_aio.ServiceBusClient)
+        assert isinstance(sender, sdk_aio.ServiceBusSender)
+        assert isinstance(sender, ServiceBusSender)
+        await sender.send_messages(ServiceBusMessage("before"))
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("failover of")]
+        await off_loop(world.dark)
+        await sender.send_messages(ServiceBusMessage("single"))
+        await sender.send_messages([ServiceBusMessage("listed"), {"body": "as a dict"}])
+        batch = await sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("batched"))
+        await sender.send_messages(batch)
+        async with client.get_queue_sender("orders") as late:
+            await late.send_messages(ServiceBusMessage("late"))
+        await off_loop(world.light)
+        await until(lambda: state_of(client.state()) is State.HEALTHY)
+        await sender.send_messages(ServiceBusMessage("after"))
+    assert await asyncio.to_thread(world.bodies, "orders") == ["before", "after"]
+    assert sorted(await asyncio.to_thread(world.backlog)) == ["as a dict", "batched", "late", "listed", "single"]
+
+
+async def test_sends_side_by_side_are_all_diverted_and_the_loop_goes_on(world: World) -> None:
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        await off_loop(world.dark)
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.gather(*(sender.send_messages(ServiceBusMessage(str(number))) for number in range(20)))
+        ticking.cancel()
+        assert ticks > 1
+    assert set(await asyncio.to_thread(world.backlog)) == {str(number) for number in range(20)}
+
+
+async def test_a_cancelled_send_leaves_the_sender_usable(world: World) -> None:
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        client.force_failover("orders")
+        sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("cancelled")))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await sender.send_messages(ServiceBusMessage("sent"))
+    assert "sent" in await asyncio.to_thread(world.backlog)
+
+
+async def test_both_sides_dark_raise_the_primarys_error_with_a_note(world: World) -> None:
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        await off_loop(world.dark)
+        await off_loop(lambda: world.emulator.stop("fabrikam"))
+        with pytest.raises(exceptions.ServiceBusError) as raised:
+            await sender.send_messages(ServiceBusMessage("nowhere"), timeout=3)
+        assert "The backlog did not take the message either" in raised.value.__notes__[0]
+
+
+def test_one_client_serves_one_event_loop_after_another_and_remembers_the_outage(world: World) -> None:
+    client = a_client(world)
+
+    async def send(body: str) -> None:
+        async with client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage(body))
+
+    asyncio.run(send("one"))
+    world.dark()
+    asyncio.run(send("two"))
+    assert state_of(client.state()) is State.FAILED_OVER
+    asyncio.run(send("three"))
+    asyncio.run(client.close())
+    assert (world.bodies_after_return("orders"), sorted(world.backlog())) == (["one"], ["three", "two"])
+
+
+class OwnCredential:
+    """An asynchronous credential that, as azure-identity's, belongs to the loop it is first used on."""
+
+    def __init__(self) -> None:
+        self.loops: set[asyncio.AbstractEventLoop] = set()
+
+    async def get_token(self, *scopes: str, **options: object) -> AccessToken:
+        self.loops.add(asyncio.get_running_loop())
+        return AccessToken("token", 2**31)
+
+
+async def from_another_thread(work: Callable[[], Awaitable[object]]) -> object:
+    async def run() -> object:
+        return await work()
+
+    return await asyncio.to_thread(lambda: asyncio.run(run()))
+
+
+async def test_an_asynchronous_credential_is_asked_on_the_applications_loop_and_once() -> None:
+    own = OwnCredential()
+    borrowed = BorrowedCredential(own)
+    borrowed.loop = asyncio.get_running_loop()
+    for _ in range(2):
+        token = await from_another_thread(lambda: borrowed.get_token("scope"))
+        assert isinstance(token, AccessToken)
+    assert own.loops == {asyncio.get_running_loop()}
+
+
+async def test_without_a_loop_the_credential_says_so() -> None:
+    with pytest.raises(RuntimeError, match="event loop of the credential has ended"):
+        await BorrowedCredential(OwnCredential()).get_token("scope")

@@ -1,0 +1,53 @@
+"""Forks: what a gunicorn worker or a Celery pool does with a client that was made before."""
+
+import os
+import sys
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from sbpair import ServiceBusClient, ServiceBusSender
+from sbpair.core.failover.machine import State
+from tests.clients.conftest import FAST, World, state_of, wait_until
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+def in_child(sender: ServiceBusSender, *bodies: str) -> int:
+    """Send in a forked process; its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            for body in bodies:
+                sender.send_messages(ServiceBusMessage(body), timeout=20)
+        except BaseException as error:  # noqa: BLE001 - a child must not go on with the parent's tests
+            print(f"in the child: {error!r}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def a_client(world: World) -> ServiceBusClient:
+    return ServiceBusClient.from_connection_string(world.connection_string(), pair=world.pair(), **FAST)  # type: ignore[arg-type]
+
+
+def test_a_child_connects_by_itself_and_the_parents_connection_lives_on(world: World) -> None:
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("parent 1"))
+        assert in_child(sender, "child 1", "child 2") == 0
+        sender.send_messages(ServiceBusMessage("parent 2"))
+    assert world.bodies("orders") == ["parent 1", "child 1", "child 2", "parent 2"]
+
+
+def test_a_child_of_a_diverting_parent_finds_out_by_itself_and_the_parent_goes_on_pinging(world: World) -> None:
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("parent 1"))
+        world.dark()
+        sender.send_messages(ServiceBusMessage("parent 2"))
+        assert in_child(sender, "child 1", "child 2") == 0
+        sender.send_messages(ServiceBusMessage("parent 3"))
+        world.light()
+        wait_until(lambda: state_of(client.state()) is State.HEALTHY)
+        assert in_child(sender, "child 3") == 0
+    assert sorted(world.backlog()) == ["child 1", "child 2", "parent 2", "parent 3"]
+    assert world.bodies("orders") == ["parent 1", "child 3"]

@@ -1,0 +1,160 @@
+"""The verdict on a backlog: "empty" only where everything was read and nothing was found, and what to do otherwise."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbpair.core.inspection.backlog import (
+    Backlog,
+    FoundBy,
+    QueueContents,
+    QueueState,
+    Verdict,
+    advice,
+    confirmed_empty,
+    headline,
+    verdict,
+)
+
+EMPTY = QueueContents("contoso/x-servicebus-transfer/0", active=0, deferred=0, scheduled=0, dead_letter=0)
+
+
+def queue(index: int, **values: object) -> QueueContents:
+    return replace(EMPTY, queue=f"contoso/x-servicebus-transfer/{index}", **values)  # type: ignore[arg-type]
+
+
+def backlog(*queues: QueueContents, **values: object) -> Backlog:
+    return Backlog("orders", 1000.0, queues, **values)  # type: ignore[arg-type]
+
+
+NUMBERS = st.none() | st.integers(0, 2)
+QUEUES = st.builds(
+    QueueContents,
+    queue=st.just("contoso/x-servicebus-transfer/3"),
+    configured=st.booleans(),
+    missing=st.booleans(),
+    active=NUMBERS,
+    deferred=NUMBERS,
+    scheduled=NUMBERS,
+    dead_letter=NUMBERS,
+    oldest_enqueued_at=st.none() | st.just(5.0),
+    error_code=st.none() | st.just("connection-lost"),
+)
+
+
+@given(st.lists(QUEUES, max_size=4), st.sampled_from(FoundBy), st.booleans())
+def test_empty_is_said_only_of_what_was_read_in_full_and_holds_nothing(
+    queues: list[QueueContents], found_by: FoundBy, whole: bool
+) -> None:
+    seen = backlog(*queues, found_by=found_by, whole=whole)
+    there = [one for one in queues if not one.missing]
+    proven = (
+        bool(there)
+        and whole
+        and found_by is not FoundBy.CONFIGURED
+        and all(one.error_code is None and one.oldest_enqueued_at is None for one in there)
+        and all(one.active == one.scheduled == one.dead_letter == 0 and not one.deferred for one in there)
+    )
+    assert confirmed_empty(seen) == proven
+    assert "is empty" not in headline(seen) or proven
+
+
+@given(st.lists(QUEUES, max_size=4), st.sampled_from(FoundBy))
+def test_whatever_is_not_empty_is_told(queues: list[QueueContents], found_by: FoundBy) -> None:
+    seen = backlog(*queues, found_by=found_by)
+    if not confirmed_empty(seen):
+        assert advice(seen)
+        assert all(one.commands for one in advice(seen))
+
+
+@pytest.mark.parametrize(
+    ("seen", "says", "words", "command"),
+    [
+        (backlog(queue(0)), Verdict.EMPTY, "The backlog is empty: 1 queue read", None),
+        (
+            backlog(queue(0, active=500, oldest_enqueued_at=991.0), queue(12, active=1, configured=False)),
+            Verdict.WAITING,
+            "501 messages are waiting in 2 queues (12 not configured), the oldest for 9s.",
+            "sbpair drain orders",
+        ),
+        (backlog(queue(0, active=1)), Verdict.WAITING, "1 message is waiting in 1 queue.", "sbpair drain orders"),
+        (
+            backlog(queue(0, dead_letter=10)),
+            Verdict.SET_ASIDE,
+            "10 dead letters remain in 1 queue. Run: sbpair peek orders --dlq --group-by reason,destination; "
+            "then: sbpair drain orders --dlq",
+            "sbpair drain orders --dlq",
+        ),
+        (
+            backlog(queue(0, deferred=2)),
+            Verdict.SET_ASIDE,
+            "2 deferred messages remain",
+            "sbpair drain orders --deferred",
+        ),
+        (
+            backlog(queue(0, scheduled=1)),
+            Verdict.SET_ASIDE,
+            "1 scheduled message waits",
+            "sbpair peek orders --group-by state,scheduled",
+        ),
+        (
+            backlog(queue(0, missing=True), queue(1, missing=True)),
+            Verdict.NO_QUEUES,
+            "No backlog queue exists. Create them. Run: sbpair provision orders",
+            "sbpair provision orders",
+        ),
+        (backlog(found_by=FoundBy.CONFIGURED), Verdict.UNKNOWN, "is not known", "sbpair doctor orders"),
+        (
+            backlog(queue(0), queue(1, active=None, error_code="timeout", detail="No answer.")),
+            Verdict.UNKNOWN,
+            "Not read: contoso/x-servicebus-transfer/1: No answer.",
+            "sbpair doctor orders",
+        ),
+    ],
+)
+def test_sentences_and_commands(seen: Backlog, says: Verdict, words: str, command: str | None) -> None:
+    assert verdict(seen) is says
+    assert words in headline(seen)
+    assert command is None or command in [one for each in advice(seen) for one in each.commands]
+
+
+def test_every_kind_of_message_is_named_with_its_command() -> None:
+    found = advice(
+        backlog(queue(0, active=3, dead_letter=2), queue(1, deferred=1, scheduled=4), queue(2, missing=True))
+    )
+    assert [one.commands[-1] for one in found] == [
+        "sbpair drain orders",
+        "sbpair drain orders --dlq",
+        "sbpair drain orders --deferred",
+        "sbpair peek orders --group-by state,scheduled",
+        "sbpair provision orders",
+    ]
+
+
+def test_a_lower_bound_is_called_one() -> None:
+    assert "At least 1,000 messages" in headline(backlog(queue(0, active=1000, at_least=True)))
+
+
+def test_states() -> None:
+    queues = (
+        queue(0, missing=True),
+        queue(1),
+        queue(2, active=None),
+        queue(3, active=None, oldest_enqueued_at=1.0),
+        queue(4, dead_letter=1),
+        queue(5, deferred=1),
+        queue(6, scheduled=1),
+        queue(7, active=1, dead_letter=1),
+    )
+    assert [one.state for one in queues] == [
+        QueueState.MISSING,
+        QueueState.EMPTY,
+        QueueState.UNKNOWN,
+        QueueState.WAITING,
+        QueueState.DEAD_LETTERS,
+        QueueState.DEFERRED,
+        QueueState.SCHEDULED,
+        QueueState.WAITING,
+    ]

@@ -1,0 +1,102 @@
+"""Plain forms and schemas of dataclasses: what differs between what is read and what is written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import pytest
+
+from sbpair.core.serialization import (
+    INLINED,
+    OMITTED_IF_NONE,
+    Money,
+    Time,
+    json_schema,
+    named,
+    output_schema,
+    says,
+    to_plain,
+)
+
+
+class Shade(StrEnum):
+    LIGHT = "light"
+    DARK = "dark"
+
+
+@dataclass(frozen=True)
+class Inner:
+    count: int
+    shade: Shade = Shade.DARK
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner = field(metadata=INLINED)
+    columns: Mapping[str, str | None] = field(metadata=INLINED)
+    at: Time
+    price: Money = field(metadata=named("from"))
+    kind: Literal["text", "hex"]
+    folder: Path
+    rows: tuple[Inner, ...]
+    anything: Any = None
+    note: str | None = None
+    forecast: Inner | None = field(default=None, metadata=OMITTED_IF_NONE)
+
+
+OUTER = Outer(
+    Inner(3), {"path": "orders"}, "2026-01-01T00:00:00Z", Decimal("1.50"), "hex", Path("a/b"), (Inner(1, Shade.LIGHT),)
+)
+
+
+def test_fields_say_how_they_are_written() -> None:
+    assert to_plain(OUTER) == {
+        "count": 3,
+        "shade": "dark",
+        "path": "orders",
+        "at": "2026-01-01T00:00:00Z",
+        "from": "1.50",
+        "kind": "hex",
+        "folder": "a/b",
+        "rows": [{"count": 1, "shade": "light"}],
+        "anything": None,
+        "note": None,
+    }
+
+
+def test_the_schema_of_an_output_is_open_and_names_what_is_always_there() -> None:
+    schema = output_schema(Outer)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(to_plain(OUTER), schema)
+    assert schema["additionalProperties"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    assert set(schema["required"]) == set(to_plain(OUTER)) - {"path"}
+    assert schema["properties"]["forecast"]["required"] == ["count", "shade"]
+    assert schema["properties"]["at"] == {"type": "string", "format": "date-time"}
+    assert "additionalProperties" not in schema["properties"]["forecast"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"count": "3"}, {"shade": "grey"}, {"from": "1,50"}, {"kind": "octal"}, {"path": 7}, {"rows": [{}]}]
+)
+def test_the_schema_refuses(wrong: Mapping[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(to_plain(OUTER) | wrong, output_schema(Outer))
+
+
+def test_what_is_read_may_leave_out_what_has_a_default_and_nothing_else_may_stand_there() -> None:
+    schema = json_schema(Inner)
+    jsonschema.validate({"count": 1}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"count": 1, "colour": "red"}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"count": 1}, output_schema(Inner))
+
+
+def test_a_union_has_one_schema_for_each_of_its_kinds() -> None:
+    described = Annotated[Mapping[str, Any], says(description="A document.")]
+    schema = output_schema(Inner | described)
+    assert schema["anyOf"][1] == {"type": "object", "additionalProperties": {}, "description": "A document."}

@@ -1,0 +1,39 @@
+"""What a few bytes may cost: dispositions over thousands of deliveries."""
+
+import time
+from typing import Any
+
+import pytest
+
+from sbpair.amqp.types import Uint
+from sbpair.emulator.engine.performatives import DISPOSITION, FLOW, TRANSFER, accepted
+
+DELIVERIES = 10_000
+FRAMES = 1_500
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(0, 2**32 - 1), (0, 2**31 - 1), (2**30, 2**31 - 1), (2**20, 2**32 - 1)],
+    ids=["all", "half", "none", "none and far"],
+)
+async def test_saying_nothing_about_many_deliveries_costs_nothing(
+    connect: Any, service: Any, first: int, last: int
+) -> None:
+    service.stock["orders"].extend([b"\x00Sw\xa1\x01x"] * DELIVERIES)
+    client = await connect()
+    await client.session(window=DELIVERIES * 2)
+    await client.receiver("orders", credit=DELIVERIES)
+    for _ in range(DELIVERIES):
+        await client.until(TRANSFER)
+    begun = time.process_time()
+    state = accepted() if first >= 2**20 else None
+    for _ in range(FRAMES):
+        client.send(DISPOSITION, [True, Uint(first), Uint(last), False, state])
+    client.send(FLOW, [Uint(1), Uint(DELIVERIES), Uint(0), Uint(2048), None, None, None, None, None, True])
+    await client.until(FLOW)
+    assert time.process_time() - begun < 1.0
+    assert service.handlers[0].dispositions == []
+    client.settle(1, DELIVERIES, accepted())
+    await client.until(DISPOSITION)
+    assert len(service.handlers[0].dispositions) == DELIVERIES

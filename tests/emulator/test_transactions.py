@@ -1,0 +1,353 @@
+"""Transactions over the wire, in the words of each client library, and what a restart finds of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbpair.amqp.sections import PropertyField, Section, build, read, scan
+from sbpair.amqp.types import Described, Symbol, Timestamp, Uint, Ulong
+from sbpair.emulator.auth import ROOT_KEY_NAME
+from sbpair.emulator.broker.messages import State
+from sbpair.emulator.clock import ManualClock
+from sbpair.emulator.engine.performatives import (
+    ACCEPTED,
+    ATTACH,
+    DECLARED,
+    DETACH,
+    DISPOSITION,
+    REJECTED,
+    SOURCE,
+    TRANSACTIONAL_STATE,
+    TRANSFER,
+    accepted,
+    modified,
+    rejected,
+)
+from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.server import Emulator
+from tests.emulator.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
+from tests.emulator.wire_client import Client, Frame
+
+COORDINATOR_HANDLE = 9
+EXPIRES_AT = 4e9
+
+
+@pytest.fixture
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    chosen: Dialect = getattr(request, "param", AZURE_SERVICEBUS)
+    return chosen
+
+
+@asynccontextmanager
+async def connected(emulator: Emulator, dialect: Dialect) -> AsyncIterator[Client]:
+    """A client with a session and a token for the whole namespace."""
+    host, _, port = emulator.endpoint("primary").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        client = Client(reader, writer, dialect)
+        await client.session()
+        # .NET opens the coordinator before it has put any token.
+        source, coordinator = Described(Ulong(SOURCE), ["me"]), Described(Ulong(0x30), [None])
+        modes, count = dialect.send_modes, Uint(0)
+        fields = ["coordinator", Uint(COORDINATOR_HANDLE), False, *modes, source, coordinator, None, None, count]
+        client.send(ATTACH, fields)
+        await client.until(ATTACH)
+        key = emulator.namespace("primary").auth_rules[ROOT_KEY_NAME].primary_key
+        assert (await client.put_token(f"sb://{host}:{port}", ROOT_KEY_NAME, key, EXPIRES_AT))[0] == 202
+        yield client
+    finally:
+        writer.transport.abort()
+
+
+class Asking:
+    """Transfers and settlements, numbered, and their outcomes."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._next = 100
+
+    async def send(self, payload: bytes, handle: int = 0, transaction: bytes | None = None) -> Described:
+        self._next += 1
+        state = None if transaction is None else Described(Ulong(TRANSACTIONAL_STATE), [transaction, None])
+        tag = self._next.to_bytes(4)
+        fields = [Uint(handle), Uint(self._next), tag, Uint(0), False, False, None, state]
+        self.client.send(TRANSFER, fields, payload)
+        return (await self._outcome(self._next)).field(4)
+
+    async def declare(self) -> bytes:
+        request = build(value=Described(Ulong(0x31), []))
+        outcome = await self.send(request, COORDINATOR_HANDLE)
+        assert outcome.descriptor == DECLARED
+        identity: bytes = outcome.value[0]
+        return identity
+
+    async def discharge(self, transaction: bytes, *, failed: bool = False) -> Described:
+        return await self.send(build(value=Described(Ulong(0x32), [transaction, failed])), COORDINATOR_HANDLE)
+
+    async def settle(self, delivery: Frame, outcome: Described, transaction: bytes) -> Described:
+        number = delivery.field(1)
+        self.client.settle(number, None, Described(Ulong(TRANSACTIONAL_STATE), [transaction, outcome]))
+        return (await self._outcome(number)).field(4)
+
+    async def _outcome(self, number: int) -> Frame:
+        while True:
+            frame = await self.client.until(DISPOSITION)
+            if frame.field(1) <= number <= (frame.field(2) or frame.field(1)):
+                return frame
+
+
+def message(text: bytes, **properties: Any) -> bytes:
+    given = {PropertyField[name.upper()]: value for name, value in properties.items()}
+    return build(properties=given or None, data=text)
+
+
+def texts(queue: Any, box: str = "main") -> list[bytes]:
+    return [read(one.payload, scan(one.payload), Section.DATA) for one in getattr(queue, box).log]
+
+
+def condition(outcome: Described) -> str:
+    if outcome.descriptor == TRANSACTIONAL_STATE:
+        outcome = outcome.value[1]
+    assert outcome.descriptor == REJECTED
+    return str(outcome.value[0].value[0])
+
+
+@EVERY_DIALECT
+async def test_messages_to_two_entities_appear_together_at_the_commit(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    first, second = namespace.create_queue("first"), namespace.create_queue("second")
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("first", 0)
+        await client.sender("second", 1)
+        transaction = await ask.declare()
+        for handle in (0, 1):
+            outcome = await ask.send(message(b"in"), handle, transaction)
+            assert (outcome.descriptor, outcome.value[0]) == (TRANSACTIONAL_STATE, transaction)
+            assert outcome.value[1].descriptor == ACCEPTED
+        await ask.send(message(b"outside"))
+        assert (texts(first), texts(second)) == ([b"outside"], [])
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert (texts(first), texts(second)) == ([b"outside", b"in"], [b"in"])
+        assert condition(await ask.discharge(transaction)) == "amqp:transaction:unknown-id"
+
+
+@EVERY_DIALECT
+async def test_a_rollback_leaves_lock_and_count_and_sends_nothing(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    source, target = namespace.create_queue("source"), namespace.create_queue("target")
+    source.send(message(b"work"))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("target", 0)
+        await client.receiver("source", 1, credit=5)
+        delivery = await client.until(TRANSFER)
+        transaction = await ask.declare()
+        await ask.send(message(b"result"), 0, transaction)
+        confirmed = await ask.settle(delivery, accepted(), transaction)
+        assert confirmed.value[1].descriptor == ACCEPTED
+        assert (await ask.discharge(transaction, failed=True)).descriptor == ACCEPTED
+        assert (texts(source), texts(target)) == ([b"work"], [])
+        [kept] = source.main.log
+        assert (kept.locked, kept.delivery_count) == (True, 0)
+        # The lock is still this receiver's: the next transaction can settle it.
+        transaction = await ask.declare()
+        await ask.send(message(b"result"), 0, transaction)
+        await ask.settle(delivery, accepted(), transaction)
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert (texts(source), texts(target)) == ([], [b"result"])
+
+
+@EVERY_DIALECT
+async def test_defer_dead_letter_abandon_and_schedule_wait_for_the_commit(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    queue = namespace.create_queue("orders")
+    for text in (b"defer", b"dead", b"again"):
+        queue.send(message(text))
+    later = build(
+        message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(4_000_000_000_000)}, data=b"later"
+    )
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("orders", 0)
+        await client.receiver("orders", 1, credit=3)
+        deliveries = [await client.until(TRANSFER) for _ in range(3)]
+        transaction = await ask.declare()
+        dead = rejected("com.microsoft:dead-letter", None, {"DeadLetterReason": "bad"})
+        for delivery, outcome in zip(deliveries, (modified(False, True), dead, modified(True)), strict=True):
+            assert (await ask.settle(delivery, outcome, transaction)).descriptor == TRANSACTIONAL_STATE
+        await ask.send(later, 0, transaction)
+        assert [(one.locked, one.state) for one in queue.main.log] == [(True, State.ACTIVE)] * 3
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        kept = {read(one.payload, scan(one.payload), Section.DATA): one for one in queue.main.log}
+        assert kept[b"defer"].state is State.DEFERRED
+        assert kept[b"later"].state is State.SCHEDULED
+        assert (kept[b"again"].delivery_count, kept[b"again"].locked) == (1, False)
+        assert texts(queue, "dead_letters") == [b"dead"]
+
+
+@EVERY_DIALECT
+async def test_a_session_is_received_and_sent_on_in_one_transaction(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    queue = namespace.create_queue("orders", QueueDescription(requires_session=True))
+    queue.send(message(b"one", group_id="blue"))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("orders", 0)
+        client.attach(1, "orders", sends=False, filters={Symbol("com.microsoft:session-filter"): "blue"})
+        client.credit(1)
+        delivery = await client.until(TRANSFER)
+        transaction = await ask.declare()
+        await ask.settle(delivery, accepted(), transaction)
+        await ask.send(message(b"two", group_id="blue"), 0, transaction)
+        assert texts(queue) == [b"one"]
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert texts(queue) == [b"two"]
+
+
+@EVERY_DIALECT
+async def test_what_a_lost_connection_leaves_open_is_rolled_back(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    queue = namespace.create_queue("orders")
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("orders", 0)
+        await ask.send(message(b"lost"), 0, await ask.declare())
+        assert len(namespace.transactions) == 1
+    async with asyncio.timeout(5):
+        while len(namespace.transactions):
+            await asyncio.sleep(0.005)
+    assert texts(queue) == []
+
+
+@EVERY_DIALECT
+async def test_closing_the_coordinator_rolls_back(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    namespace.create_queue("orders")
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("orders", 0)
+        transaction = await ask.declare()
+        client.send(DETACH, [Uint(COORDINATOR_HANDLE), True])
+        await client.until(DETACH)
+        assert condition(await ask.send(message(b"late"), 0, transaction)) == "amqp:transaction:unknown-id"
+
+
+async def test_one_part_that_cannot_be_done_any_more_rolls_back_all(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    source, target = namespace.create_queue("source"), namespace.create_queue("target")
+    source.send(message(b"work"))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("target", 0)
+        await client.receiver("source", 1, credit=5)
+        delivery = await client.until(TRANSFER)
+        transaction = await ask.declare()
+        await ask.send(message(b"result"), 0, transaction)
+        await ask.settle(delivery, accepted(), transaction)
+        [work] = source.main.log
+        [lock] = source.main.locks._locks.values()
+        source.main.abandon(lock.token)
+        assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+        assert (texts(source), texts(target), work.delivery_count) == ([b"work"], [], 1)
+
+
+async def test_a_refused_send_makes_the_commit_fail(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    plain = namespace.create_queue("plain")
+    namespace.create_queue("sessions", QueueDescription(requires_session=True))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("plain", 0)
+        await client.sender("sessions", 1)
+        transaction = await ask.declare()
+        await ask.send(message(b"good"), 0, transaction)
+        assert condition(await ask.send(message(b"no session"), 1, transaction)) == "amqp:not-allowed"
+        assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+        assert texts(plain) == []
+
+
+async def test_messages_to_a_partitioned_entity_share_one_key(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    queue = namespace.create_queue("parts", QueueDescription(enable_partitioning=True))
+    key = Symbol("x-opt-partition-key")
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("parts", 0)
+        transaction = await ask.declare()
+        assert condition(await ask.send(message(b"keyless"), 0, transaction)) == "amqp:not-allowed"
+        transaction = await ask.declare()
+        await ask.send(build(message_annotations={key: "a"}, data=b"1"), 0, transaction)
+        other = await ask.send(build(message_annotations={key: "b"}, data=b"2"), 0, transaction)
+        assert condition(other) == "amqp:not-allowed"
+        transaction = await ask.declare()
+        for text in (b"1", b"2"):
+            await ask.send(build(message_annotations={key: "a"}, data=text), 0, transaction)
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert texts(queue) == [b"1", b"2"]
+
+
+async def test_the_101st_message_of_a_transaction_is_refused(emulator: Emulator, dialect: Dialect) -> None:
+    emulator.namespace("primary").create_queue("orders")
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("orders", 0)
+        transaction = await ask.declare()
+        for number in range(100):
+            assert (await ask.send(message(b"%d" % number), 0, transaction)).value[1].descriptor == ACCEPTED
+        assert condition(await ask.send(message(b"more"), 0, transaction)) == "amqp:not-allowed"
+
+
+async def test_after_two_minutes_a_transaction_is_rolled_back() -> None:
+    clock = ManualClock()
+    async with Emulator(["primary"], seed=1, clock=clock) as emulator:
+        queue = emulator.namespace("primary").create_queue("orders")
+        async with connected(emulator, AZURE_SERVICEBUS) as client:
+            ask = Asking(client)
+            await client.sender("orders", 0)
+            transaction = await ask.declare()
+            await ask.send(message(b"slow"), 0, transaction)
+            clock.advance(119)
+            assert len(emulator.namespace("primary").transactions) == 1
+            clock.advance(1)
+            assert condition(await ask.discharge(transaction)) == "amqp:transaction:timeout"
+        assert texts(queue) == []
+
+
+async def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Path) -> None:
+    """The store is copied as a kill would leave it, after every answer that a client has had."""
+    import shutil
+
+    folder = tmp_path / "data"
+    seen: list[tuple[list[bytes], list[bytes]]] = []
+
+    async def found() -> tuple[list[bytes], list[bytes]]:
+        copied = tmp_path / f"copy-{len(seen)}"
+        shutil.copytree(folder, copied)
+        async with Emulator(["primary"], seed=1, data_dir=copied) as again:
+            queues = (again.namespace("primary").get_queue(name) for name in ("source", "target"))
+            seen.append(tuple(texts(queue) for queue in queues))
+        return seen[-1]
+
+    async with Emulator(["primary"], seed=1, data_dir=folder) as emulator:
+        namespace = emulator.namespace("primary")
+        source = namespace.create_queue("source")
+        namespace.create_queue("target")
+        source.send(message(b"work"))
+        async with connected(emulator, AZURE_SERVICEBUS) as client:
+            ask = Asking(client)
+            await client.sender("target", 0)
+            await client.receiver("source", 1, credit=5)
+            delivery = await client.until(TRANSFER)
+            transaction = await ask.declare()
+            assert await found() == ([b"work"], [])
+            await ask.send(message(b"result"), 0, transaction)
+            assert await found() == ([b"work"], [])
+            await ask.settle(delivery, accepted(), transaction)
+            assert await found() == ([b"work"], [])
+            await ask.discharge(transaction)
+            assert await found() == ([], [b"result"])

@@ -1,0 +1,53 @@
+"""`python -m tests.interop.judges [--only NAME] [--cache DIR] [--write]`."""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import sbpair.emulator
+from tests.interop.judges.judging import JUDGES, Verdict, ask
+
+KEPT = Path(sbpair.emulator.__file__).parent / "compatibility.json"
+
+
+def row(verdict: Verdict) -> dict[str, object]:
+    judge = verdict.judge
+    failed = sorted(name for name, error in verdict.scenarios.items() if error is not None)
+    return {
+        "client": judge.client,
+        "version": judge.version,
+        "language": judge.language,
+        "scenarios": len(verdict.scenarios),
+        "passed": verdict.passed,
+        "failed": failed,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.judges", description=__doc__)
+    parser.add_argument("--only", default="", help="judges whose name contains this")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "sbpair-judges")
+    parser.add_argument("--write", action="store_true", help=f"keep the table in {KEPT.name}")
+    given = parser.parse_args()
+    verdicts = []
+    for judge in JUDGES:
+        if given.only not in judge.name:
+            continue
+        verdict = ask(judge, given.cache)
+        verdicts.append(verdict)
+        if verdict.not_applicable is not None:
+            print(f"{judge.name}: not asked, {verdict.not_applicable}")
+            continue
+        print(f"{judge.name}: {verdict.passed} of {len(verdict.scenarios)}")
+        for name, error in verdict.scenarios.items():
+            if error is not None:
+                print(f"  {name}: {error}")
+    if given.write:
+        rows = [row(verdict) for verdict in verdicts if verdict.not_applicable is None]
+        KEPT.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if all(verdict.passed == len(verdict.scenarios) for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,70 @@
+"""A syphon for the tests that send into the backlog: what they receive has been there."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sbpair.azure.messaging import AzureMessaging
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
+from sbpair.core.pairing import expected_backlog_paths
+from sbpair.emulator import EmulatorThread
+from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.transfer.syphon import DrainRequest, syphon
+
+from .running import DATA_NAMESPACE, MANAGEMENT_NAMESPACE, SECONDARY_NAMESPACE
+
+QUEUES = 2
+
+
+@contextmanager
+def backlog_returned(emulator: EmulatorThread, client: str) -> Iterator[None]:
+    """Backlog queues for both namespaces, and for `diverting` clients what brings them back."""
+    for primary in (DATA_NAMESPACE, MANAGEMENT_NAMESPACE):
+        for path in expected_backlog_paths(primary, QUEUES):
+            emulator.namespace(SECONDARY_NAMESPACE).create_queue(path)
+    if client != "diverting":
+        yield
+        return
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    ready = threading.Event()
+
+    async def bring_back() -> None:
+        stop = asyncio.Event()
+        running.append((asyncio.get_running_loop(), stop))
+        ready.set()
+        primaries = (DATA_NAMESPACE, MANAGEMENT_NAMESPACE)
+        await asyncio.gather(*(_syphon(emulator, primary, stop) for primary in primaries))
+
+    thread = threading.Thread(target=lambda: asyncio.run(bring_back()), name="syphon")
+    thread.start()
+    ready.wait()
+    try:
+        yield
+    finally:
+        loop, stop = running[0]
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+async def _syphon(emulator: EmulatorThread, primary: str, stop: asyncio.Event) -> None:
+    secondary, home = (AzureMessaging(_access(emulator, name)) for name in (SECONDARY_NAMESPACE, primary))
+    await syphon(
+        DrainRequest(queues=expected_backlog_paths(primary, QUEUES)),
+        secondary=secondary,
+        primary=home,
+        admin=None,
+        clock=SystemClock(),
+        observer=Quiet(),
+        ledger=None,
+        stop=stop,
+    )
+    await secondary.close()
+    await home.close()
+
+
+def _access(emulator: EmulatorThread, name: str) -> NamespaceAccess:
+    text = emulator.connection_string(name)
+    return NamespaceAccess(
+        name, host_of(text), AuthMethod.CONNECTION_STRING, Secret(text), ca_file=str(emulator.ca_path)
+    )

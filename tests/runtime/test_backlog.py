@@ -1,0 +1,216 @@
+"""Finding and reading every backlog queue: with and without Manage, with extra, missing and unreadable queues."""
+
+from dataclasses import replace
+
+import pytest
+
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.errors import (
+    ConnectionLostError,
+    EntityDisabledError,
+    OperationTimeoutError,
+    ServiceError,
+    UnauthorizedError,
+)
+from sbpair.core.inspection.backlog import Backlog, FoundBy, Verdict, confirmed_empty, verdict
+from sbpair.core.message import State
+from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.core.rewrite import compose, for_backlog
+from sbpair.runtime.inspection.backlog import MOST_BROWSED_MESSAGES, FoundQueues, find_queues, read_backlog
+from sbpair.runtime.inspection.status import StatusReader
+from tests.fakes import FakeClock, FakeNamespace, virtual_time
+from tests.runtime.admin_fake import Lies, LyingAdmin
+
+PAIR = Pair(
+    name="orders",
+    primary=NamespaceAccess(label="contoso", host="contoso.servicebus.windows.net"),
+    secondary=NamespaceAccess(label="other-place", host="other-place.servicebus.windows.net"),
+    options=SendAvailabilityOptions(backlog_queue_count=3),
+)
+PATH = "contoso/x-servicebus-transfer/{}"
+MESSAGE = for_backlog(compose(body=b"x", message_id="1"), "orders")
+
+
+def world(*indexes: int) -> FakeNamespace:
+    namespace = FakeNamespace("other-place", FakeClock())
+    for index in indexes:
+        namespace.add_queue(PATH.format(index))
+    namespace.add_queue("somebody/x-servicebus-transfer/7")
+    return namespace
+
+
+async def find(namespace: FakeNamespace, *, manage: bool = True, lies: Lies | None = None) -> FoundQueues:
+    admin = LyingAdmin(namespace, lies) if manage else None
+    return await find_queues(PAIR, messaging=namespace.messaging(), admin=admin)
+
+
+async def read(namespace: FakeNamespace, *, manage: bool = True, lies: Lies | None = None) -> Backlog:
+    admin = LyingAdmin(namespace, lies) if manage else None
+    found = await find(namespace, manage=manage, lies=lies)
+    return await read_backlog(
+        PAIR, found, messaging=namespace.messaging(), admin=admin, clock=namespace.clock, recount=True
+    )
+
+
+def paths(*indexes: int) -> tuple[str, ...]:
+    return tuple(PATH.format(index) for index in indexes)
+
+
+@virtual_time
+async def test_listing_finds_queues_beyond_the_configured_number_in_their_order() -> None:
+    found = await find(world(0, 2, 9, 10, 19))
+    assert (found.existing, found.missing, found.found_by) == (paths(0, 2, 9, 10, 19), paths(1), FoundBy.LISTED)
+
+
+@virtual_time
+async def test_a_queue_that_the_listing_left_out_is_asked_for() -> None:
+    found = await find(world(0, 1, 2), lies=Lies(unlisted={PATH.format(1)}))
+    assert (found.existing, found.missing) == (paths(0, 1, 2), ())
+
+
+@virtual_time
+async def test_without_manage_queues_are_found_by_opening_them_upwards_until_two_do_not_exist() -> None:
+    namespace = world(0, 2, 3, 5, 8)
+    namespace.fail("admin", UnauthorizedError("Manage is needed."))
+    found = await find(namespace)
+    assert (found.existing, found.missing, found.found_by) == (paths(0, 2, 3, 5), paths(1), FoundBy.PROBED)
+    assert (await find(namespace, manage=False)).existing == paths(0, 2, 3, 5)
+
+
+@pytest.mark.parametrize("error", [ConnectionLostError("gone"), OperationTimeoutError("late")])
+def test_where_nothing_answers_the_configured_queues_are_given_and_named_as_such(error: ServiceError) -> None:
+    @virtual_time
+    async def run() -> None:
+        namespace = world(0, 1, 2)
+        namespace.fail("*", error)
+        found = await find(namespace)
+        assert (found.existing, found.found_by) == (paths(0, 1, 2), FoundBy.CONFIGURED)
+        assert verdict(await read(namespace)) is Verdict.UNKNOWN
+
+    run()
+
+
+@virtual_time
+async def test_a_disabled_queue_exists_and_is_told_as_unread() -> None:
+    namespace = world(0, 1, 2)
+    namespace.fail("peek", EntityDisabledError("It is disabled."), entity=PATH.format(1))
+    found = await find(namespace, manage=False)
+    assert found.existing == paths(0, 1, 2)
+    backlog = await read(namespace, manage=False)
+    assert [queue.queue for queue in backlog.unread] == [PATH.format(1)]
+    assert verdict(backlog) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("manage", [True, False])
+def test_every_kind_of_message_is_counted(manage: bool) -> None:
+    @virtual_time
+    async def run() -> None:
+        namespace = world(0, 1, 2, 4)
+        assert confirmed_empty(await read(namespace, manage=manage))
+        namespace.put(PATH.format(0), MESSAGE, MESSAGE, MESSAGE)
+        stored = list(namespace.queue(PATH.format(0)).messages.values())
+        stored[1].state = State.DEFERRED
+        stored[2].state = State.SCHEDULED
+        namespace.put_dead_letter(PATH.format(1), MESSAGE, "Why")
+        backlog = await read(namespace, manage=manage)
+        assert (backlog.active, backlog.deferred, backlog.scheduled, backlog.dead_letter) == (1, 1, 1, 1)
+        assert verdict(backlog) is Verdict.WAITING
+
+    run()
+
+
+@virtual_time
+async def test_an_extra_queue_keeps_the_backlog_from_being_called_empty() -> None:
+    namespace = world(0, 1, 2, 3)
+    namespace.put(PATH.format(3), MESSAGE)
+    for manage in (True, False):
+        backlog = await read(namespace, manage=manage)
+        assert verdict(backlog) is Verdict.WAITING
+        assert [queue.queue for queue in backlog.queues if not queue.configured] == [PATH.format(3)]
+
+
+@virtual_time
+async def test_counts_that_read_zero_are_not_believed() -> None:
+    namespace = world(0, 1, 2)
+    namespace.put(PATH.format(0), MESSAGE)
+    namespace.put_dead_letter(PATH.format(1), MESSAGE, "Why")
+    backlog = await read(namespace, lies=Lies(counted_empty=set(paths(0, 1, 2))))
+    assert (backlog.active, backlog.dead_letter) == (1, 1)
+
+
+@virtual_time
+async def test_a_large_queue_is_not_browsed_to_its_end() -> None:
+    namespace = world(0, 1, 2)
+    namespace.put(PATH.format(0), *[MESSAGE] * (MOST_BROWSED_MESSAGES + 1))
+    counted = await read(namespace)
+    assert (counted.active, counted.at_least) == (MOST_BROWSED_MESSAGES + 1, False)
+    assert namespace.calls["peek", PATH.format(0)] == 1
+    browsed = await read(namespace, manage=False)
+    assert (browsed.active, browsed.at_least) == (MOST_BROWSED_MESSAGES, True)
+
+
+@virtual_time
+async def test_some_queues_only_are_never_the_whole_backlog() -> None:
+    namespace = world(0, 1, 2)
+    found = await find(namespace)
+    backlog = await read_backlog(
+        PAIR, found, messaging=namespace.messaging(), admin=None, clock=namespace.clock, only=paths(1)
+    )
+    assert (backlog.whole, backlog.not_asked) == (False, paths(0, 2))
+    assert not confirmed_empty(backlog)
+
+
+@virtual_time
+async def test_messages_held_by_a_forwarding_rule_are_not_called_nothing() -> None:
+    namespace = world(0, 1, 2)
+    found = await find(namespace)
+    facts = dict(found.facts)
+    path = PATH.format(0)
+    facts[path] = replace(facts[path], counts=replace(facts[path].counts, transfer_dead_letter=4))
+    backlog = await read_backlog(
+        PAIR,
+        replace(found, facts=facts),
+        messaging=namespace.messaging(),
+        admin=namespace.admin(),
+        clock=namespace.clock,
+        recount=False,
+    )
+    assert verdict(backlog) is Verdict.UNKNOWN
+    assert "forwarding rule" in backlog.unread[0].detail
+
+
+@virtual_time
+async def test_a_status_without_manage_counts_by_browsing_and_says_so() -> None:
+    """The namespace that asks for Manage has answered; it is neither denied nor unknown."""
+    secondary = world(0, 1, 2)
+    primary = FakeNamespace("contoso", secondary.clock)
+    for namespace in (primary, secondary):
+        namespace.fail("admin", UnauthorizedError("Unauthorized access for 'Manage,EntityRead'."))
+    secondary.put(PATH.format(2), MESSAGE)
+    reader = StatusReader(
+        PAIR,
+        primary=primary.admin(),
+        secondary=secondary.admin(),
+        messaging=secondary.messaging(),
+        clock=secondary.clock,
+    )
+    status = await reader.read()
+    assert (status.primary.state, status.secondary.state) == ("limited", "limited")
+    assert (status.backlog.active, status.backlog.found_by) == (1, FoundBy.PROBED)
+
+
+@virtual_time
+async def test_a_secondary_that_does_not_answer_is_not_asked_for_every_queue() -> None:
+    secondary = world(0, 1, 2)
+    secondary.go_dark()
+    reader = StatusReader(
+        PAIR,
+        primary=FakeNamespace("contoso", secondary.clock).admin(),
+        secondary=secondary.admin(),
+        messaging=secondary.messaging(),
+        clock=secondary.clock,
+    )
+    status = await reader.read()
+    assert status.secondary.state == "unreachable"
+    assert verdict(status.backlog) is Verdict.UNKNOWN
+    assert not any(operation == "peek" for operation, _ in secondary.calls)

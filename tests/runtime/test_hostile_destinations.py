@@ -1,0 +1,183 @@
+"""Backlog messages whose destination would act on what it is sent, instead of storing it."""
+
+import asyncio
+import json
+
+import pytest
+
+from sbpair.amqp import sections
+from sbpair.amqp.types import Int, Timestamp
+from sbpair.core.errors import ArgumentRefusedError
+from sbpair.core.names import is_destination
+from sbpair.core.rewrite import compose, describe
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.syphon import DrainRequest, syphon
+from tests.runtime.test_drain_emulator import Stage, stage
+
+FAR_FUTURE = Timestamp(4_000_000_000_000)
+NOT_DESTINATIONS = (
+    "orders/$management",
+    "ORDERS/$Management",
+    "/orders/$management/",
+    "orders\\$management",
+    "$management",
+    "$cbs",
+    "orders/$deadletterqueue",
+    "orders/$deadletterqueue/$management",
+    "events/Subscriptions/all",
+    "events/subscriptions/all/$management",
+    "orders/%24management",
+    "orders?x=$management",
+    "orders#x",
+    "orders/../$management",
+    "orders/..",
+    "./orders",
+    "orders//x",
+    "amqps://elsewhere.example/orders",
+    "orders\nforged",
+    "orders\x00",
+    "orders\u200b",
+    "\uff04management",
+    "o" * 261,
+)
+
+
+def management_request(path: str, operation: str, body: object) -> bytes:
+    """A management request in the clothes of a diverted message."""
+    return sections.build(
+        properties=["attack", None, None, None, "nobody"],
+        application_properties={"x-ms-path": path, "operation": operation, "com.microsoft:server-timeout": Int(30000)},
+        value=body,
+    )
+
+
+def delete_everything(path: str) -> bytes:
+    body = {"message-count": Int(4000), "enqueued-time-utc": FAR_FUTURE}
+    return management_request(path, "com.microsoft:batch-delete-messages", body)
+
+
+async def put(on: Stage, payload: bytes, queue: int = 0) -> None:
+    """As anybody may who can send to a backlog queue."""
+    sender = on.secondary.sender(on.queues[queue])
+    await sender.send([payload], timeout_seconds=30)
+    await sender.close()
+
+
+async def five_orders(on: Stage) -> None:
+    sender = on.primary.sender("orders")
+    await sender.send([compose(body=b"", message_id=f"m{number}") for number in range(5)], timeout_seconds=30)
+    await sender.close()
+
+
+@pytest.mark.parametrize("path", NOT_DESTINATIONS)
+def test_these_are_no_destinations(path: str) -> None:
+    assert not is_destination(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["orders", "invoices/incoming", "Mixed/Case.Path-1_2", "contoso/x-servicebus-transfer/0"]
+)
+def test_these_are(path: str) -> None:
+    assert is_destination(path)
+
+
+@pytest.mark.parametrize("path", ["orders/$management", "ORDERS/$Management", "orders\\$management"])
+async def test_a_drain_carries_out_no_request_that_a_message_contains(path: str, tmp_path) -> None:
+    async with stage(queues=1) as on:
+        await five_orders(on)
+        await put(on, delete_everything(path))
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        report = await on.drain(ledger=ledger)
+        await ledger.close()
+        assert len(await on.at_home()) == 5
+        assert (report.forwarded, report.dead_letter_reasons) == (0, (("InvalidDestination", 1),))
+        (dead,) = await on.in_backlog(dead_letter=True)
+        assert describe(dead.payload).dead_letter_reason == "InvalidDestination"
+        assert "$" in (describe(dead.payload).dead_letter_description or "")
+        (line,) = [
+            json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines() if "outcome" in line
+        ]
+        assert line["outcome"] == "dead-lettered"
+
+
+async def test_the_rules_of_a_subscription_stay() -> None:
+    async with stage(queues=1) as on:
+        primary = on.emulator.namespace("primary")
+        primary.create_topic("events")
+        primary.create_subscription("events", "all")
+        request = management_request(
+            "events/Subscriptions/all/$management", "com.microsoft:remove-rule", {"rule-name": "$Default"}
+        )
+        await put(on, request)
+        report = await on.drain()
+        assert report.dead_letter_reasons == (("InvalidDestination", 1),)
+        sender = on.primary.sender("events")
+        await sender.send([compose(body=b"", message_id="m")], timeout_seconds=30)
+        await sender.close()
+        assert len(await on.at_home("events/Subscriptions/all")) == 1
+
+
+async def test_every_path_that_is_none_is_dead_lettered_and_none_opened() -> None:
+    async with stage(queues=1) as on:
+        await five_orders(on)
+        for path in NOT_DESTINATIONS:
+            await put(on, delete_everything(path))
+        report = await on.drain()
+        assert report.dead_letter_reasons == (("InvalidDestination", len(NOT_DESTINATIONS)),)
+        assert len(await on.at_home()) == 5
+
+
+async def test_dead_letters_with_such_a_destination_stay_where_they_are() -> None:
+    async with stage(queues=1) as on:
+        await five_orders(on)
+        await put(on, delete_everything("orders/$management"))
+        await on.drain()
+        report = await on.drain(dead_letter=True)
+        assert [(left.reason, left.count) for left in report.left] == [("undeliverable: InvalidDestination", 1)]
+        assert len(await on.at_home()) == 5
+
+
+async def test_the_syphon_carries_out_nothing_either() -> None:
+    async with stage(queues=1) as on:
+        await five_orders(on)
+        await put(on, delete_everything("orders/$management"))
+        running = asyncio.create_task(
+            syphon(
+                DrainRequest(on.queues),
+                secondary=on.secondary,
+                primary=on.primary,
+                admin=on.admin,
+                clock=SystemClock(),
+                observer=on.observer,
+                ledger=None,
+                stop=on.stop,
+            )
+        )
+        async with asyncio.timeout(30):
+            while not await on.in_backlog(dead_letter=True):
+                await asyncio.sleep(0.05)
+        on.stop.set()
+        report = await running
+        assert report.dead_letter_reasons == (("InvalidDestination", 1),)
+        assert len(await on.at_home()) == 5
+
+
+async def test_a_path_of_sixty_kilobytes_is_dead_lettered_at_the_first_attempt() -> None:
+    async with stage(queues=1) as on:
+        await put(on, delete_everything("o" * 60_000))
+        report = await on.drain()
+        assert report.dead_letter_reasons == (("InvalidDestination", 1),)
+        (dead,) = await on.in_backlog(dead_letter=True)
+        assert len(describe(dead.payload).dead_letter_description or "") < 300
+
+
+@pytest.mark.parametrize("path", ["orders/$management", "$cbs", "events/Subscriptions/all"])
+async def test_no_sender_opens_such_a_path_whoever_asks_for_it(path: str) -> None:
+    async with stage(queues=1) as on:
+        await five_orders(on)
+        sender = on.primary.sender(path)
+        with pytest.raises(ArgumentRefusedError, match="not the path of a queue or topic"):
+            await sender.send([delete_everything("orders")], timeout_seconds=30)
+        await sender.close()
+        assert len(await on.at_home()) == 5

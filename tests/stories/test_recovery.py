@@ -1,0 +1,236 @@
+"""An operator at 3 a.m.: what the commands say must be enough, and true, in worlds that nobody prepared for them."""
+
+import shlex
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.stories.world import World, advised
+
+CONFIGURED = 10
+"""The default number of backlog queues."""
+
+
+def test_the_old_application_had_20_queues_and_the_file_says_the_default(world: World) -> None:
+    world.backlog_queues(range(20))
+    world.destination("orders")
+    ids = world.strand("orders", 60, queues=range(20))
+    status = world("sbpair status local -o json --interval 0")
+    assert (status.data["active"], status.data["verdict"]) == (60, "waiting")
+    assert sum(queue["active"] for queue in status.data["queues"] if not queue["configured"]) == 30
+    assert "10, 11, 12, 13, 14, 15, 16, 17, 18, 19 not configured" in status.stderr
+    peeked = world("sbpair peek local --limit 100 -o json")
+    assert len(peeked.data["messages"]) == 60
+    drained = world("sbpair drain local -o json")
+    assert (drained.code, drained.data["forwarded"], drained.data["confirmed_empty"]) == (0, 60, True)
+    assert "60 messages are back on local-primary. The backlog is empty: 20 queues read" in drained.stderr
+    assert world.ids("orders") == sorted(ids)
+
+
+def test_two_pairs_share_both_namespaces_with_different_counts(world: World) -> None:
+    world.configure({"five": 5, "ten": 10})
+    world.backlog_queues(range(12))
+    world.destination("orders")
+    ids = world.strand("orders", 12, queues=range(12))
+    cleaned = world("sbpair cleanup five --yes -o json")
+    assert cleaned.code == 3  # 10 and 11 hold messages, so nobody deletes them
+    assert [step["kind"] for step in cleaned.data["plans"][0]["steps"]] == ["skip", "skip"]
+    drained = world("sbpair drain five -o json")
+    assert (drained.code, drained.data["forwarded"], drained.data["confirmed_empty"]) == (0, 12, True)
+    assert world.ids("orders") == sorted(ids)
+    assert world("sbpair cleanup five --yes").code == 0
+    status = world("sbpair status ten --interval 0 -o json")
+    assert (status.data["verdict"], len(status.data["queues"])) == ("empty", 10)
+
+
+def test_a_queue_above_the_configured_number_can_be_named(world: World) -> None:
+    world.backlog_queues([*range(CONFIGURED), 12])
+    world.destination("orders")
+    world.strand("orders", 3, queues=[0, 12])
+    drained = world("sbpair drain local --queue 12 -o json")
+    assert (drained.code, drained.data["forwarded"], drained.data["confirmed_empty"]) == (0, 1, False)
+    assert "10 other queues of the backlog were not read" in drained.stderr
+    refused = world("sbpair drain local --queue 13")
+    assert refused.code == 2
+    assert "the backlog queues that exist are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12" in refused.stderr
+
+
+def test_dead_letters_and_missing_queues_are_never_called_empty(world: World) -> None:
+    for command in ("drain", "peek"):
+        ran = world(f"sbpair {command} local")
+        assert ran.code == 1
+        assert "No backlog queue of local-primary exists on local-secondary" in ran.stderr
+        assert "sbpair provision local" in ran.stderr
+    world.backlog_queues(range(CONFIGURED))
+    world.strand("orders", 4, queues=[2])
+    world.dead_letter(
+        2,
+        4,
+        reason="The message cannot be delivered to the destination.",
+        description="An exception was received when sending the message to queue 'orders'. Exception: "
+        "MessagingEntityNotFoundException: ...",
+    )
+    drained = world("sbpair drain local -o json")
+    assert (drained.code, drained.data["confirmed_empty"], drained.data["backlog"]["verdict"]) == (
+        3,
+        False,
+        "set-aside",
+    )
+    assert "No active message is left. 4 dead letters remain in 1 queue." in drained.stderr
+    assert advised(drained)[-1] == "sbpair drain local --dlq"
+    assert "4 dead letters remain in 1 queue" in world("sbpair status local --interval 0").stderr
+    explained = world("sbpair peek local --dlq --group-by reason -o markdown").stdout
+    assert "4 of them: The retired library's syphon put it there: its destination did not exist." in explained
+
+
+def test_ending_early_says_how_many_are_left_and_how_to_go_on(world: World, tmp_path: Path) -> None:
+    world.backlog_queues(range(CONFIGURED))
+    world.destination("orders")
+    ids = world.strand("orders", 50, queues=range(CONFIGURED))
+    ledger = tmp_path / "drain.jsonl"
+    first = world(f"sbpair drain local --limit 20 --ledger {ledger}")
+    assert first.code == 3
+    assert "the limit was reached. 30 messages are waiting in" in first.stderr
+    assert advised(first) == [f"sbpair drain local --ledger {ledger}"]
+    second = world(f"sbpair drain local --for 1s --rate 5 --ledger {ledger}")
+    assert second.code == 3
+    assert "the time was up" in second.stderr
+    last = world(advised(second)[0])
+    assert last.code == 0
+    assert "The backlog is empty" in last.stderr
+    assert world.ids("orders") == sorted(ids)
+
+
+def test_a_filter_is_no_remainder_and_nothing_is_counted_twice(world: World) -> None:
+    world.backlog_queues(range(CONFIGURED))
+    for path in ("orders", "invoices"):
+        world.destination(path)
+    world.strand("orders", 5, queues=[0, 1])
+    world.strand("invoices", 7, queues=[0, 1])
+    drained = world("sbpair drain local --destination orders -o json")
+    assert (drained.code, drained.data["forwarded"], drained.data["original_faults"]) == (0, 5, {})
+    assert "Nothing that matches the filter is left." in drained.stderr
+    assert "7 messages are waiting in 2 queues" in drained.stderr
+
+
+def test_what_went_elsewhere_is_not_called_back_on_the_primary(world: World) -> None:
+    world.backlog_queues(range(CONFIGURED))
+    world.destination("kept")
+    world.strand("orders", 3)
+    archived = world("sbpair drain local --archive saved")
+    assert archived.code == 0
+    [file] = (world.home / "saved").iterdir()
+    assert f"3 messages archived in saved/{file.name}. The backlog is empty" in archived.stderr
+    assert archived.records[0]["what"] == "archived"
+    world.strand("orders", 2)
+    moved = world("sbpair drain local --to queue:kept")
+    assert "2 messages moved to kept on local-primary." in moved.stderr
+    assert "archive:DIRECTORY is --archive" in world("sbpair drain local --to archive:x").stderr
+
+
+def test_two_operators_drain_at_once_and_one_is_killed(world: World) -> None:
+    world.backlog_queues(range(CONFIGURED))
+    world.destination("orders")
+    ids = world.strand("orders", 2000, queues=range(CONFIGURED))
+    one = world.runner.start("drain", "local", "--rate", "300")
+    other = world.runner.start("drain", "local", "--rate", "300", "-o", "json")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(world.arrived("orders")) < 300:
+        time.sleep(0.1)
+    one.send_signal(signal.SIGKILL)
+    one.communicate(timeout=30)
+    other.communicate(timeout=200)
+    last = world("sbpair drain local", timeout=200)
+    assert "The backlog is empty" in last.stderr, last
+    found = world.ids("orders")
+    assert set(found) == set(ids)
+    assert len(found) - len(ids) <= 100 * CONFIGURED  # only what was in flight, unconfirmed, may come twice
+
+
+def test_no_manage_right_anywhere(world: World) -> None:
+    world.backlog_queues([*range(CONFIGURED), 10, 11])
+    world.destination("orders")
+    ids = world.strand("orders", 24, queues=range(12))
+    world.restrict()
+    status = world("sbpair status restricted --interval 0 -o json")
+    assert (status.code, status.data["active"], status.data["queues_found_by"]) == (0, 24, "probed")
+    dry = world("sbpair drain restricted --dry-run -o json")
+    assert dry.data["per_destination"] == {"orders": 24}
+    assert "Not checked without Manage on the primary: whether orders is full" in dry.stderr
+    drained = world("sbpair drain restricted -o json")
+    assert (drained.code, drained.data["confirmed_empty"]) == (0, True), drained
+    assert world.ids("orders") == sorted(ids)
+
+
+def test_a_dry_run_meets_what_the_real_run_will_meet(world: World) -> None:
+    world.backlog_queues(range(CONFIGURED))
+    for path in ("orders", "off", "gone"):
+        world.destination(path)
+    world.destination("sessions", requires_session=True)
+    world.strand("orders", 6)
+    world.strand("off", 5)
+    world.strand("gone", 4)
+    world.strand("sessions", 3)
+    world.disable("off")
+    world.delete("gone")
+    dry = world("sbpair drain local --dry-run -o json")
+    left = {
+        "destination unavailable: gone (entity-not-found)": 4,
+        "destination unavailable: off (entity-disabled)": 5,
+    }
+    assert dry.code == 5
+    assert (dry.data["per_destination"], dry.data["left"]) == ({"orders": 6}, left)
+    assert dry.data["dead_letter_reasons"] == {"ArgumentRefused": 3}
+    assert "Enable it and drain again" in dry.stderr
+
+
+def follow(world: World, status: str, *, most: int = 20) -> list[str]:
+    """Ask for the status, run what it and the commands it names say, and ask again, until the backlog is empty."""
+    done: list[str] = []
+    todo: list[str] = []
+    while len(done) < most:
+        command = todo.pop(0) if todo else status
+        ran = world(command, timeout=300)
+        done.append(command)
+        if "The backlog is empty" in ran.stderr:
+            return done
+        todo = [*todo, *(one for one in advised(ran) if one not in todo)] if command != status else advised(ran)
+        assert todo or command != status, (command, ran)
+    raise AssertionError(f"still not empty after {done}")
+
+
+def test_three_in_the_morning(world: World) -> None:
+    """The primary is back after an outage; nobody knows how many queues there were, what lies there and who drains."""
+    world.backlog_queues(range(12))
+    for path in ("orders", "invoices/incoming"):
+        world.destination(path)
+    ids = world.strand("orders", 60, queues=[3])
+    world.dead_letter(3, 40, reason="The message cannot be delivered to the destination.")
+    world.defer(3, 20)
+    ids += world.strand("orders", 2000, queues=range(12), sessions=24)
+    invoices = world.strand("invoices/incoming", 1000, queues=range(12))
+    syphon = world.runner.start("syphon", "local", "--rate", "100")
+    time.sleep(1)
+    try:
+        done = follow(world, "sbpair status local")
+    finally:
+        syphon.send_signal(signal.SIGTERM)
+        syphon.communicate(timeout=60)
+    assert done[0] == "sbpair status local"
+    assert all(shlex.split(one)[0] == "sbpair" for one in done)
+    last = world("sbpair status local --interval 0 -o json")
+    assert (last.data["verdict"], last.data["confirmed_empty"]) == ("empty", True)
+    assert set(world.ids("orders")) == set(ids)
+    assert len(world.ids("orders")) == len(ids)
+    assert world.ids("invoices/incoming") == sorted(invoices)
+    by_session: dict[str, list[int]] = {}
+    for session, name in world.arrived("orders"):
+        if session is not None:
+            by_session.setdefault(session, []).append(int(str(name).rpartition("-")[2]))
+    assert len(by_session) == 24
+    assert all(numbers == sorted(numbers) for numbers in by_session.values())
+
+
+pytestmark = pytest.mark.timeout(400)

@@ -1,0 +1,10 @@
+"""The suite's share of `python -m tests.fuzz`."""
+
+from pathlib import Path
+
+from tests.fuzz import run
+
+
+async def test_some_thousand_cases_end_as_they_should(tmp_path: Path) -> None:
+    counts = await run(3_500, 1, tmp_path)
+    assert set(counts.values()) == {500}
