@@ -33,8 +33,7 @@ def test_an_audit_says_it_before_to_who_asks_for_more(local: Sbpair) -> None:
 
 def test_a_drain_tells_the_operations_that_it_really_made(local: Sbpair) -> None:
     dry = local("drain", "local", "--dry-run", "-v", "-o", "markdown")
-    assert "It would take " in dry.stdout
-    assert "management calls and" in dry.stdout
+    assert "Moving them would take 0 message operations" in dry.stdout  # what looking took is over
     used = local("drain", "local", "-o", "json").data["used"]
     assert used["management_calls"] >= 4  # two listings, each read twice over the data plane
     assert used["message_operations"] >= 40  # 10 queues: a receive, a browse, and a browse of each half at the end

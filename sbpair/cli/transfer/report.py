@@ -196,7 +196,7 @@ def report_result(
         held = backlog_data(backlog)
         data |= {"backlog": held, "confirmed_empty": held["confirmed_empty"]}
     columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
-    takes = (f"{'It would take' if report.dry_run else 'It took'} {in_words(forecast)}.",) if verbose else ()
+    takes = (f"{'Moving them would take' if report.dry_run else 'It took'} {in_words(forecast)}.",) if verbose else ()
     return CommandResult(
         command,
         data,
