@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts a suite in the background hands this down to every process; Ctrl-C must count in the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 _OWN_VARIABLES = ("SBPAIR_", "XDG_", "AZURE_", "GITHUB_", "FORCE_COLOR", "NO_COLOR", "TERM", "COLUMNS", "CI")
 
 
