@@ -11,12 +11,16 @@ from sbpair.version import __version__
 
 GROUPS = {
     "Find and recover": {
-        "status": Entry("inspection.status", "status", "Show what waits, since when, and whether both sides answer."),
+        "status": Entry(
+            "inspection.status", "status", "Show what is waiting, since when, and whether both namespaces answer."
+        ),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
         "peek": Entry("transfer.peek", "peek", "Show waiting messages, oldest first; nothing is taken."),
-        "drain": Entry("transfer.drain", "drain", "Send waiting messages where they were meant to go, then stop."),
+        "drain": Entry(
+            "transfer.drain", "drain", "Send waiting messages to their destinations on the primary, then stop."
+        ),
         "syphon": Entry("transfer.syphon", "syphon", "Keep draining, as a service."),
-        "restore": Entry("transfer.restore", "restore", "Send archived messages where they were meant to go."),
+        "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations on the primary."),
         "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
     },
     "Set up": {
@@ -27,20 +31,22 @@ GROUPS = {
         ),
     },
     "Applications": {
-        "send": Entry("failover.send", "send", "Send lines; to the secondary while the primary is down."),
-        "ping": Entry("failover.ping", "ping", "Measure how fast each side answers, and check your rights."),
-        "replicate": Entry("replication.replicate", "app", "Send to both sides, process each message once, in order."),
+        "send": Entry("failover.send", "send", "Send lines as messages; to the secondary while the primary is down."),
+        "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),
+        "replicate": Entry(
+            "replication.replicate", "app", "Send to both namespaces; process each message once, in order."
+        ),
     },
     "Plan": {
         "cost": Entry("cost.cost", "cost", "Estimate what a pair costs a month, line by line."),
-        "pipeline": Entry("pipeline.group", "app", "Archive, analyze and replay large backlogs on Spark."),
+        "pipeline": Entry("pipeline.group", "app", "Archive, analyze and replay large backlogs with Spark."),
     },
     "Try": {
-        "demo": Entry("demo", "demo", "Run a whole outage on two embedded namespaces, with proof."),
+        "demo": Entry("demo", "demo", "Play through an outage on two embedded namespaces."),
         "emulator": Entry("emulator", "app", "Run embedded Service Bus namespaces (the pair `local`)."),
     },
     "Help": {
-        "help": Entry("help", "help_on", "Explain terms, exit codes, rights, or a command."),
+        "help": Entry("help", "help_on", "Explain terms, exit codes, rights or a command."),
         "schema": Entry("schema", "schema", "Print the JSON Schema of a command's -o json."),
         "completion": Entry("completion", "completion", "Print the completion script of a shell."),
     },

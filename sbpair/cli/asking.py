@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 LOCAL_PAIR = "local"
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do it without asking.")]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 AllPairsOption = Annotated[bool, typer.Option("--all-pairs", help="Every configured pair.")]
 
 

@@ -40,10 +40,10 @@ def demo(
         bool, typer.Option("--keep", help="Leave the namespaces running afterwards, until Ctrl-C.")
     ] = False,
 ) -> CommandResult:
-    """Show the whole system on two embedded namespaces: outage, failover, backlog, syphon, audit, bill, proof.
+    """Play through an outage on two embedded namespaces: failover, backlog, drain, audit, bill, proof.
 
-    Exit code 0 only if every message arrived exactly once, byte for byte. Needs no configuration and no Azure account,
-    and leaves nothing behind.
+    Needs no configuration and no Azure account, and leaves nothing behind. Exit code 0 only if every message arrived
+    exactly once, byte for byte.
 
     \b
     Examples:

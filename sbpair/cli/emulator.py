@@ -67,39 +67,44 @@ def emulator(
     options: Options,
     ctx: typer.Context,
     namespace: Annotated[
-        list[str] | None, typer.Option("--namespace", help="Name of a namespace; repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option("--namespace", metavar="NAME", help="Name of a namespace; repeatable.", show_default=False),
     ] = None,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Port of the first namespace; the next ones follow. 0: any free ports."),
+        typer.Option(min=0, max=65535, help="Port of the first namespace, the next ones follow; 0 for any free ports."),
     ] = DEFAULT_PORT,
     admin_port: Annotated[
         int,
         typer.Option(
-            "--admin-port", min=0, max=65535, help="Port of the fault control, which no fault reaches. 0: any free one."
+            "--admin-port", min=0, max=65535, help="Port for fault control, which no fault affects; 0 for any free one."
         ),
     ] = 0,
     tls: Annotated[bool, typer.Option("--tls", help="Print connection strings for AMQP over TLS.")] = False,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Keep entities and messages here; survives kill -9.", show_default=False)
+        Path | None,
+        typer.Option(help="Keep entities and messages in this folder; survives kill -9.", show_default=False),
     ] = None,
     seed: Annotated[
-        Path | None, typer.Option(help="YAML or JSON file with first entities per namespace.", show_default=False)
+        Path | None, typer.Option(help="YAML or JSON file with the entities to start with.", show_default=False)
     ] = None,
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            "--fault", help="[NAMESPACE/]SPEC, e.g. throttle:entity=orders,for=30s; repeatable.", show_default=False
+            "--fault",
+            metavar="[NAMESPACE/]SPEC",
+            help="Start with this fault, e.g. throttle:entity=orders,for=30s; repeatable.",
+            show_default=False,
         ),
     ] = None,
-    not_emulated: Annotated[bool, typer.Option("--not-emulated", help="Print what is not emulated, and exit.")] = False,
+    not_emulated: Annotated[bool, typer.Option("--not-emulated", help="List what is not emulated, and exit.")] = False,
     compatibility: Annotated[
-        bool, typer.Option("--compatibility", help="Print which releases of which clients were tried, and exit.")
+        bool, typer.Option("--compatibility", help="List the client releases that were tried, and exit.")
     ] = False,
 ) -> CommandResult:
-    """Run embedded Service Bus namespaces until Ctrl-C; the pair `local` means the first two of them.
+    """Run embedded Service Bus namespaces until Ctrl-C. The pair `local` is the first two of them.
 
-    One port a namespace takes AMQP, AMQP over TLS, AMQP over WebSocket, and administration over HTTPS.
+    Each namespace has one port for AMQP, AMQP over TLS, AMQP over WebSocket, and administration over HTTPS.
 
     \b
     Examples:

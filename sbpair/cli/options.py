@@ -4,23 +4,24 @@
     def audit(options: Options, pair: PairArgument = None, ...) -> CommandResult: ...
 
 The decorator adds the common options to the signature typer sees, folds those given before the command's name under
-those given after it, and hands the command one `Options` value.
+those given after it, and hands the command one `Options` value. A parameter whose type is an `OptionSet` stands for
+all options that the set declares: what several commands share is declared once.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, Self, TypeGuard, overload
 
 import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.typer_private import COMMON_OPTIONS
-from sbpair.core.durations import parse_duration
+from sbpair.core.durations import parse_duration, parse_moment
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.render.console import check_writable, colors_wanted
 from sbpair.render.result import CommandResult, Format
@@ -42,6 +43,18 @@ def duration_option(text: str | None) -> float | None:
         return parse_duration(text)
     except UsageError as error:
         raise typer.BadParameter(error.message) from error
+
+
+def moment_option(text: str, option: str, now: float) -> float:
+    """UTC epoch seconds of an option that takes a time, or how long ago.
+
+    Raises:
+        UsageError: it is neither; the option is named.
+    """
+    try:
+        return parse_moment(text, now)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,38 @@ class Options:
         return default if seconds is None else seconds
 
 
+class OptionSet:
+    """Base of a frozen dataclass whose fields are options (or sets of options) that several commands take.
+
+    A field's annotation is what a command's parameter would have, and its default the option's.
+    """
+
+    @classmethod
+    def parameters(cls) -> Iterator[inspect.Parameter]:
+        """The options, as parameters of a command."""
+        for one in fields(cls):  # type: ignore[arg-type]
+            if _is_set(one.type):
+                yield from one.type.parameters()
+            else:
+                yield inspect.Parameter(
+                    one.name, inspect.Parameter.KEYWORD_ONLY, annotation=one.type, default=one.default
+                )
+
+    @classmethod
+    def taken_from(cls, values: dict[str, Any]) -> Self:
+        """The set with the values that typer has parsed, which are taken out of `values`."""
+        return cls(
+            **{
+                one.name: one.type.taken_from(values) if _is_set(one.type) else values.pop(one.name)
+                for one in fields(cls)  # type: ignore[arg-type]
+            }
+        )
+
+
+def _is_set(kind: Any) -> TypeGuard[type[OptionSet]]:
+    return isinstance(kind, type) and issubclass(kind, OptionSet)
+
+
 _PANEL = COMMON_OPTIONS
 _COMMON: dict[str, Any] = {
     "config": Annotated[
@@ -94,27 +139,29 @@ _COMMON: dict[str, Any] = {
         Path | None,
         typer.Option(
             "--outfile",
-            help="Write the output to this file: to a temporary one, then renamed.",
+            help="Write the output to this file; it is replaced in one step.",
             rich_help_panel=_PANEL,
             show_default=False,
         ),
     ],
-    "no_color": Annotated[bool, typer.Option("--no-color", help="No colours.", rich_help_panel=_PANEL)],
-    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=_PANEL)],
-    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="More detail.", rich_help_panel=_PANEL)],
+    "no_color": Annotated[bool, typer.Option("--no-color", help="No colors.", rich_help_panel=_PANEL)],
+    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="Only errors on stderr.", rich_help_panel=_PANEL)],
+    "verbose": Annotated[
+        bool, typer.Option("-v", "--verbose", help="More detail, also on stderr.", rich_help_panel=_PANEL)
+    ],
     "log_format": Annotated[
         LogFormat | None,
-        typer.Option(
-            "--log-format", help="Log as text or JSON, on stderr.", rich_help_panel=_PANEL, show_default="text"
-        ),
+        typer.Option("--log-format", help="Format of the log on stderr.", rich_help_panel=_PANEL, show_default="text"),
     ],
-    "no_input": Annotated[bool, typer.Option("--no-input", help="Never ask.", rich_help_panel=_PANEL)],
+    "no_input": Annotated[bool, typer.Option("--no-input", help="Never prompt.", rich_help_panel=_PANEL)],
     "timeout": Annotated[
         str | None,
-        typer.Option("--timeout", help="Time-out per request, e.g. 30s.", rich_help_panel=_PANEL, show_default=False),
+        typer.Option(
+            "--timeout", help="Longest wait for one answer, e.g. 30s.", rich_help_panel=_PANEL, show_default=False
+        ),
     ],
     "exit_zero": Annotated[
-        bool, typer.Option("--exit-zero", help="Exit 0 instead of 5 if there are findings.", rich_help_panel=_PANEL)
+        bool, typer.Option("--exit-zero", help="Exit 0 instead of 5 when there are findings.", rich_help_panel=_PANEL)
     ],
 }
 
@@ -152,7 +199,13 @@ def command(function: Command | None = None, /, *, output: str = "", besides: st
     if function is None:
         return lambda wrapped: _declared(command(wrapped), output, besides)
     parameters = inspect.signature(function).parameters
-    own = [p for name, p in parameters.items() if name not in ("options", "ctx")]
+    sets = {name: p.annotation for name, p in parameters.items() if _is_set(p.annotation)}
+    own = [
+        one
+        for name, p in parameters.items()
+        if name not in ("options", "ctx")
+        for one in (sets[name].parameters() if name in sets else (p,))
+    ]
 
     @wraps(function)
     def run(ctx: typer.Context, **values: Any) -> Finished:
@@ -160,18 +213,20 @@ def command(function: Command | None = None, /, *, output: str = "", besides: st
         options = given.over(ctx.obj if isinstance(ctx.obj, Options) else None)
         ctx.obj = options
         ctx.color = None if colors_wanted(options.no_color) else False
-        name = ctx.command_path.partition(" ")[2]
+        called = ctx.command_path.partition(" ")[2]
         if "ctx" in parameters:
             values["ctx"] = ctx
+        for name, kind in sets.items():
+            values[name] = kind.taken_from(values)
         try:
             if options.outfile is not None:
                 check_writable(options.outfile)
-            return Finished(name, options, result=function(options, **values))
+            return Finished(called, options, result=function(options, **values))
         except SbpairError as error:
-            return Finished(name, options, error=error)
+            return Finished(called, options, error=error)
         except typer.BadParameter as error:
             hint = f"See: {ctx.command_path} --help"
-            return Finished(name, options, error=UsageError(error.format_message(), hint=hint))
+            return Finished(called, options, error=UsageError(error.format_message(), hint=hint))
 
     _present_as(run, own)
     return _declared(run, "", "")
@@ -227,12 +282,12 @@ with_common_options(before_the_command)
 PairArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="PAIR", help="A pair of the configuration.", show_default=False, autocompletion=suggestions.pairs
+        metavar="PAIR", help="Name of a configured pair.", show_default=False, autocompletion=suggestions.pairs
     ),
 ]
 PairsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PAIR", help="Pairs of the configuration.", show_default=False, autocompletion=suggestions.pairs
+        metavar="PAIR", help="Names of configured pairs.", show_default=False, autocompletion=suggestions.pairs
     ),
 ]

@@ -4,8 +4,7 @@
 """
 
 import re
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
 from typing import Any, get_args, get_origin
@@ -17,7 +16,6 @@ from typer._completion_classes import BashComplete, FishComplete, PowerShellComp
 
 __all__ = [
     "COMMON_OPTIONS",
-    "NARROW_COLUMNS",
     "CommandContext",
     "CompletionItem",
     "know_the_shells",
@@ -123,29 +121,8 @@ def _named(value: Any, wanted: type[Enum]) -> Enum:
         raise _NotPlainError from None
 
 
-# The context in which each command is parsed and helped: quick values, and a help that fits a narrow terminal.
-
-NARROW_COLUMNS = 52
-"""Below this width the columns of a help page get other proportions."""
-_NARROWEST = 20
-
-
-class _Formatter(HelpFormatter):
-    """A help page for the terminal that is there, also where the usual one does not go below 50 columns."""
-
-    def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
-        columns = shutil.get_terminal_size().columns
-        narrow = max(columns, _NARROWEST) if columns < NARROW_COLUMNS else None
-        super().__init__(indent_increment, width or narrow, max_width)
-
-    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        super().write_dl(rows, col_max if self.width >= NARROW_COLUMNS - 2 else 2, col_spacing)
-
-
 class CommandContext(typer.Context):
-    """Context of every command of sbpair."""
-
-    formatter_class = _Formatter
+    """Context of every command of sbpair, in which options are parsed the short way."""
 
     def __init__(self, command: Any, *arguments: Any, **settings: Any) -> None:
         super().__init__(command, *arguments, **settings)
@@ -171,6 +148,7 @@ _PLAIN_TYPE = re.compile(r" ?<(?:list\[)?([^\]>]*)\]?>$")
 _RANGE = re.compile(r"([\d.]+)<=x<=([\d.]+)")
 _AT_LEAST = re.compile(r"x>=([\d.]+)")
 _AT_MOST = re.compile(r"x<=([\d.]+)")
+_DEFAULT_IN_WORDS = re.compile(r"default: \(([^)]*)\)")
 _DURATIONS = ("for", "interval", "timeout", "outage", "gap", "poll", "last", "idle", "after", "wait", "delay", "lease")
 """Last words of the names of options that take a duration."""
 
@@ -219,7 +197,7 @@ def _record(param: Any, names: str, text: str) -> tuple[str, str]:
     if bracket:
         extra = _RANGE.sub(r"\1 to \2", extra)
         extra = _AT_MOST.sub(r"at most \1", _AT_LEAST.sub(r"at least \1", extra))
-        text = head + bracket + extra.replace("default: (", "default: ").replace(")]", "]")
+        text = head + bracket + _DEFAULT_IN_WORDS.sub(r"default: \1", extra)
     return names, text
 
 

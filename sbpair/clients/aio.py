@@ -11,7 +11,6 @@ made in each.
 import asyncio
 import datetime
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self, cast
@@ -31,7 +30,6 @@ from sbpair.azure.wire import (
 from sbpair.clients.calls import (
     DIVERTED,
     Offer,
-    Payloads,
     Steps,
     is_simple,
     makes_batch,
@@ -40,15 +38,16 @@ from sbpair.clients.calls import (
     reusable,
     steps,
 )
-from sbpair.clients.failover import Failover, OnEvent, SenderFailover
-from sbpair.clients.setup import make_failover
-from sbpair.clients.sync import NOT_CANCELLABLE, is_wrong, refuse_diverted
-from sbpair.core.failover.machine import Route
-from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.runtime.failover.pairing import PairingState
+from sbpair.clients.shared import (
+    NOT_CANCELLABLE,
+    ClientWithFailover,
+    SenderWithFailover,
+    is_wrong,
+    refuse_diverted,
+)
 
 
-class ServiceBusClient(sdk_aio.ServiceBusClient):
+class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBusClient):
     """The SDK's asynchronous client of the same name; arguments beyond the SDK's as `sbpair.ServiceBusClient`'s.
 
     Raises:
@@ -57,54 +56,9 @@ class ServiceBusClient(sdk_aio.ServiceBusClient):
         SbpairError: the configuration is wrong.
     """
 
-    def __init__(
-        self,
-        fully_qualified_namespace: str,
-        credential: Any,
-        *,
-        secondary: str | None = None,
-        secondary_credential: Any = None,
-        pair: str | Pair | None = None,
-        options: SendAvailabilityOptions | None = None,
-        on_event: OnEvent | None = None,
-        **sdk_options: Any,
-    ) -> None:
-        super().__init__(fully_qualified_namespace, credential, **sdk_options)
-        self._failover: Failover = make_failover(
-            self.fully_qualified_namespace,
-            credential,
-            sdk_options,
-            secondary=secondary,
-            secondary_credential=secondary_credential,
-            pair=pair,
-            options=options,
-            on_event=on_event,
-        )
-        weakref.finalize(self, self._failover.close).atexit = False
-
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         return self
-
-    def get_queue_sender(self, queue_name: str, **options: Any) -> "ServiceBusSender":
-        """As the SDK's."""
-        return ServiceBusSender._from_sdk(super().get_queue_sender(queue_name, **options), self._failover)
-
-    def get_topic_sender(self, topic_name: str, **options: Any) -> "ServiceBusSender":
-        """As the SDK's."""
-        return ServiceBusSender._from_sdk(super().get_topic_sender(topic_name, **options), self._failover)
-
-    def state(self) -> PairingState:
-        """What the client knows of its entities, backlog queues and namespaces."""
-        return self._failover.state()
-
-    def force_failover(self, entity: str) -> None:
-        """Divert the entity's messages, healthy or not, until `fail_back`."""
-        self._failover.force(entity)
-
-    def fail_back(self, entity: str) -> None:
-        """Send the entity's messages to the primary again, whatever the pings say."""
-        self._failover.fail_back(entity)
 
     async def close(self) -> None:
         """As the SDK's; ends the pings too. The backlog stays for `sbpair drain` or `sbpair syphon`."""
@@ -112,18 +66,8 @@ class ServiceBusClient(sdk_aio.ServiceBusClient):
         await asyncio.to_thread(self._failover.close)
 
 
-class ServiceBusSender(sdk_aio.ServiceBusSender):
+class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: ignore[misc]  # the SDK's own bases disagree
     """The SDK's asynchronous sender of the same name, with failover; made by `ServiceBusClient`."""
-
-    _part: SenderFailover
-
-    @classmethod
-    def _from_sdk(cls, sender: sdk_aio.ServiceBusSender, failover: Failover) -> "ServiceBusSender":
-        """The SDK's own object from now on answers as this class: it stays the one that its client closes."""
-        sender.__class__ = cls
-        made = cast("ServiceBusSender", sender)
-        made._part = SenderFailover(failover.line(made.entity_name))
-        return made
 
     async def __aenter__(self) -> Self:
         check_live(self)
@@ -192,11 +136,6 @@ class ServiceBusSender(sdk_aio.ServiceBusSender):
             return cast("sdk.ServiceBusMessageBatch", empty_batch(self, max_size_in_bytes))
         return await super().create_message_batch(max_size_in_bytes)
 
-    def _steps(self, timeout: float | None, payloads: Payloads, **before: Any) -> Steps:
-        if self._part.line.route is Route.BACKLOG:
-            check_live(self)
-        return steps(self._part, timeout, payloads, **before)
-
     async def _run(self, work: Steps, offer: Callable[[float], Awaitable[Any]]) -> Any:
         failover = self._part.line.failover
         try:
@@ -217,3 +156,6 @@ class ServiceBusSender(sdk_aio.ServiceBusSender):
                     step = work.send(answer)
         except StopIteration as done:
             return done.value
+
+
+ServiceBusClient._sender_class = ServiceBusSender

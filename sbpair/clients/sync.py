@@ -34,7 +34,6 @@ from sbpair.clients.calls import (
     DIVERTED,
     Ask,
     Offer,
-    Payloads,
     Steps,
     is_simple,
     makes_batch,
@@ -43,18 +42,18 @@ from sbpair.clients.calls import (
     reusable,
     steps,
 )
-from sbpair.clients.failover import Failover, OnEvent, SenderFailover
-from sbpair.clients.setup import make_failover
+from sbpair.clients.failover import Failover
+from sbpair.clients.shared import (
+    NOT_CANCELLABLE,
+    ClientWithFailover,
+    SenderWithFailover,
+    is_wrong,
+    refuse_diverted,
+)
 from sbpair.core.failover.machine import Route
-from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.runtime.failover.pairing import PairingState
-
-NOT_CANCELLABLE = 0
-"""Sequence number of a message that was scheduled while the primary was away: the service gives none until the message
-is back on the primary, and counts from 1."""
 
 
-class ServiceBusClient(sdk.ServiceBusClient):
+class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk.ServiceBusClient):
     """The SDK's client of the same name; its senders divert to the secondary namespace while the primary is away.
 
     All arguments, methods, results and exceptions are the SDK's. In addition:
@@ -78,54 +77,9 @@ class ServiceBusClient(sdk.ServiceBusClient):
         SbpairError: the configuration is wrong.
     """
 
-    def __init__(
-        self,
-        fully_qualified_namespace: str,
-        credential: Any,
-        *,
-        secondary: str | None = None,
-        secondary_credential: Any = None,
-        pair: str | Pair | None = None,
-        options: SendAvailabilityOptions | None = None,
-        on_event: OnEvent | None = None,
-        **sdk_options: Any,
-    ) -> None:
-        super().__init__(fully_qualified_namespace, credential, **sdk_options)
-        self._failover: Failover = make_failover(
-            self.fully_qualified_namespace,
-            credential,
-            sdk_options,
-            secondary=secondary,
-            secondary_credential=secondary_credential,
-            pair=pair,
-            options=options,
-            on_event=on_event,
-        )
-        weakref.finalize(self, self._failover.close).atexit = False
-
     def __enter__(self) -> Self:
         super().__enter__()
         return self
-
-    def get_queue_sender(self, queue_name: str, **options: Any) -> "ServiceBusSender":
-        """As the SDK's."""
-        return ServiceBusSender._from_sdk(super().get_queue_sender(queue_name, **options), self._failover)
-
-    def get_topic_sender(self, topic_name: str, **options: Any) -> "ServiceBusSender":
-        """As the SDK's."""
-        return ServiceBusSender._from_sdk(super().get_topic_sender(topic_name, **options), self._failover)
-
-    def state(self) -> PairingState:
-        """What the client knows of its entities, backlog queues and namespaces."""
-        return self._failover.state()
-
-    def force_failover(self, entity: str) -> None:
-        """Divert the entity's messages, healthy or not, until `fail_back`."""
-        self._failover.force(entity)
-
-    def fail_back(self, entity: str) -> None:
-        """Send the entity's messages to the primary again, whatever the pings say."""
-        self._failover.fail_back(entity)
 
     def close(self) -> None:
         """As the SDK's; ends the pings too. The backlog stays for `sbpair drain` or `sbpair syphon`."""
@@ -133,18 +87,14 @@ class ServiceBusClient(sdk.ServiceBusClient):
         self._failover.close()
 
 
-class ServiceBusSender(sdk.ServiceBusSender):
+class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignore[misc]  # the SDK's own bases disagree
     """The SDK's sender of the same name, with failover; made by `ServiceBusClient`."""
 
-    _part: SenderFailover
     _turn: Any
 
     @classmethod
-    def _from_sdk(cls, sender: sdk.ServiceBusSender, failover: Failover) -> "ServiceBusSender":
-        """The SDK's own object from now on answers as this class: it stays the one that its client closes."""
-        sender.__class__ = cls
-        made = cast("ServiceBusSender", sender)
-        made._part = SenderFailover(failover.line(made.entity_name))
+    def _from_sdk(cls, sender: Any, failover: Failover) -> Self:
+        made = super()._from_sdk(sender, failover)
         made._turn = threading.RLock()
         _senders.add(made)
         return made
@@ -217,11 +167,6 @@ class ServiceBusSender(sdk.ServiceBusSender):
             return cast("sdk.ServiceBusMessageBatch", empty_batch(self, max_size_in_bytes))
         return super().create_message_batch(max_size_in_bytes)
 
-    def _steps(self, timeout: float | None, payloads: Payloads, **before: Any) -> Steps:
-        if self._part.line.route is Route.BACKLOG:
-            check_live(self)
-        return steps(self._part, timeout, payloads, **before)
-
     def _run(self, work: Steps, offer: Callable[[float], Any]) -> Any:
         try:
             step = next(work)
@@ -263,19 +208,7 @@ class ServiceBusSender(sdk.ServiceBusSender):
         self._turn = threading.RLock()
 
 
-def refuse_diverted(sequence_numbers: int | list[int]) -> None:
-    """Raise for a message that was scheduled while the primary was away."""
-    numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
-    if NOT_CANCELLABLE in numbers:
-        raise exceptions.MessageNotFoundError(
-            message="A message that was scheduled while the primary was away has no sequence number yet and cannot be "
-            "cancelled. Nothing was cancelled."
-        )
-
-
-def is_wrong(timeout: float | None) -> bool:
-    """The SDK says what is wrong with it."""
-    return timeout is not None and timeout <= 0
+ServiceBusClient._sender_class = ServiceBusSender
 
 
 def _rest_after(work: Callable[[], Any], seconds: float) -> float:

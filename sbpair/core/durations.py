@@ -2,6 +2,7 @@
 
 import math
 import re
+from datetime import UTC, datetime
 
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
@@ -27,6 +28,26 @@ def parse_duration(text: str) -> float:
     if seconds is None or seconds == math.inf:
         raise UsageError(f"{quoted(text)} is not a duration. Write 30s, 5m, 1h30m, 250ms, 2d or PT1M.")
     return seconds
+
+
+def parse_moment(text: str, now: float) -> float:
+    """UTC epoch seconds of an ISO 8601 time (without an offset: UTC), or of a duration, which means that long ago.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        pass  # then it is a duration
+    else:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    try:
+        return now - parse_duration(text)
+    except UsageError:
+        raise UsageError(
+            f"{quoted(text)} is neither an ISO 8601 time (2026-11-21T08:00:00Z) nor a duration (2h, meaning ago)."
+        ) from None
 
 
 def _parse(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Where output goes: stdout is data, stderr is talk. Files are written to a temporary name, then renamed."""
+"""Where output goes: data to stdout, everything else to stderr, files to a temporary name that is then renamed."""
 
 import codecs
 import errno
@@ -13,20 +13,15 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import defused, in_build_runner, printable
 from sbpair.files import PRIVATE_FOLDER
 from sbpair.render import formats
-from sbpair.render.formats import to_yaml
 from sbpair.render.result import CHECK_FORMATS, CommandResult, Format
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-# Text for a stream that cannot show every sign: what it lacks is written as an escape, never an error.
-#
-# Terminals of Windows (cp437, cp1252), pipes under `LC_ALL=C` and `PYTHONIOENCODING=ascii` are such streams; and a name
-# from a file may hold half of a surrogate pair, which not even UTF-8 has.
-
 ESCAPE = "sbpair.escape"
-"""Name of the error handler: `\\u2588`, beyond the first plane two of them. JSON reads them back as what they were."""
+"""Error handler of streams: a sign that stdout lacks is written as `\\u2588`, beyond the first plane two of them, and
+half a surrogate pair from a file's name too. JSON reads them back as what they were."""
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
@@ -41,30 +36,10 @@ codecs.register_error(ESCAPE, _escape)
 
 
 def escape_what_stdout_lacks() -> None:
-    """From now on no sign makes a write to stdout fail."""
+    """From now on no sign makes a write to stdout fail, whatever its encoding (`PYTHONIOENCODING=ascii`)."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors=ESCAPE)
-
-
-def stdout_encoding() -> str:
-    """Encoding of stdout, also while rich has put a stand-in before it."""
-    return getattr(sys.stdout, "encoding", None) or getattr(sys.__stdout__, "encoding", None) or "utf-8"
-
-
-def fitting(text: str, result: CommandResult, chosen: Format, encoding: str) -> str:
-    """`text`, which is `result` in the chosen format, with the signs only that the encoding has.
-
-    The escapes are the format's own, so that a reader of the format gets the text as it was.
-    """
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        if chosen is Format.YAML:
-            return to_yaml(result, unicode=False)
-        errors = "xmlcharrefreplace" if chosen in (Format.HTML, Format.JUNIT) else ESCAPE
-        return text.encode(encoding, errors).decode(encoding)
-    return text
 
 
 _WRITERS: dict[Format, Callable[[CommandResult], str]] = {
@@ -93,8 +68,7 @@ def emit(result: CommandResult, wanted: Format | None, *, outfile: Path | None =
     if chosen is Format.TABLE and outfile is None and sys.stdout.isatty():
         _show(result, color=color)
         return
-    encoding = stdout_encoding() if outfile is None else "utf-8"
-    text = fitting(render(result, chosen, encoding), result, chosen, encoding)
+    text = render(result, chosen)
     if chosen is Format.GITHUB:
         _append_step_summary(result)
     if outfile is None:
@@ -145,8 +119,8 @@ _STEP_SUMMARY_BYTES = 1_000_000
 _TOO_LONG = "## sbpair\n\nThe table is too long for this page; write it to an artifact with `-o markdown --outfile`.\n"
 
 
-def render(result: CommandResult, chosen: Format, encoding: str = "utf-8") -> str:
-    """The result as text in any format but the terminal's table, whose lines are drawn with what `encoding` has."""
+def render(result: CommandResult, chosen: Format) -> str:
+    """The result as text, which no terminal's width cuts."""
     if chosen in CHECK_FORMATS and result.checks is not None:
         from sbpair.render import monitoring
 
@@ -158,7 +132,7 @@ def render(result: CommandResult, chosen: Format, encoding: str = "utf-8") -> st
     if chosen is Format.TABLE:
         from sbpair.render.tables import as_text
 
-        return as_text(result, encoding) if result.text is None else result.text
+        return as_text(result) if result.text is None else result.text
     if chosen not in _WRITERS:
         raise UsageError(f"{result.command} has no output format {chosen.value!r}.")
     return _WRITERS[chosen](result)

@@ -34,13 +34,13 @@ def to_jsonl(result: CommandResult) -> str:
     return "".join(dump_json(record) + "\n" for record in records)
 
 
-def to_yaml(result: CommandResult, *, unicode: bool = True) -> str:
-    """The JSON envelope as YAML; without `unicode`, or where signs drive a terminal, with escapes beyond ASCII."""
+def to_yaml(result: CommandResult) -> str:
+    """The JSON envelope as YAML; with escapes beyond ASCII where a sign would drive a terminal."""
     import yaml
 
     plain = json.loads(dump_json(envelope(result.command, result.exit, data=result.data)))
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=unicode)
-    if not unicode or _DRIVES_A_TERMINAL.search(text) or defused(text) != text:
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    if _DRIVES_A_TERMINAL.search(text) or defused(text) != text:
         # In double quotes and on one line each, YAML has an escape for whatever must not stand there as it is.
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, default_style='"', width=_ONE_LINE)
         return _RUNNER_WORDS.sub(r"\\x23", text)
@@ -145,8 +145,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
-
-
-def has_all_signs(encoding: str) -> bool:
-    """Whether lines and blocks can be drawn."""
-    return encoding.lower().startswith("utf")

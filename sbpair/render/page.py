@@ -1,7 +1,7 @@
-"""A report as a value: a page is a title and sections, a section is a table, cards, bars, lines or text.
+"""A report as a value: a page is a title and sections; a section is a table, cards, bars, lines, text or findings.
 
-One design for every report (audit, cost, archive analysis, trends); `sbpair.render.html` writes it. Everything in here
-is plain text: escaping, colours and layout are the writer's affair.
+One design for every report (audit, archive analysis, trends); `sbpair.render.html` writes it. Everything in here is
+plain text: escaping, colors and layout are the writer's affair.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,23 +48,21 @@ class Cards:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar from `start` to `value` on the chart's scale; `text` is what stands at its end."""
+    """A bar as long as `value`, which is not negative; `text` is what stands at its end."""
 
     label: str
     value: float
     text: str = ""
-    start: float = 0.0
     tone: Tone = Tone.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Horizontal bars on one scale, in the order given. `baseline` draws a line across them all, as a tornado has."""
+    """Horizontal bars on one scale, in the order given."""
 
     title: str
     bars: Sequence[Bar]
     note: str = ""
-    baseline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +95,34 @@ class Text:
     literal: bool = False
 
 
-Section = Table | Cards | Bars | Lines | Text
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Equal findings, told once. `label` is the severity; `places` are (subject, what is wrong there) pairs; in
+    `steps`, what to do next, commands can be copied as a whole."""
+
+    label: str
+    code: str
+    title: str
+    where: str
+    places: Sequence[tuple[str, str]]
+    steps: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Findings in the order given, the worst first."""
+
+    title: str
+    findings: Sequence[Finding]
+
+
+Section = Table | Cards | Bars | Lines | Text | Findings
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A report. `lead` is the sentence that says it all; `facts` are (name, value) pairs such as when and from what."""
+    """A report. `lead` is the sentence that says it all, the worst first; `facts` are (name, value) pairs such as when
+    and from what."""
 
     title: str
     sections: Sequence[Section]

@@ -34,15 +34,16 @@ CHECK_FORMATS = (Format.PROMETHEUS, Format.NAGIOS, Format.GITHUB, Format.JUNIT)
 class Column:
     """A column of a table: key in the row, heading, and whether numbers are right-aligned.
 
-    `drawn` makes it a bar on a terminal, from the number under `drawn_from` (0 if not given) to the one under `key`, on
-    one scale for the table; other formats leave such a column out, since the figures are in columns of their own.
+    `drawn` makes it a bar on a terminal, as long as the number under `key`, on one scale for the table; other formats
+    leave such a column out, since the figures are in columns of their own.
     """
 
     key: str
     title: str
     right: bool = False
     drawn: bool = False
-    drawn_from: str | None = None
+    advice: bool = False
+    """Our own words on what to do next: a page lets a reader copy the commands in them."""
 
 
 @dataclass(frozen=True, slots=True)

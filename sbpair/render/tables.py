@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from sbpair.core.redact import printable
 from sbpair.render import formats
-from sbpair.render.formats import has_all_signs
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 # Prose for a terminal: lines broken between words where it is too narrow, joined where they were broken wider.
 
-NARROWEST_COLUMNS = 20
 _CODE = "    "
 """A paragraph that begins with this is an example and stays as it is."""
 
@@ -35,7 +33,7 @@ def wrapped(text: str, width: int | None = None) -> str:
     Lines without indent that follow each other are one paragraph; an indented line keeps its indent, or what stands in
     columns before its words.
     """
-    columns = max(width or shutil.get_terminal_size().columns, NARROWEST_COLUMNS)
+    columns = width or shutil.get_terminal_size().columns
     if max(map(len, text.splitlines()), default=0) <= columns:
         return text
     return "\n\n".join("\n".join(_paragraph(one, columns)) for one in text.rstrip("\n").split("\n\n")) + "\n"
@@ -84,11 +82,11 @@ def as_renderable(result: CommandResult) -> "RenderableType":
     return Group(*map(_Fitted, result.screen or result.tables), *lines)
 
 
-def as_text(result: CommandResult, encoding: str = "utf-8") -> str:
+def as_text(result: CommandResult) -> str:
     """The same without a width: nothing is folded or left out."""
     from rich.console import Console
 
-    sheet = _Sheet(encoding)
+    sheet = StringIO()
     console = Console(file=sheet, width=_NEVER_CUT, highlight=False, color_system=None)
     for table in result.screen or result.tables:
         console.print(_Fitted(table))
@@ -96,18 +94,6 @@ def as_text(result: CommandResult, encoding: str = "utf-8") -> str:
         if line:
             console.print(printable(line), markup=False, soft_wrap=True)
     return "\n".join(line.rstrip() for line in sheet.getvalue().splitlines()) + "\n"
-
-
-class _Sheet(StringIO):
-    """Text in memory that rich takes for the stream it is going to be written to."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self._encoding = encoding
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +105,9 @@ class _Fitted:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
         from rich.text import Text
 
-        width, sign = options.max_width, bar_sign(options.encoding)
+        width = options.max_width
         if _least_width(self.table, gap=_WIDE_GAP) <= width:
-            yield _grid(self.table, sign)
+            yield _grid(self.table)
             return
         if not self.table.rows:
             return
@@ -129,7 +115,7 @@ class _Fitted:
         if everywhere:
             yield Text(everywhere)
         if _least_width(table, gap=_NARROW_GAP) <= width:
-            yield _grid(table, sign, narrow=True)
+            yield _grid(table, narrow=True)
             yield Text()
         else:
             yield from _blocks(table, width)
@@ -180,7 +166,7 @@ def _needed(table: Table, column: Column) -> int:
     return min(longest_line, max(READABLE_COLUMNS, min(longest_word, NAME_COLUMNS)))
 
 
-def _grid(table: Table, sign: str, *, narrow: bool = False) -> "RichTable":
+def _grid(table: Table, *, narrow: bool = False) -> "RichTable":
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -196,7 +182,7 @@ def _grid(table: Table, sign: str, *, narrow: bool = False) -> "RichTable":
     for column in table.columns:
         grid.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
     drawn = [index for index, column in enumerate(table.columns) if column.drawn]
-    bars = {index: terminal_bars(table, table.columns[index], sign=sign) for index in drawn}
+    bars = {index: terminal_bars(table, table.columns[index]) for index in drawn}
     for number, row in enumerate(table.rows):
         cells = (
             bars[index][number] if index in bars else formats.cell(row.get(column.key))
@@ -225,19 +211,18 @@ def _flowing(fields: list[tuple[str, str]], width: int, style: str) -> "Iterator
     line = Text()
     for label, value in fields:
         field = Text.assemble((f"{label}: ", "bold"), (value, style))
-        if "\n" in value or (line and line.cell_len + _FIELD_GAP + field.cell_len > width):
-            yield from [line] if line else []
+        fits = field.cell_len <= width and "\n" not in value
+        if line and (not fits or line.cell_len + _FIELD_GAP + field.cell_len > width):
+            yield line
             line = Text()
-        if field.cell_len <= width and "\n" not in value:
+        if fits:
             line = Text.assemble(line, " " * _FIELD_GAP, field) if line else field
-        elif width - len(label) - 2 < READABLE_COLUMNS:
-            yield field
-        else:
-            hanging = RichTable.grid()
-            hanging.add_column(width=len(label) + 2, style="bold")
-            hanging.add_column(overflow="fold")
-            hanging.add_row(Text(f"{label}:"), Text(value, style=style))
-            yield hanging
+            continue
+        hanging = RichTable.grid()
+        hanging.add_column(width=len(label) + 2, style="bold")
+        hanging.add_column(overflow="fold")
+        hanging.add_row(Text(f"{label}:"), Text(value, style=style))
+        yield hanging
     if line:
         yield line
 
@@ -253,19 +238,12 @@ def _style(table: Table, number: int) -> str:
     return _STYLES.get(str(table.rows[number].get(table.style_key)), "") if table.style_key else ""
 
 
-def bar_sign(encoding: str | None) -> str:
-    """What bars are made of: a plain sign where the terminal may have no block."""
-    return "\u2588" if has_all_signs(encoding or "") else "#"
+def terminal_bars(table: Table, column: Column, *, width: int = BAR_COLUMNS) -> list[str]:
+    """A drawn column as text, one bar a row, all on one scale from 0."""
+    values = [float(row.get(column.key) or 0) for row in table.rows]
+    scale = width / highest if (highest := max(values, default=0.0)) > 0 else 0.0
+    # A value that is there gets a sign, however small it is beside the largest.
+    return [_BLOCK * max(round(value * scale), int(value > 0)) for value in values]
 
 
-def terminal_bars(table: Table, column: Column, *, sign: str, width: int = BAR_COLUMNS) -> list[str]:
-    """A drawn column as text, one bar a row, all on one scale."""
-    ends = [float(row.get(column.key) or 0) for row in table.rows]
-    starts = [float(row.get(column.drawn_from) or 0) if column.drawn_from else 0.0 for row in table.rows]
-    low, high = min((*starts, *ends), default=0.0), max((*starts, *ends), default=0.0)
-    scale = width / (high - low) if high > low else 0.0
-    bars = []
-    for start, end in zip(starts, ends, strict=True):
-        left, right = sorted((round((start - low) * scale), round((end - low) * scale)))
-        bars.append(" " * left + sign * max(right - left, int(end != start)))
-    return bars
+_BLOCK = "\u2588"

@@ -153,7 +153,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     "audit": row(
         "audit",
         ok=Proven("cli/test_audit.py::test_missing_queues_are_findings_and_no_findings_are_0"),
-        failed=Mistake("audit right --save line/below"),
+        failed=Mistake("audit right --snapshot-out line/below"),
         usage=Mistake("audit twice"),
         partial=Run("audit right", fault="http-status:status=400"),
         denied=Proven("cli/test_audit.py::test_a_refused_credential_ends_with_4"),
@@ -223,13 +223,13 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     "replicate send": row(
         "replicate send",
         ok=Proven("cli/test_replicate.py::test_what_is_sent_is_processed_once_in_order_and_shown"),
-        failed=Run("replicate send right nowhere --session s", stdin="one\n"),
+        failed=Run("replicate send right nowhere --session-id s", stdin="one\n"),
         usage=Proven("cli/test_replicate.py::test_a_raw_line_needs_a_session"),
         partial=Run("replicate send right parcels", stdin='{"body": "1", "session_id": "s"}\n{broken\n'),
         denied=Never("a message that both sides refuse has failed; its line says why"),
-        findings=Run("replicate send half parcels --session s --timeout 3s", stdin="one\n"),
+        findings=Run("replicate send half parcels --session-id s --timeout 3s", stdin="one\n"),
         unreachable=Never("a message that reaches neither side has failed; its line says why"),
-        signals=Stopped("replicate send mute parcels --session s --timeout 1s"),
+        signals=Stopped("replicate send mute parcels --session-id s --timeout 1s"),
     ),
     "replicate consume": row(
         "replicate consume",

@@ -54,20 +54,20 @@ def test_fail_on_and_ignore_decide_about_the_exit_code(local: Sbpair) -> None:
 
 def test_a_saved_snapshot_says_the_same_with_nobody_there(local: Sbpair, sbpair: Sbpair) -> None:
     path = sbpair.home / "snap.json"
-    live = local("audit", "local", "--save", str(path))
-    again = sbpair("audit", "--from", str(path))
+    live = local("audit", "local", "--snapshot-out", str(path))
+    again = sbpair("audit", "--snapshot", str(path))
     assert again.stdout == live.stdout
     assert "SharedAccessKey=" not in path.read_text(encoding="utf-8")
-    assert sbpair("audit", "other", "--from", str(path)).code == 2
+    assert sbpair("audit", "other", "--snapshot", str(path)).code == 2
     document = json.loads(path.read_text(encoding="utf-8"))
     document["snapshots"][0]["format_version"] = 99
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert sbpair("audit", "--from", str(path)).code == 2
+    assert sbpair("audit", "--snapshot", str(path)).code == 2
 
 
 def test_a_snapshot_feeds_the_estimate(local: Sbpair) -> None:
-    assert local("audit", "local", "--save", "for-cost.json").code == 0
-    ran = local("cost", "--from", "for-cost.json", "--audits-per-day", "24", "-o", "json")
+    assert local("audit", "local", "--snapshot-out", "for-cost.json").code == 0
+    ran = local("cost", "--snapshot", "for-cost.json", "--audits-per-day", "24", "-o", "json")
     assert ran.code == 0
     audits = next(line for line in ran.data["lines"] if line["what"] == "audits")
     assert str(audits["arithmetic"]).startswith("720 audits x ")

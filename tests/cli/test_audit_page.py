@@ -34,7 +34,7 @@ def fleet() -> list[Snapshot]:
 def page(sbpair: Sbpair) -> Ran:
     document = {"snapshots": [snapshot.to_dict() for snapshot in fleet()]}
     (sbpair.home / "fleet.json").write_text(json.dumps(document), encoding="utf-8")
-    return sbpair("audit", "--from", "fleet.json", "-o", "html", "--outfile", "audit.html")
+    return sbpair("audit", "--snapshot", "fleet.json", "-o", "html", "--outfile", "audit.html")
 
 
 def test_the_fleet_is_on_one_page_and_its_words_stay_words(sbpair: Sbpair) -> None:
@@ -49,7 +49,7 @@ def test_the_fleet_is_on_one_page_and_its_words_stay_words(sbpair: Sbpair) -> No
 
 def test_one_silent_namespace_is_one_row_of_what_was_skipped(sbpair: Sbpair) -> None:
     page(sbpair)
-    ran = sbpair("audit", "silent", "--from", "fleet.json", "-o", "markdown")
+    ran = sbpair("audit", "silent", "--snapshot", "fleet.json", "-o", "markdown")
     rows = [line for line in ran.stdout.partition("### Not checked")[2].splitlines() if line.startswith("| silent")]
     whole = [row for row in rows if row.count("SBP") > 5]
     assert len(whole) == 1

@@ -64,7 +64,7 @@ def test_audit_of_a_file(home: Path, data: bytes) -> None:
     output = FORMATS[len(data) % len(FORMATS)]
     with within(seconds=10):
         history = ("--history", str(home / "history")) if len(data) % 2 else ()
-        assert_tame(run_inside(home, "audit", "--from", path, "-o", output, "--exit-zero", *history), output)
+        assert_tame(run_inside(home, "audit", "--snapshot", path, "-o", output, "--exit-zero", *history), output)
 
 
 @bounded(25)
@@ -73,7 +73,7 @@ def test_cost_of_a_snapshot(home: Path, data: bytes) -> None:
     path = written(home, "snapshot.json", data)
     output = FORMATS[len(data) % len(FORMATS)]
     with within(seconds=10):
-        assert_tame(run_inside(home, "cost", "--from", path, "-o", output), output)
+        assert_tame(run_inside(home, "cost", "--snapshot", path, "-o", output), output)
 
 
 @bounded(60)

@@ -11,8 +11,8 @@ ESCAPE = "\x1b[31mred\x1b]0;title\x07\x9b2J\u202e"
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 DEEP = "[" * 200_000
 READERS = {
-    "snapshot": ("audit", "--from"),
-    "cost of a snapshot": ("cost", "--from"),
+    "snapshot": ("audit", "--snapshot"),
+    "cost of a snapshot": ("cost", "--snapshot"),
     "prices": ("cost", "--prices"),
     "usage": ("cost", "--usage"),
     "plan": ("provision", "orders", "--plan"),
@@ -62,7 +62,7 @@ def test_a_ruined_file_is_a_usage_error(configured: Sbpair, reader: str) -> None
 
 def snapshot(local: Sbpair) -> dict[str, object]:
     path = local.home / "real.json"
-    assert local("audit", "local", "--save", str(path)).code in (0, 5)
+    assert local("audit", "local", "--snapshot-out", str(path)).code in (0, 5)
     document: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
     return document
 
@@ -81,9 +81,9 @@ def test_a_snapshot_from_a_stranger_drives_neither_terminal_nor_browser_nor_file
     path.write_text(json.dumps(poisoned(document, ESCAPE + SCRIPT + "/../../up")), encoding="utf-8")
     before = files(local.home.parent)
     for output in ("table", "tsv", "jsonl", "json", "yaml", "markdown", "github", "junit", "nagios", "prometheus"):
-        ran = local("audit", "--from", str(path), "-o", output, "--history", "history", "--exit-zero")
+        ran = local("audit", "--snapshot", str(path), "-o", output, "--history", "history", "--exit-zero")
         assert_tame(ran)
-    page = local("audit", "--from", str(path), "-o", "html", "--exit-zero")
+    page = local("audit", "--snapshot", str(path), "-o", "html", "--exit-zero")
     assert_tame(page)
     assert "<script>alert" not in page.stdout
     assert "<img src=x" not in page.stdout

@@ -41,7 +41,18 @@ def test_what_is_sent_is_processed_once_in_order_and_shown(replicated: Sbpair, t
     )
     assert (sent.code, sent.data["both"], sent.data["failed"]) == (0, 12, 0), sent
     more = replicated(
-        "replicate", "send", "local", QUEUE, *journal, "--delay", "0", "--session", "a0", "-o", "jsonl", stdin="late\n"
+        "replicate",
+        "send",
+        "local",
+        QUEUE,
+        *journal,
+        "--delay",
+        "0",
+        "--session-id",
+        "a0",
+        "-o",
+        "jsonl",
+        stdin="late\n",
     )
     assert json.loads(more.stdout)["accepted"] == ["primary", "secondary"]
 
@@ -65,7 +76,7 @@ def test_what_is_sent_is_processed_once_in_order_and_shown(replicated: Sbpair, t
 
 def test_a_command_that_fails_ends_in_the_dead_letter_queues_and_in_status(replicated: Sbpair, tmp_path: Path) -> None:
     journal = ("--journal", f"sqlite:{tmp_path / 'j.db'}")
-    replicated("replicate", "send", "local", QUEUE, *journal, "--delay", "0", "--session", "bad", stdin="x\n")
+    replicated("replicate", "send", "local", QUEUE, *journal, "--delay", "0", "--session-id", "bad", stdin="x\n")
     ran = replicated(
         "replicate", "consume", "local", QUEUE, *journal, "--exec", "sh -c 'echo broken >&2; exit 9'",
         "--attempts", "1", "--until-idle", "8s", "-o", "json",
@@ -132,14 +143,14 @@ def test_mistakes_are_told(replicated: Sbpair, arguments: tuple[str, ...], said:
 def test_lines_that_both_sides_deny_end_with_4(replicated: Sbpair, fault: Callable[[str, str], None]) -> None:
     for namespace in ("local-primary", "local-secondary"):
         fault(namespace, f"unauthorized:entity={QUEUE}")
-    ran = replicated("replicate", "send", "local", QUEUE, "--session", "s", "-o", "json", stdin="x\n")
+    ran = replicated("replicate", "send", "local", QUEUE, "--session-id", "s", "-o", "json", stdin="x\n")
     assert (ran.code, ran.data["failed"]) == (4, 1), ran
 
 
 def test_a_raw_line_needs_a_session(replicated: Sbpair) -> None:
     ran = replicated("replicate", "send", "local", QUEUE, "-o", "json", stdin="no session\n")
     assert ran.code == 2
-    assert "--session" in ran.data["stopped_at"]
+    assert "--session-id" in ran.data["stopped_at"]
 
 
 def test_a_subscription_is_provisioned_sent_to_and_consumed(local: Sbpair, tmp_path: Path) -> None:
@@ -178,12 +189,6 @@ def test_a_dead_letter_of_any_kind_is_told_by_the_exit_code(replicated: Sbpair, 
     )
     assert (ran.code, ran.data["dead_lettered"], ran.data["failed"]) == (3, 1, 0), ran
     assert "1 copy was dead-lettered" in ran.stderr
-
-
-def test_the_old_name_of_limit_is_refused_with_the_new_one(replicated: Sbpair) -> None:
-    ran = replicated("replicate", "consume", "local", QUEUE, "--exec", "true", "--max-messages", "1")
-    assert ran.code == 2
-    assert "--max-messages is called --limit now" in ran.stderr
 
 
 @pytest.mark.timeout(240)

@@ -80,7 +80,7 @@ COMMANDS = (
     "config show",
     "config check",
     "peek {pair} --body --timeout 2s",
-    "audit {pair} --save {pair}.snapshot --history history",
+    "audit {pair} --snapshot-out {pair}.snapshot --history history",
     "provision {pair} --plan-out {pair}.plan",
     "provision {pair}",
     "cleanup {pair}",
@@ -91,7 +91,7 @@ COMMANDS = (
     "cost {pair}",
     "doctor {pair} --timeout 2s",
     "replicate provision {pair} parcels --journal sqlite:journal.db",
-    "replicate send {pair} parcels --file line --session s --journal sqlite:journal.db --timeout 2s",
+    "replicate send {pair} parcels --file line --session-id s --journal sqlite:journal.db --timeout 2s",
     "replicate consume {pair} parcels --journal sqlite:journal.db --exec true --until-idle 1s",
 )
 HOW = {
@@ -122,7 +122,7 @@ def test_no_command_lets_a_key_out(planted: Sbpair, command: str, pair: str) -> 
     [
         "replicate status --journal sqlite:journal.db",
         "replicate status --journal cosmos:https://127.0.0.1:1/db/container",
-        "replicate send local parcels --file line --session s --journal cosmos:http://127.0.0.1:1/db/container",
+        "replicate send local parcels --file line --session-id s --journal cosmos:http://127.0.0.1:1/db/container",
         "replicate consume local parcels --exec true --until-idle 1s --journal cosmos:https://127.0.0.1:1/db/c",
     ],
 )

@@ -112,7 +112,7 @@ def assert_nothing_left(home: Sbpair, before: set[Path], *allowed: str) -> None:
 
 
 HANGING = (
-    "audit local --save saved.json",
+    "audit local --snapshot-out saved.json",
     "audit local -o prometheus --outfile out.prom",
     "peek local -o json --outfile out.json",
     "provision local --queues 12",

@@ -40,7 +40,7 @@ def mute(sbpair: Sbpair) -> Iterator[Sbpair]:
         "peek",
         "send orders --retry-for 0",
         "status",
-        "replicate send orders --session s",
+        "replicate send orders --session-id s",
     ],
 )
 def test_a_namespace_that_says_nothing_is_given_up_when_told(mute: Sbpair, line: str) -> None:

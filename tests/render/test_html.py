@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.render.html import ticks, to_html
-from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Text, Tone, number
+from sbpair.render.html import commands, ticks, to_html
+from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Line, Lines, Page, Text, Tone, number
 from sbpair.render.result import Column, Table
 from tests.render.chromium import browser, executable
 
@@ -34,10 +34,17 @@ PAGE = Page(
         Bars(
             "Messages", [Bar(HOSTILE, 100), Bar("q" * 200, 40, "forty", tone=Tone.WARN), Bar("none", 0)], note="Note."
         ),
-        Bars("What moves it", [Bar("messages", 40, "20 to 40", start=20)], baseline=25),
+        Bars("What moves it", [Bar("messages", 40, "20 to 40")]),
         Bars("Empty", []),
         Lines("By size", [Line("total", STEPS), Line(HOSTILE, [(1.0, 1.0)])], "bytes", "USD", note=HOSTILE),
         Lines("No lines", [], "x", "y"),
+        Findings(
+            "Found",
+            (
+                Finding("error", "SBP001", HOSTILE, HOSTILE, [(HOSTILE, HOSTILE)] * 5, ("sbpair drain x", HOSTILE)),
+                Finding(HOSTILE, "SBP002", "Once", "Pair orders", [("q", "is missing")], ("sbpair provision orders",)),
+            ),
+        ),
         Text(HOSTILE, [HOSTILE, "Line\nline"]),
         Text("Literal", ["az rest \\\n  --url https://example.invalid/"], literal=True),
     ),
@@ -86,6 +93,33 @@ def test_long_words_can_be_broken_and_are_the_same_words() -> None:
     assert sum(tag == "wbr" for tag, _ in parsed.elements) == 9
     assert queue in "".join(parsed.words)
     assert f"short {blob} <&>" in "".join(parsed.words)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("sbpair drain orders", ["sbpair drain orders"]),
+        ("then sbpair drain orders --dlq", ["sbpair drain orders --dlq"]),
+        ("Then delete the queue: sbpair cleanup orders --yes", ["sbpair cleanup orders --yes"]),
+        ("or run sbpair syphon orders as a service", ["sbpair syphon orders"]),
+        ("Run `sbpair peek orders`, then `sbpair drain orders`.", ["sbpair peek orders", "sbpair drain orders"]),
+        ("Upgrade sbpair to a later release.", []),
+    ],
+)
+def test_commands_in_advice_can_be_copied_as_a_whole(line: str, found: list[str]) -> None:
+    parts = list(commands(line))
+    assert "".join(part.text for part in parts) == line
+    assert [part.text for part in parts if part.is_command] == found
+
+
+def test_equal_findings_are_told_once_with_their_places() -> None:
+    places = [(f"queue-{index}", "is missing") for index in range(12)]
+    finding = Finding("error", "SBP001", "Backlog queue missing", "Pair orders", places, ("sbpair provision orders",))
+    document = to_html(Page("Audit", (Findings("Findings", (finding,)),)))
+    words = Elements(document).words
+    assert sum("Backlog queue missing" in one for one in words) == 1
+    assert document.count('<code class="command">sbpair provision orders</code>') == 1
+    assert all(any(subject in one for one in words) for subject, _ in places)
 
 
 def test_nothing_is_named_that_would_be_fetched() -> None:

@@ -34,63 +34,77 @@ from sbpair.render.result import CommandResult
 def cost(
     options: Options,
     pair: PairArgument = None,
-    messages_per_day: Annotated[int, typer.Option(min=0, help="Messages sent a day, to all entities together.")] = 0,
-    size_kb: Annotated[float, typer.Option(min=0, help="Size of a message; billed in units of 64 KB.")] = 1.0,
-    copies: Annotated[int, typer.Option(min=0, help="Subscriptions that each get a copy; 1 for queues.")] = 1,
+    messages_per_day: Annotated[int, typer.Option(min=0, help="Messages sent per day, to all entities together.")] = 0,
+    size_kb: Annotated[float, typer.Option(min=0, help="Average size of a message; billed per 64 KB.")] = 1.0,
+    copies: Annotated[
+        int, typer.Option(min=0, help="Subscriptions that get a copy of each message; 1 for queues.")
+    ] = 1,
     outage: Annotated[
-        str, typer.Option(help="How long the primary is unavailable in the month, e.g. 4h.", metavar="DURATION")
+        str, typer.Option(help="How long the primary is down in the month, e.g. 4h.", metavar="DURATION")
     ] = "0",
     diverted: Annotated[
-        str | None, typer.Option(help="Share diverted, e.g. 2%; default: the outage's share.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="PERCENT", help="Messages diverted, e.g. 2%. Default: the outage's share.", show_default=False
+        ),
     ] = None,
-    redelivered: Annotated[str, typer.Option(help="Share of deliveries that are redelivered, e.g. 1%.")] = "0%",
+    redelivered: Annotated[str, typer.Option(metavar="PERCENT", help="Messages delivered again, e.g. 1%.")] = "0%",
     queues: Annotated[
-        str | None, typer.Option(help="Backlog queues; several to compare: 5,10,20.", show_default=False)
+        str | None,
+        typer.Option(metavar="N,...", help="Backlog queues; several to compare, e.g. 5,10,20.", show_default=False),
     ] = None,
-    hosts: Annotated[str, typer.Option(help="Processes that run the syphon; several to compare.")] = "1",
+    hosts: Annotated[str, typer.Option(metavar="N,...", help="Processes that run a syphon; several to compare.")] = "1",
     syphon: Annotated[
-        str, typer.Option(help="documented, sdk, none, or the length of a poll; several to compare.")
+        str, typer.Option(metavar="POLL,...", help="documented, sdk, none or a poll such as 15m; several to compare.")
     ] = "documented",
     tier: Annotated[
-        str | None, typer.Option(help="Tier of both namespaces; several to compare.", show_default=False)
+        str | None,
+        typer.Option(metavar="TIER,...", help="Tier of both namespaces; several to compare.", show_default=False),
     ] = None,
-    messaging_units: Annotated[int, typer.Option(min=1, help="Messaging units of a Premium namespace.")] = 1,
-    processes: Annotated[int, typer.Option(min=0, help="Client processes that send.")] = 1,
+    messaging_units: Annotated[int, typer.Option(min=1, help="Messaging units of each Premium namespace.")] = 1,
+    processes: Annotated[int, typer.Option(min=0, help="Processes that send.")] = 1,
     two_subscriptions: Annotated[
-        bool, typer.Option("--two-subscriptions", help="The namespaces are in two Azure subscriptions.")
+        bool, typer.Option("--two-subscriptions", help="The namespaces are in different Azure subscriptions.")
     ] = False,
-    audits_per_day: Annotated[int, typer.Option(min=0, help="Audits a day.")] = 0,
+    audits_per_day: Annotated[int, typer.Option(min=0, help="Audits per day.")] = 0,
     replicated: Annotated[
-        bool, typer.Option("--replicated", help="Active/active: every message to both namespaces, no backlog.")
+        bool, typer.Option("--replicated", help="Active/active: every message goes to both namespaces.")
     ] = False,
-    month: Annotated[str, typer.Option(help="30d (the documents'), average, or a month such as 2026-11.")] = "30d",
+    month: Annotated[str, typer.Option(help="30d, average, or a month such as 2026-11.")] = "30d",
     compare: Annotated[bool, typer.Option("--compare", help="Compare alternatives, including no pairing.")] = False,
     prices: Annotated[
         list[Path] | None,
-        typer.Option("--prices", help="Retail Prices API JSON (all pages), or our YAML.", show_default=False),
+        typer.Option(
+            "--prices", help="Price list: JSON of the Retail Prices API, or YAML; repeatable.", show_default=False
+        ),
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Region of the prices.", show_default=False)] = None,
+    region: Annotated[str | None, typer.Option(help="Azure region of the prices.", show_default=False)] = None,
     currency: Annotated[str | None, typer.Option(help="Currency of the prices.", show_default=False)] = None,
     egress_per_gb: Annotated[
-        str | None, typer.Option(help="Price of a GB between the regions.", show_default=False)
+        str | None,
+        typer.Option(metavar="PRICE", help="Price of 1 GB of traffic between the regions.", show_default=False),
     ] = None,
-    from_file: Annotated[
+    snapshot: Annotated[
         Path | None,
-        typer.Option("--from", help="Tiers and entities of a snapshot (audit --save).", show_default=False),
+        typer.Option(
+            "--snapshot", help="Use the tiers and entities of a snapshot (audit --snapshot-out).", show_default=False
+        ),
     ] = None,
     usage: Annotated[
         list[Path] | None,
         typer.Option(
-            "--usage", help="Azure Monitor metrics (JSON) or usage details (CSV); repeatable.", show_default=False
+            "--usage",
+            help="Actual usage: Azure Monitor metrics (JSON) or usage details (CSV); repeatable.",
+            show_default=False,
         ),
     ] = None,
     explain_prices: Annotated[
-        bool, typer.Option("--explain-prices", help="Show the price table and the query that fetches today's.")
+        bool, typer.Option("--explain-prices", help="Show the price list, and the query for today's prices.")
     ] = False,
 ) -> CommandResult:
-    """Estimate what a pair costs a month, line by line, each with its rule: polls, diverted messages, pings, base.
+    """Estimate what a pair costs per month, line by line, each line with the rule behind it.
 
-    Contacts nobody. The built-in prices are a dated copy; give today's with --prices.
+    Contacts nothing. The built-in prices are a dated copy of the list prices; give current ones with --prices.
 
     \b
     Examples:
@@ -102,7 +116,7 @@ def cost(
     table = price_table(prices or (), region=region, currency=currency, egress_per_gigabyte=egress_per_gb)
     if explain_prices:
         return shown.price_rows(table)
-    chosen, snapshot = _pair_and_snapshot(options, pair, from_file)
+    chosen, known = _pair_and_snapshot(options, pair, snapshot)
     scenario = Scenario(
         messages_per_day=messages_per_day,
         size_bytes=size_bytes_of(size_kb),
@@ -120,7 +134,7 @@ def cost(
         month=parse_month(month),
         audits_per_day=audits_per_day,
     )
-    workload = workload_of(scenario, chosen, snapshot)
+    workload = workload_of(scenario, chosen, known)
     used = read_usage(usage, scenario.month) if usage else Usage()
     if used.traffic is not None:
         workload = with_traffic(workload, used.traffic, scenario.size_bytes)
@@ -131,7 +145,7 @@ def cost(
     lists: Sequence[Sequence[object]] = (scenario.queues, scenario.hosts, scenario.syphons, scenario.tiers)
     if compare or any(len(values) > 1 for values in lists):
         return shown.comparison(workload, table, scenario)
-    result = shown.one_estimate(workload, table, chosen.name if chosen else None, snapshot)
+    result = shown.one_estimate(workload, table, chosen.name if chosen else None, known)
     return with_billed(result, used, table)
 
 

@@ -75,27 +75,27 @@ def ping(
         list[str] | None,
         typer.Argument(
             metavar="[ENTITY]...",
-            help="Queues or topics; default: the configured ones and the pair's backlog queues.",
+            help="Queues or topics. Default: the configured ones, and the backlog queues.",
             show_default=False,
             autocompletion=suggestions.entities,
         ),
     ] = None,
-    side: Annotated[SideChoice, typer.Option("--side", help="Which namespace is measured.")] = SideChoice.BOTH,
+    side: Annotated[SideChoice, typer.Option("--side", help="Which namespaces to ping.")] = SideChoice.BOTH,
     count: Annotated[int, typer.Option("-c", "--count", min=1, help="Pings per entity.")] = DEFAULT_COUNT,
     interval: Annotated[str, typer.Option("--interval", help="Pause between pings of one entity.")] = "1s",
     until_ok: Annotated[
         bool,
-        typer.Option("--until-ok", help="Go on until every entity answered once, or --timeout (in all) is over."),
+        typer.Option("--until-ok", help="Ping until every entity has answered once, for --timeout in all."),
     ] = False,
     control_plane: Annotated[
-        bool, typer.Option("--control-plane", help="Look entities up instead: sends no message, needs Manage.")
+        bool, typer.Option("--control-plane", help="Look the entities up instead: sends no message, needs Manage.")
     ] = False,
 ) -> CommandResult:
-    """Measure whether and how fast each side of a pair answers, and which credential and right did it.
+    """Measure whether and how fast each namespace of a pair answers, and with which credential and right.
 
-    A queue or topic gets the documented ping message, which lives for one second; a backlog queue is only browsed,
-    since expired messages are dead-lettered there. --timeout bounds one ping (default 30s), with --until-ok all of
-    them. Exit code 6 when something does not answer, 4 when access is denied. [writes]
+    Sends queues and topics the documented ping message, which lives for one second. Backlog queues are browsed, since
+    they dead-letter what expires. --timeout (30s) is for one ping, with --until-ok for all of them. Exit code: 6 no
+    answer, 4 access denied.
 
     \b
     Examples:

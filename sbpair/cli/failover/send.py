@@ -58,33 +58,36 @@ def send(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.", show_default=False)
     ] = None,
-    form: Annotated[InputFormat, typer.Option("--input", help="How lines are read.")] = InputFormat.AUTO,
+    form: Annotated[
+        InputFormat, typer.Option("--input", help="What a line is: a message as JSON, or a body.")
+    ] = InputFormat.AUTO,
     failover_interval: Annotated[
-        str | None, typer.Option(help="Failures are borne this long; 0 diverts at the first.", show_default=False)
+        str | None,
+        typer.Option(help="How long sends may fail before failing over; 0: at the first failure.", show_default=False),
     ] = None,
     ping_interval: Annotated[
-        str | None, typer.Option(help="Pause between pings of the unavailable entity.", show_default=False)
+        str | None, typer.Option(help="Pause between pings of an unavailable entity.", show_default=False)
     ] = None,
     policy: Annotated[
         PolicyName | None, typer.Option(help="Which errors start a failover.", show_default=False)
     ] = None,
     retry_for: Annotated[
-        str, typer.Option(help="Try a message again this long before it counts as failed.", metavar="DURATION")
+        str, typer.Option(help="Retry a message for this long before it counts as failed.", metavar="DURATION")
     ] = "3m",
-    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Sends under way at once.")] = 10,
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 10,
     partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="The entity is partitioned: check its keys.")
+        bool, typer.Option("--partitioned", help="The entity is partitioned: check the partition keys.")
     ] = False,
     hold_sessions: Annotated[
         bool, typer.Option("--hold-sessions", help="Keep order within a session across failover and failback.")
     ] = False,
 ) -> CommandResult:
-    """Send lines from stdin or a file to a queue or topic; to the backlog while the primary is down. [writes]
+    """Send lines from stdin or a file to a queue or topic; to the backlog while the primary is down.
 
-    Needs the Send right on both namespaces. Backlog queues are not created here: sbpair provision does that.
-    A raw line is a body; a JSON line is a message: body, message_id, session_id, application_properties, ttl, ... or a
-    line of `sbpair peek -o jsonl`. Exit 0: all on the primary; 5: some diverted; 3: some failed; 4, 6 or 1: all
-    did, for want of a right, of an answer, or for other reasons.
+    A line is a body, or a JSON message: body, message_id, session_id, application_properties, ttl, ..., or a line of
+    `sbpair peek -o jsonl`. Needs Send on both namespaces; `sbpair provision` creates the backlog queues. Exit code: 0
+    the primary took all, 5 some went to the backlog, 3 some failed. If all failed: 4 access denied, 6 no answer,
+    1 other.
 
     \b
     Examples:

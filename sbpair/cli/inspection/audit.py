@@ -17,17 +17,20 @@ from sbpair.render.result import CommandResult
 def audit(
     options: Options,
     pairs: PairsArgument = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write what was seen to this file; it holds no keys.", show_default=False)
+    snapshot_out: Annotated[
+        Path | None,
+        typer.Option("--snapshot-out", help="Save what was read to this file; it holds no keys.", show_default=False),
     ] = None,
-    from_file: Annotated[
-        Path | None, typer.Option("--from", help="Check a file written by --save; contacts nobody.", show_default=False)
+    snapshot: Annotated[
+        Path | None,
+        typer.Option("--snapshot", help="Check this saved snapshot instead; contacts nothing.", show_default=False),
     ] = None,
     check: Annotated[
         list[str] | None,
         typer.Option(
             "--check",
-            help="Only this check; repeatable.",
+            metavar="CODE",
+            help="Run only this check; repeatable.",
             show_default=False,
             autocompletion=suggestions.check_codes,
         ),
@@ -37,16 +40,17 @@ def audit(
         typer.Option(
             "--ignore",
             metavar="CODE[:PATTERN]",
-            help="Leave known findings out; repeatable.",
+            help="Ignore these findings; repeatable.",
             show_default=False,
             autocompletion=suggestions.check_codes,
         ),
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(help="Append one line a pair to files in this folder.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Append one line per pair to a file in this folder.", show_default=False),
     ] = None,
     fail_on: Annotated[
-        Severity, typer.Option("--fail-on", help="Findings from here on make the exit code 5.")
+        Severity, typer.Option("--fail-on", help="Minimum severity that yields exit code 5.")
     ] = Severity.WARNING,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks and exit.")] = False,
     explain: Annotated[
@@ -59,15 +63,16 @@ def audit(
         ),
     ] = None,
 ) -> CommandResult:
-    """Check that pairs are as they should be: backlog queues missing, extra, different, stranded, rights, drift.
+    """Find stranded messages, and backlog queues that are missing, extra or set up wrong.
 
-    Reads only. What would become a finding is read twice. A check that cannot run is reported as skipped, with the
-    reason. Exit code 5 on findings, 6 when a namespace cannot be reached, 4 when access is denied.
+    Reads only, and reads twice before it reports a finding. A check that cannot run is reported as skipped, with the
+    reason. Exit code: 5 findings, 6 a namespace cannot be reached, 4 access denied.
 
     \b
     Examples:
       sbpair audit orders
-      sbpair audit --save today.json -o nagios && sbpair audit --from today.json --explain SBP001
+      sbpair audit --snapshot-out today.json && sbpair audit --snapshot today.json
+      sbpair audit --explain SBP001
       sbpair audit --ignore 'SBP002:contoso-old/*' --fail-on error -o prometheus --outfile sbpair.prom
     """
     from sbpair.cli.inspection import audit_run
@@ -76,10 +81,10 @@ def audit(
         return audit_run.listed()
     if explain is not None:
         return audit_run.explained(explain)
-    for path in (save, history / "a pair.jsonl" if history else None):
+    for path in (snapshot_out, history / "a pair.jsonl" if history else None):
         if path is not None:
             check_writable(path)
-    if from_file is not None and save is not None:
-        raise UsageError("--from reads a saved snapshot; there is nothing to --save.")
-    request = audit_run.Request(pairs, from_file, save, history, check, ignore or (), fail_on)
+    if snapshot is not None and snapshot_out is not None:
+        raise UsageError("--snapshot reads a saved snapshot; there is nothing to save with --snapshot-out.")
+    request = audit_run.Request(pairs, snapshot, snapshot_out, history, check, ignore or (), fail_on)
     return audit_run.run(options, request)

@@ -12,7 +12,7 @@ from sbpair.core.inspection import audit
 from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
 from sbpair.render.formats import iso_time
-from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone
+from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Page, Section, Text, Tone
 from sbpair.render.result import Check, Column, Metric, Table
 from sbpair.render.result import Severity as Shown
 
@@ -22,7 +22,7 @@ FINDING_COLUMNS = (
     Column("pair", "Pair"),
     Column("subject", "Subject"),
     Column("message", "Finding"),
-    Column("remedy", "What to do"),
+    Column("remedy", "What to do", advice=True),
 )
 SKIPPED_COLUMNS = (Column("pair", "Pair"), Column("code", "Code"), Column("reason", "Skipped, because"))
 
@@ -76,7 +76,7 @@ def summary_of(reports: Sequence[AuditReport], snapshots: Sequence[Snapshot]) ->
 
 def counted(number: int, noun: str) -> str:
     """`1 error`, `2 errors`, `3 info`."""
-    return f"{number} {noun}" if number == 1 or noun in ("info", "critical") else f"{number} {noun}s"
+    return f"{number:,} {noun}" if number == 1 or noun in ("info", "critical") else f"{number:,} {noun}s"
 
 
 def checks_of(
@@ -170,6 +170,8 @@ def history_line(snapshot: Snapshot, report: AuditReport) -> dict[str, Any]:
 # The fleet at a glance: an audit of any number of pairs as one page.
 
 MOST_BARS = 30
+MOST_HEADLINES = 3
+"""Kinds of findings that the first sentence names."""
 _FLEET_COLUMNS = (
     Column("verdict", "Verdict"),
     Column("pair", "Pair"),
@@ -237,19 +239,76 @@ def audit_page(
         Cards(tuple(_figures(pairs, errors))),
         Table("Fleet", _FLEET_COLUMNS, [*map(_row, pairs), *map(_failed_row, errors)], style_key="verdict"),
         *_waiting(pairs),
-        findings_table(reports, title="Findings"),
+        Findings("Findings", tuple(_findings(reports))),
         *((skipped,) if skipped.rows else ()),
         *((Text("Notes", notes),) if notes else ()),
     ]
-    taken = sorted(snapshot.taken_at for snapshot in snapshots)
     names = [report.pair for report in reports]
     return Page(
         "Audit of " + (", ".join(names) if len(names) <= 3 else f"{len(names)} pairs"),
         sections,
-        lead=summary_of(reports, snapshots),
-        facts=(("Taken", iso_time(taken[0]) or ""), ("Checks", str(len(reports[0].checks)))) if taken else (),
+        lead=_lead(pairs, errors),
+        facts=tuple(_facts(pairs)),
         tone=_tone(pairs, errors),
     )
+
+
+def _lead(pairs: Sequence[_Pair], errors: Errors) -> str:
+    """The worst first: what could not be read, what is wrong, what waits. `No findings.` if that is all."""
+    return " ".join(_headlines(pairs, errors)) or "No findings, and no message waits in a backlog queue."
+
+
+def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
+    silent = [name for name, _ in errors] + [one.report.pair for one in pairs if essential_unread(one.snapshot)]
+    if silent:
+        yield f"{counted(len(silent), 'pair')} could not be read in full: {', '.join(silent)}."
+    counts: Counter[tuple[Severity, str]] = Counter()
+    for pair in pairs:
+        counts.update((finding.severity, finding.code) for finding in pair.report.findings)
+    grave = sorted((one for one in counts if one[0] is not Severity.INFO), key=lambda one: (-one[0].rank, one[1]))
+    for severity, code in grave[:MOST_HEADLINES]:
+        title = audit.explain(code).title
+        times = f" ({counts[severity, code]} times)" if counts[severity, code] > 1 else ""
+        yield f"{severity.value.capitalize()}: {title[0].lower()}{title[1:]}{times}."
+    if len(grave) > MOST_HEADLINES:
+        yield f"And {counted(len(grave) - MOST_HEADLINES, 'more kind')} of finding."
+    waiting, dead = sum(pair.active for pair in pairs), sum(pair.dead_letter for pair in pairs)
+    if waiting or dead:
+        queues = sum(bool(one.facts.counts.active or one.facts.counts.dead_letter) for p in pairs for one in p.queues)
+        amounts = [counted(waiting, "message")] if waiting else []
+        amounts += [counted(dead, "dead letter")] if dead else []
+        ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
+        oldest = f", the oldest for {format_duration(max(ages))}" if ages else ""
+        verb = "waits" if waiting + dead == 1 else "wait"
+        yield f"{' and '.join(amounts)} {verb} in {counted(queues, 'queue')}{oldest}."
+        if not grave and not silent:
+            yield "Nothing else is wrong."
+
+
+def _facts(pairs: Sequence[_Pair]) -> Iterator[tuple[str, str]]:
+    if not pairs:
+        return
+    yield "Taken", iso_time(min(pair.snapshot.taken_at for pair in pairs)) or ""
+    yield "Checks", str(len(pairs[0].report.checks))
+    if skipped := sum(len(pair.report.skipped) for pair in pairs):
+        yield "Skipped", str(skipped)
+    if ignored := sum(pair.report.ignored for pair in pairs):
+        yield "Ignored findings", str(ignored)
+    yield "Management calls", str(sum(pair.snapshot.calls.management for pair in pairs))
+    yield "Throttling credits", str(sum(pair.snapshot.calls.throttling_credits for pair in pairs))
+
+
+def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
+    """The findings of all pairs, the worst first, those of one pair with one code together."""
+    together: dict[tuple[str, str, Severity], list[audit.Finding]] = {}
+    for report in reports:
+        for finding in report.findings:
+            together.setdefault((report.pair, finding.code, finding.severity), []).append(finding)
+    for (pair, code, severity), equal in sorted(together.items(), key=lambda one: -one[0][2].rank):
+        places = [(finding.subject, finding.message) for finding in equal]
+        steps = tuple(dict.fromkeys(line for finding in equal for line in finding.remedy.splitlines()))
+        where = f"Pair {pair}" if len(equal) == 1 else f"Pair {pair}: {len(equal)} places"
+        yield Finding(severity.value, code, audit.explain(code).title, where, places, steps)
 
 
 def _tone(pairs: Sequence[_Pair], errors: Errors) -> Tone:
@@ -267,8 +326,8 @@ def _figures(pairs: Sequence[_Pair], errors: Errors) -> Iterator[Card]:
     grave = counts[Severity.ERROR] + counts[Severity.CRITICAL]
     yield Card("Errors", f"{grave:,}", f"{counts[Severity.CRITICAL]} critical", Tone.BAD if grave else Tone.GOOD)
     warnings = counts[Severity.WARNING]
-    known = f"{counts[Severity.INFO]} only to know"
-    yield Card("Warnings", f"{warnings:,}", known, Tone.WARN if warnings else Tone.GOOD)
+    notes = counted(counts[Severity.INFO], "note")
+    yield Card("Warnings", f"{warnings:,}", notes, Tone.WARN if warnings else Tone.GOOD)
     messages = sum(pair.active for pair in pairs)
     ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
     oldest = f"oldest {format_duration(max(ages))}" if ages else "in backlog queues"
@@ -316,7 +375,7 @@ def _waiting(pairs: Sequence[_Pair]) -> Iterator[Bars]:
     if filled:
         left_off = len(filled) - MOST_BARS
         note = f"{left_off} more with fewer messages are not drawn." if left_off > 0 else ""
-        yield Bars("Messages waiting to go home", [_bar(*one) for one in filled[:MOST_BARS]], note)
+        yield Bars("Messages waiting", [_bar(*one) for one in filled[:MOST_BARS]], note)
 
 
 def _bar(name: str, active: int, dead: int) -> Bar:

@@ -35,14 +35,14 @@ def cleanup(
     options: Options,
     pairs: PairsArgument = None,
     all_pairs: AllPairsOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only; exit 5 if it has changes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes.")] = False,
     yes: YesOption = False,
     confirm: Annotated[
         list[str] | None,
         typer.Option(
             "--confirm",
             metavar="QUEUE",
-            help="Delete this queue although it holds messages; repeatable.",
+            help="Delete this queue even if it holds messages; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -50,30 +50,30 @@ def cleanup(
         list[str] | None,
         typer.Option(
             metavar="PRIMARY",
-            help="Also all that this former primary has left on the secondary; repeatable.",
+            help="Include what this former primary left on the secondary; repeatable.",
             show_default=False,
         ),
     ] = None,
     archive: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="First move their messages into a file in this folder.", show_default=False),
+        typer.Option(metavar="DIR", help="First move the messages to a file in this folder.", show_default=False),
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="First return their messages to the primary.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="First return the messages to the primary.")] = False,
     plan_out: Annotated[
         Path | None,
-        typer.Option("--plan-out", help="Write the plan to this file; nothing is changed.", show_default=False),
+        typer.Option("--plan-out", help="Save the plan to this file; change nothing.", show_default=False),
     ] = None,
     plan: Annotated[
         Path | None,
         typer.Option(help="Apply this plan; refused if the queues changed since it was made.", show_default=False),
     ] = None,
 ) -> CommandResult:
-    """Delete the backlog queues that no configured pair counts on and that are empty. [writes]
+    """Delete backlog queues that are empty and that no configured pair uses.
 
-    Shows the plan and asks on a terminal; elsewhere it only shows, unless --yes or --no-input is given. Empty means no
-    message of any kind, seen twice and browsed. A queue with messages is deleted only if its path is given with
-    --confirm, or typed when asked. Protected patterns always win, and a queue that another configured pair counts on
-    is never touched. Needs the Manage and Listen rights on the secondary. What was done is kept in the operations log.
+    Shows the plan, then asks. Off a terminal it only shows the plan, unless --yes or --no-input is given. A queue is
+    empty if two counts and a browse find no message of any kind. A queue with messages is deleted only with --confirm,
+    or after its path was typed. Protected queues, and queues that another configured pair uses, are never deleted.
+    Needs Manage and Listen on the secondary. Every deletion is recorded in the operations log.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ _GRAVEST_FIRST = (Exit.UNREACHABLE, Exit.DENIED, Exit.USAGE)
 
 @command
 def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
-    """Check configuration, credentials, rights, connections, clocks, versions, Java and Spark; say what to do.
+    """Check configuration, credentials, rights, connections, clocks, versions, Java and Spark, and say how to fix them.
 
     Sends no message and changes nothing. Every check is one row: ok, warning, error or skipped. Exit code 2 when the
     configuration is wrong, 6 when a side cannot be reached, 4 when a credential is refused, 1 for other errors;

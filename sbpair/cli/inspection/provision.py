@@ -50,17 +50,19 @@ def provision(
     options: Options,
     pairs: PairsArgument = None,
     all_pairs: AllPairsOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only; exit 5 if it has changes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes.")] = False,
     yes: YesOption = False,
     plan_out: Annotated[
         Path | None,
-        typer.Option("--plan-out", help="Write the plan to this file; nothing is changed.", show_default=False),
+        typer.Option("--plan-out", help="Save the plan to this file; change nothing.", show_default=False),
     ] = None,
     plan: Annotated[
         Path | None,
         typer.Option(help="Apply this plan; refused if the queues changed since it was made.", show_default=False),
     ] = None,
-    update: Annotated[bool, typer.Option("--update", help="Bring different queues to the documented values.")] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Change existing queues to the documented settings.")
+    ] = False,
     queues: Annotated[
         int | None,
         typer.Option(min=1, help="Number of backlog queues, instead of the configured one.", show_default=False),
@@ -69,8 +71,8 @@ def provision(
 ) -> CommandResult:
     """Create the backlog queues that a pair needs on its secondary namespace, with the documented settings.
 
-    Shows the plan and asks before it changes anything (--yes: no question). Existing queues are left as they are
-    unless --update is given. Needs the Manage right on the secondary. [writes]
+    Shows the plan, then asks. Existing queues are left as they are unless --update is given. Needs Manage on the
+    secondary.
 
     \b
     Examples:

@@ -53,7 +53,7 @@ def choose_snapshots(path: Path, names: Sequence[str] | None) -> list[Snapshot]:
 
 
 def write_snapshots(path: Path, snapshots: Iterable[Snapshot]) -> None:
-    """Write snapshots to a file that `--from` reads again. They hold no keys."""
+    """Write snapshots to a file that `--snapshot` reads. They hold no keys."""
     document = {"snapshots": [snapshot.to_dict() for snapshot in snapshots]}
     write_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n", private=True)
 

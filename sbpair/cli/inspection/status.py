@@ -30,17 +30,17 @@ def status(
     options: Options,
     pair: PairArgument = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh until interrupted (Ctrl-C).")] = False,
-    interval: Annotated[str, typer.Option(help="Time between two samples, which give the rate.")] = "2s",
+    interval: Annotated[str, typer.Option(help="Refresh interval; rates are computed from two samples.")] = "2s",
     count: Annotated[
-        int | None, typer.Option(min=1, help="With --watch: end after so many refreshes.", show_default=False)
+        int | None, typer.Option(min=1, help="With --watch: stop after this many refreshes.", show_default=False)
     ] = None,
 ) -> CommandResult:
-    """Show a pair on one screen: both namespaces, what waits in the backlog, how fast that changes, what to do next.
+    """Show a pair on one screen: both namespaces, what is waiting, how fast that changes, what to do next.
 
-    Reads only: two samples, --interval apart (0: one, and no rate). --watch refreshes in place on a terminal and writes
-    a line each time elsewhere (-o jsonl: a record). All backlog queues are read, also those above the configured
-    number. Exit code 6 when a side cannot be reached, 4 when access is denied, 5 when no backlog queue exists. Needs
-    Listen on the secondary; with Manage the service counts, without it messages are counted by browsing.
+    Reads only, and reads every backlog queue that exists. Takes two samples, --interval apart; --interval 0 takes one
+    and shows no rate. --watch refreshes a terminal in place, and elsewhere writes one line per refresh.
+    Needs Listen on the secondary; without Manage it counts by browsing. Exit code: 5 no backlog queue exists,
+    6 a namespace cannot be reached, 4 access denied.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ import typer
 
 from sbpair.cli.cost.inputs import price_table
 from sbpair.cli.inspection.snapshots import read_snapshots
-from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.options import Options, command, duration_option, moment_option
 from sbpair.cli.pipeline.session import (
     ArchivesArgument,
     ConfOption,
@@ -45,39 +45,52 @@ def analyze(
     archives: ArchivesArgument,
     snapshot: Annotated[
         Path | None,
-        typer.Option("--snapshot", help="Snapshot of an audit: do the destinations exist?", show_default=False),
+        typer.Option(
+            "--snapshot",
+            help="Check the destinations against this snapshot (audit --snapshot-out).",
+            show_default=False,
+        ),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", help="Moment for ages: ISO 8601, or how long ago; default now.", show_default=False),
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Ages are as of then: ISO 8601, or how long ago. Default: now.",
+            show_default=False,
+        ),
     ] = None,
     rate: Annotated[
-        float, typer.Option("--assume-rate", min=0.001, help="Messages a second the drain brings back.")
+        float, typer.Option("--assume-rate", min=0.001, help="Messages a second that a drain would send.")
     ] = 200.0,
-    max_size_kb: Annotated[int, typer.Option("--max-size-kb", min=1, help="Largest message the primary takes.")] = 256,
+    max_size_kb: Annotated[
+        int, typer.Option("--max-size-kb", min=1, help="Largest message that the primary accepts.")
+    ] = 256,
     quiet_gap: Annotated[
-        str, typer.Option("--quiet-gap", help="An outage is over after so long without diverted messages.")
+        str, typer.Option("--quiet-gap", help="An outage ends after this long without a diverted message.")
     ] = "10m",
     top: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Sessions and duplicates to list, the worst first.")
+        int, typer.Option("--limit", "-n", min=0, help="List this many sessions and duplicates, the worst first.")
     ] = 20,
     html: HtmlOption = None,
     parquet: Annotated[
-        Path | None, typer.Option("--parquet", help="Write every table in full into this folder.", show_default=False)
+        Path | None,
+        typer.Option("--parquet", metavar="DIR", help="Write every table in full to this folder.", show_default=False),
     ] = None,
     prices: Annotated[
-        list[Path] | None, typer.Option("--prices", help="Retail Prices API JSON, or our YAML.", show_default=False)
+        list[Path] | None,
+        typer.Option("--prices", help="Price list: JSON of the Retail Prices API, or YAML.", show_default=False),
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Region of the prices.", show_default=False)] = None,
+    region: Annotated[str | None, typer.Option(help="Azure region of the prices.", show_default=False)] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     engine: Annotated[
-        str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Java.")
+        str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
     ] = "spark",
 ) -> CommandResult:
-    """Say what is in archived backlogs: destinations, sizes, ages, sessions, duplicates, outages, forecast.
+    """Report what is in archived backlogs: destinations, sizes, ages, sessions, duplicates, outages, drain forecast.
 
-    Reads archives of `sbpair pipeline archive`. Nothing is sent or changed.
+    Sends nothing and changes nothing.
 
     \b
     Examples:
@@ -94,8 +107,9 @@ def analyze(
 
     if not rate < math.inf:  # typer takes `nan` for a number above any other
         raise UsageError(f"--assume-rate is a number of messages a second, not {rate}.")
+    now = datetime.now(UTC).timestamp()
     question = Question(
-        as_of=_moment(at),
+        as_of=now if at is None else moment_option(at, "--at", now),
         limit_bytes=max_size_kb * 1024,
         messages_per_second=rate,
         quiet_minutes=max(1, round((duration_option(quiet_gap) or 0) / 60)),
@@ -171,15 +185,3 @@ def _files(archives: Sequence[str]) -> list[str]:
 
     stores = [LocalStore(Path(one)) for one in archives]
     return [str(store.root / file.path) for store in stores for file in check_archive(store).files]
-
-
-def _moment(text: str | None) -> float:
-    """UTC epoch seconds of an ISO 8601 time (no offset: UTC), or of a duration, which means that long ago."""
-    now = datetime.now(UTC)
-    if text is None:
-        return now.timestamp()
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return now.timestamp() - (duration_option(text) or 0)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -29,14 +29,21 @@ _SMALL_ROWS = 100_000
 @command
 def archive(
     options: Options,
-    into: Annotated[str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI (abfss://…).")],
+    into: Annotated[
+        str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
+    ],
     pair: PairArgument = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", help="Index or path of a backlog queue; repeatable. Default: all.", show_default=False),
+        typer.Option(
+            "--queue",
+            metavar="INDEX|PATH",
+            help="Only this backlog queue; repeatable. Default: every one that exists.",
+            show_default=False,
+        ),
     ] = None,
-    dlq: Annotated[bool, typer.Option("--dlq", help="Only the dead-letter queues of the backlog queues.")] = False,
-    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="The dead-letter queues as well.")] = False,
+    dlq: Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")] = False,
+    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")] = False,
     from_sequence: Annotated[int, typer.Option(min=1, help="First sequence number.")] = 1,
     to_sequence: Annotated[
         int | None, typer.Option(min=1, help="Last sequence number (inclusive).", show_default=False)
@@ -46,19 +53,21 @@ def archive(
         typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
     ] = False,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
-    compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Join small files afterwards.")] = True,
+    compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
     import_: Annotated[
         Path | None,
-        typer.Option("--import", metavar="FILE", help="Add a file of `drain --archive DIR`.", show_default=False),
+        typer.Option("--import", metavar="FILE", help="Add a file that `drain --archive` wrote.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is not archived yet; exit 5 if any.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what is not archived yet; exit 5 if anything is.")
+    ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> CommandResult:
-    """Archive a backlog as Parquet files, partitioned by pair, queue and date. Running it again adds only what is new.
+    """Save a backlog as Parquet files, by pair, queue and date. Running it again adds only what is new.
 
-    Leaves the queues as they are, or with --take empties them: a message is completed in its queue only after the file
-    that holds it is part of the archive. Needs the Listen right on the secondary.
+    The queues keep their messages; --take removes each one after the file that holds it is part of the archive. Needs
+    Listen on the secondary.
 
     \b
     Examples:

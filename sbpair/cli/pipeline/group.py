@@ -8,19 +8,11 @@ from sbpair.cli.lazy_group import Entry, LazyGroup
 from sbpair.cli.options import before_the_command
 
 COMMANDS = {
-    "archive": Entry(
-        "pipeline.archive", "archive", "Archive a backlog as Parquet files, partitioned by pair, queue and date."
-    ),
-    "replay": Entry("pipeline.replay", "replay", "Send archived messages home, each session in its order."),
-    "reconcile": Entry(
-        "pipeline.reconcile", "reconcile", "Hold archives against ledgers: exactly one outcome each, or listed."
-    ),
-    "analyze": Entry(
-        "pipeline.analyze", "analyze", "Say what is in archived backlogs: sizes, ages, sessions, duplicates."
-    ),
-    "trend": Entry(
-        "pipeline.trend", "trend", "Show how backlogs and findings grow, come and go, from audit histories."
-    ),
+    "archive": Entry("pipeline.archive", "archive", "Save a backlog as Parquet files."),
+    "replay": Entry("pipeline.replay", "replay", "Send archived messages to their destinations."),
+    "reconcile": Entry("pipeline.reconcile", "reconcile", "Check that each archived message has exactly one outcome."),
+    "analyze": Entry("pipeline.analyze", "analyze", "Report what is in archived backlogs."),
+    "trend": Entry("pipeline.trend", "trend", "Show how backlogs and findings develop over time."),
 }
 """Name -> file in this package, function in it, and its line in the help."""
 
@@ -31,7 +23,7 @@ class _Commands(LazyGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="Archive, analyse, replay and reconcile large backlogs on Spark, here or on a cluster (--master).",
+    help="Archive, analyze, replay and reconcile large backlogs with Spark, here or on a cluster (--master).",
     no_args_is_help=True,
 )
 app.callback()(before_the_command)

@@ -37,22 +37,27 @@ def reconcile(
     ledger: Annotated[
         list[str] | None,
         typer.Option(
-            "--ledger", help="Ledger file of a drain or syphon, or folder of a replay; repeatable.", show_default=False
+            "--ledger",
+            metavar="DIR|FILE",
+            help="Ledger file of a drain or syphon, or folder of a replay; repeatable.",
+            show_default=False,
         ),
     ] = None,
     pair: Annotated[
         str | None,
-        typer.Option("--pair", help="Search this pair's queues for what no ledger knows.", show_default=False),
+        typer.Option(
+            "--pair", help="Search the queues of this pair for messages that no ledger has.", show_default=False
+        ),
     ] = None,
-    listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most so many findings.")] = 1_000,
+    listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> CommandResult:
-    """Hold archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
+    """Check archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
 
-    Unaccounted: no ledger knows it. With --pair its backlog queue and its destination are searched as well; it is then
-    waiting if it is in the backlog still, and lost if it was taken out and is in neither. Doubled: it was sent twice.
-    Altered: sent with another id or content. Exit 5 if any.
+    Unaccounted: no ledger has it. With --pair its queues are searched too: it is waiting if it is still in the backlog,
+    lost if it was taken and is in neither queue. Doubled: sent twice. Altered: sent with another id or content. Exit
+    code 5 if any is listed.
 
     \b
     Examples:

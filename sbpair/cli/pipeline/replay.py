@@ -29,47 +29,54 @@ if TYPE_CHECKING:
 def replay(
     options: Options,
     from_: Annotated[
-        list[str], typer.Option("--archive", metavar="DIR", help="An archive: folder or URI; repeatable.")
+        list[str], typer.Option("--archive", metavar="DIR", help="Archive to send from: a folder or URI; repeatable.")
     ],
     ledger: Annotated[
         list[Path],
         typer.Option(
             "--ledger",
             metavar="DIR|FILE",
-            help="Folder that remembers what was sent; also ledger files of drains, to leave out what they sent.",
+            help="Folder to record what was sent in; also ledger files of drains, whose messages are left out.",
         ),
     ],
     pair: PairArgument = None,
     where: Annotated[
         str | None,
-        typer.Option("--where", help="Spark SQL over the archive's columns, path and age.", show_default=False),
+        typer.Option(
+            "--where", metavar="FILTER", help="Spark SQL over the archive's columns, path and age.", show_default=False
+        ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.01, help="At most so many messages a second.", show_default=False)
+        float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
     ] = None,
     ttl: Annotated[
-        TtlMode, typer.Option("--ttl", help="Time to live starts again in full, or what remains of it.")
+        TtlMode, typer.Option("--ttl", help="Restart the time to live in full, or keep what remains of it.")
     ] = TtlMode.FULL,
     dedupe: Annotated[
-        str, typer.Option("--dedupe", metavar="stored|content", help="content: also leave out copies of a message.")
+        str,
+        typer.Option(
+            "--dedupe", metavar="stored|content", help="content: send only one of several identical messages."
+        ),
     ] = "stored",
     tasks: Annotated[
-        int | None, typer.Option("--concurrency", min=1, help="Tasks that send at once.", show_default="one per core")
+        int | None, typer.Option("--concurrency", min=1, help="Concurrent tasks.", show_default="one per core")
     ] = None,
     although_in_the_queues: Annotated[
         bool,
-        typer.Option("--although-in-the-queues", help="Also send what still waits in the backlog queues."),
+        typer.Option("--although-in-the-queues", help="Also send messages that are still in the backlog queues."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go where; exit 5 if any.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be sent where; exit 5 if anything would.")
+    ] = False,
     explain: ExplainOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> CommandResult:
-    """Send archived messages to where they were to go on the primary, each session in its order.
+    """Send archived messages to their destinations on the primary, each session in order.
 
-    What a ledger has is not sent again, so the same command goes on after an interruption. Messages that still wait in
-    the backlog queues are refused: a drain would send them a second time. Needs the Send right on the primary, and
-    Listen on the secondary unless the archive was taken.
+    Messages that a ledger has are not sent again, so the same command continues after an interruption. Messages that
+    are still in the backlog queues are refused, since a drain would send them again. Needs Send on the primary, and
+    Listen on the secondary unless they were archived with --take.
 
     \b
     Examples:

@@ -24,15 +24,20 @@ if TYPE_CHECKING:
 
 MasterOption = Annotated[
     str | None,
-    typer.Option("--master", help="Spark master, e.g. spark://host:7077.", show_default="every core of this machine"),
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Spark master, e.g. spark://host:7077.",
+        show_default="every core of this machine",
+    ),
 ]
 ConfOption = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A property of Spark; repeatable.", show_default=False),
+    typer.Option("--conf", metavar="KEY=VALUE", help="Spark property; repeatable.", show_default=False),
 ]
-ExplainOption = Annotated[bool, typer.Option("--explain-plan", help="Show Spark's plan instead of carrying it out.")]
+ExplainOption = Annotated[bool, typer.Option("--explain-plan", help="Only show Spark's plan.")]
 ArchivesArgument = Annotated[
-    list[str], typer.Argument(metavar="ARCHIVE...", help="Folders or URIs that `pipeline archive` has written.")
+    list[str], typer.Argument(metavar="ARCHIVE...", help="Folders or URIs that `sbpair pipeline archive` wrote.")
 ]
 
 

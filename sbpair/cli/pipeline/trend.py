@@ -12,7 +12,8 @@ from sbpair.cli.pipeline.session import HtmlOption, write_report
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection import audit as checks
-from sbpair.render.formats import iso_time
+from sbpair.core.words import counted
+from sbpair.render.formats import iso_time, utc_time
 from sbpair.render.page import Card, Cards, Line, Lines, Page, Section, Text, Tone
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -47,13 +48,13 @@ GROWTH_COLUMNS = (
 @command
 def trend(
     options: Options,
-    history: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `audit --history` appends to.")],
+    history: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `sbpair audit --history` writes to.")],
     last: Annotated[
-        str | None, typer.Option("--last", help="Only audits of the last …, e.g. 14d.", show_default=False)
+        str | None, typer.Option("--last", help="Only audits of this last period, e.g. 14d.", show_default=False)
     ] = None,
     html: HtmlOption = None,
 ) -> CommandResult:
-    """Show how backlogs grow and when they are full, and which findings come, go and flap, from the audit history.
+    """Show from audit histories how backlogs grow, when they will be full, and which findings come, go and flap.
 
     \b
     Examples:
@@ -80,7 +81,7 @@ def trend_result(readings: Sequence[Row], growth: Sequence[Row], findings: Seque
     times = [row["at"] for row in readings]
     opened = sum(1 for row in findings if row["open"])
     summary = (
-        f"{len(readings):,} audits from {iso_time(min(times))} to {iso_time(max(times))}; "
+        f"{counted(len(readings), 'audit')} from {_minute(min(times))} to {_minute(max(times))} UTC; "
         f"{opened} kind{'s' if opened != 1 else ''} of findings open, "
         f"{sum(1 for row in findings if _flaps(row))} flapping."
     )
@@ -97,6 +98,10 @@ def trend_result(readings: Sequence[Row], growth: Sequence[Row], findings: Seque
         summary=summary,
         page=_page(readings, found, grown, notes, summary),
     )
+
+
+def _minute(seconds: float) -> str:
+    return utc_time(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def _flaps(row: Row) -> bool:

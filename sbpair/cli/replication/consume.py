@@ -28,7 +28,6 @@ from sbpair.cli.replication.options import (
     journal_at,
     make_terms,
     pair_and_source,
-    renamed,
 )
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
@@ -50,10 +49,13 @@ def consume(
     first: FirstArgument,
     second: SecondArgument = None,
     exec_: Annotated[
-        str, typer.Option("--exec", metavar="COMMAND", help="Run per message: body on stdin, SBPAIR_... variables.")
+        str,
+        typer.Option(
+            "--exec", metavar="COMMAND", help="Command to run for each message: body on stdin, SBPAIR_... variables."
+        ),
     ] = "",
     handler_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="A command that takes longer is killed; the attempt failed.")
+        str, typer.Option(metavar="DURATION", help="Kill a command that takes longer; the attempt has failed.")
     ] = "5m",
     journal: JournalOption = None,
     journal_key: JournalKeyOption = COSMOS_KEY,
@@ -65,36 +67,29 @@ def consume(
     retention: RetentionOption = "14d",
     remember: RememberOption = "1d",
     side: Annotated[
-        list[Side] | None, typer.Option("--side", help="Receive on this side only; repeatable.", show_default=False)
+        list[Side] | None, typer.Option("--side", help="Receive from this namespace only.", show_default=False)
     ] = None,
-    sessions: Annotated[int, typer.Option(min=1, max=1000, help="Sessions open at once on each side.")] = 64,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Commands running at once.")] = 16,
+    sessions: Annotated[int, typer.Option(min=1, max=1000, help="Sessions open at once on each namespace.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Concurrent commands.")] = 16,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many were processed.", show_default=False)
+        int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many messages.", show_default=False)
     ] = None,
     until_idle: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Stop when nothing has come for this time. Second copies come 15 s after the first ones.",
+            help="Stop when no message has come for this time; second copies come 15s after the first.",
             show_default=False,
         ),
     ] = None,
-    max_messages: Annotated[str | None, renamed("--max-messages", "--limit")] = None,
 ) -> CommandResult:
-    """Process the messages of a replicated queue or subscription with a command: each once, in order. [writes]
+    """Run a command for each message of a replicated queue or subscription: once, and in order within its session.
 
-    Exit code of the command: 0 done; 75 again later; anything else is a failed attempt, and after --attempts of them
-    the message is dead-lettered on both sides. Run as many of these as you like, in both regions, with the same
-    journal, lease and margin; one journal serves any number of queues and subscriptions. Needs Listen on both
-    namespaces.
+    If the command exits with 0 the message is done; 75 means try later; anything else is a failed attempt. Run as many
+    consumers as you like, in both regions, with the same journal, lease and margin. Needs Listen on both namespaces.
 
-    Any producer is served that sends each message to both sides with the same session id and message id. Messages of
-    `sbpair replicate send` run in the order of sending, whichever side accepted them; those of other producers in the
-    order of each side's queue. The same message id sent twice runs once.
-
-    Exit 0: all that came was processed; 3: messages were dead-lettered; 6 or 4: idle because a side does not answer or
-    refuses.
+    Exit code: 0 every message that came was processed, 3 some were dead-lettered; if idle because a namespace refuses
+    or does not answer: 4 or 6.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ FirstArgument = Annotated[
     str,
     typer.Argument(
         metavar="[PAIR] QUEUE",
-        help="A pair, and a queue on both its sides, or a topic (send) or TOPIC/Subscriptions/NAME (consume).",
+        help="A pair, and a queue on both its namespaces; or a topic to send to, TOPIC/Subscriptions/NAME to consume.",
         autocompletion=suggestions.pairs_and_entities,
     ),
 ]
@@ -39,28 +39,35 @@ JournalOption = Annotated[
 JournalKeyOption = Annotated[
     str, typer.Option(help="Environment variable with the Cosmos DB key; without it Entra ID is used.", metavar="NAME")
 ]
-LeaseOption = Annotated[str, typer.Option("--lease", metavar="DURATION", help="A dead consumer's work waits so long.")]
-MarginOption = Annotated[
-    str, typer.Option("--margin", metavar="DURATION", help="How far the regions' clocks may be apart.")
+LeaseOption = Annotated[
+    str,
+    typer.Option("--lease", metavar="DURATION", help="How long until a crashed consumer's sessions are taken over."),
 ]
-AttemptsOption = Annotated[int, typer.Option(min=1, help="After so many failed attempts a message is dead-lettered.")]
+MarginOption = Annotated[
+    str, typer.Option("--margin", metavar="DURATION", help="How far the clocks of the hosts may differ.")
+]
+AttemptsOption = Annotated[int, typer.Option(min=1, help="Dead-letter a message after this many failed attempts.")]
 GapOption = Annotated[
     str | None,
     typer.Option(
         "--gap-timeout",
         metavar="DURATION",
-        help="Give a missing earlier message up after this time. Default: wait for it.",
+        help="Skip a missing predecessor after this time. Default: wait for it.",
         show_default=False,
     ),
 ]
-GranularityOption = Annotated[Granularity, typer.Option(help="Claim a session as a whole, or message by message.")]
+GranularityOption = Annotated[Granularity, typer.Option(help="Claim whole sessions, or single messages.")]
 RetentionOption = Annotated[
     str,
-    typer.Option("--retention", metavar="DURATION", help="How long the journal knows what is finished on one side."),
+    typer.Option(
+        "--retention", metavar="DURATION", help="How long the journal remembers a message of which only one copy came."
+    ),
 ]
 RememberOption = Annotated[
     str,
-    typer.Option("--remember", metavar="DURATION", help="How long once both copies are settled: no id runs twice."),
+    typer.Option(
+        "--remember", metavar="DURATION", help="How long the journal remembers a message after both copies came."
+    ),
 ]
 
 

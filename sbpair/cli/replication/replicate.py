@@ -9,9 +9,9 @@ from sbpair.cli.options import before_the_command
 
 COMMANDS = {
     "send": Entry("replication.send", "send", "Send lines to both namespaces, in order within each session."),
-    "consume": Entry("replication.consume", "consume", "Process messages with a command: each once, in order."),
+    "consume": Entry("replication.consume", "consume", "Run a command for each message: once, and in order."),
     "status": Entry("replication.status", "status", "Show the journal: sessions by state, and which are stuck."),
-    "provision": Entry("replication.status", "provision", "Create a replicated queue on both namespaces, and check."),
+    "provision": Entry("replication.status", "provision", "Create a replicated queue on both namespaces."),
 }
 """Name -> file in this package, function in it, and its line in the help."""
 
@@ -22,9 +22,9 @@ class _Commands(LazyGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="""Active/active with guaranteed order: every message to both namespaces, processed once, in order.
+    help="""Active/active: send every message to both namespaces, process it once, in order within its session.
 
-    A journal (SQLite on one host, Cosmos DB between regions) says who processes what.
+    Consumers agree through a journal: SQLite on one host, Cosmos DB between regions.
     """,
     no_args_is_help=True,
 )

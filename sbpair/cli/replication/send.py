@@ -48,29 +48,29 @@ def send(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.", show_default=False)
     ] = None,
-    form: Annotated[InputFormat, typer.Option("--input", help="How lines are read.")] = InputFormat.AUTO,
-    session: Annotated[
-        str | None, typer.Option(help="Session of raw lines, which have none.", show_default=False)
+    form: Annotated[
+        InputFormat, typer.Option("--input", help="What a line is: a message as JSON, or a body.")
+    ] = InputFormat.AUTO,
+    session_id: Annotated[
+        str | None, typer.Option("--session-id", help="Session of lines that are bodies.", show_default=False)
     ] = None,
-    prefer: Annotated[Side, typer.Option(help="The side whose copy appears at once.")] = Side.PRIMARY,
-    delay: Annotated[
-        str, typer.Option(metavar="DURATION", help="How much later the other side's copy appears.")
-    ] = "15s",
+    prefer: Annotated[Side, typer.Option(help="The namespace whose copy is delivered first.")] = Side.PRIMARY,
+    delay: Annotated[str, typer.Option(metavar="DURATION", help="How much later the other copy is delivered.")] = "15s",
     journal: JournalOption = None,
     journal_key: JournalKeyOption = COSMOS_KEY,
     retention: RetentionOption = "14d",
-    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Sends under way at once.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 32,
 ) -> CommandResult:
-    """Send lines from stdin or a file to both namespaces, in order within each session. [writes]
+    """Send lines from stdin or a file to both namespaces, in order within each session.
 
-    A JSON line is a message and needs a session_id; a raw line is a body and goes to --session. With a journal the
-    order also holds across runs. Exit 0: both sides have all; 5: some have one copy only; 3: some failed; 4, 6 or
-    1: all did, for want of a right, of an answer, or for other reasons.
+    A line is a body, which goes to --session-id, or a JSON message with its session_id. With a journal the order also
+    holds from one run to the next. Exit code: 0 both namespaces took all, 5 some have one copy only, 3 some failed. If
+    all failed: 4 access denied, 6 no answer, 1 other.
 
     \b
     Examples:
       sbpair replicate send orders-pair orders -f events.jsonl --journal sqlite:journal.db
-      echo arrived | sbpair replicate send local orders --session parcel-7
+      echo arrived | sbpair replicate send local orders --session-id parcel-7
     """
     pair_name, queue = pair_and_queue(first, second)
     pair = load_settings(options).pair(pair_name)
@@ -95,7 +95,7 @@ def send(
                 terms=terms,
             )
             stack.push_async_callback(sender.close)
-            payloads = _payloads(file, form, session, stop, tally)
+            payloads = _payloads(file, form, session_id, stop, tally)
             seconds = options.timeout_seconds(10.0)
             async for sent in sender.send_all(payloads, overlap=concurrency, timeout_seconds=seconds):
                 tally.add(sent)
@@ -133,7 +133,7 @@ async def _payloads(
 def _payload(line: bytes, form: InputFormat, session: str | None) -> bytes:
     if form is InputFormat.LINES:
         if session is None:
-            raise UsageError("a raw line has no session: name one with --session")
+            raise UsageError("a line that is a body needs a session: name one with --session-id")
         return compose(body=line, message_id=str(uuid4()), session_id=session)
     return to_payload(line, form, now=system_clock().now().timestamp())
 

@@ -65,19 +65,19 @@ def status(
     journal: JournalOption = None,
     journal_key: JournalKeyOption = COSMOS_KEY,
     state: Annotated[State | None, typer.Option(help="Only sessions in this state.", show_default=False)] = None,
-    stuck: Annotated[bool, typer.Option("--stuck", help="Only sessions that somebody should look at.")] = False,
+    stuck: Annotated[bool, typer.Option("--stuck", help="Only stuck sessions.")] = False,
     destination: Annotated[
         str | None,
         typer.Option(help="Only sessions of this queue or TOPIC/Subscriptions/NAME.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Sessions shown at most.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many sessions.")] = 100,
     lease: LeaseOption = "30s",
     margin: MarginOption = "5s",
 ) -> CommandResult:
-    """Show the journal of replicated queues: sessions by state, who has them, and which are stuck. [reads]
+    """Show the sessions in the journal of replicated queues: their state, who has them, which are stuck.
 
-    Exit 5 if a session is stuck: it waits for a message that is in neither queue that is read, or its owner is gone
-    and nobody goes on.
+    A session is stuck if it waits for a message that is on neither namespace, or if its consumer is gone and no other
+    one continues. Exit code 5 if any is stuck.
 
     \b
     Examples:
@@ -188,13 +188,13 @@ def provision(
     journal: JournalOption = None,
     journal_key: JournalKeyOption = COSMOS_KEY,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is missing only; exit 5 if anything is.")
+        bool, typer.Option("--dry-run", help="Only show what is missing; exit 5 if anything is.")
     ] = False,
 ) -> CommandResult:
-    """Create a replicated queue or subscription on both namespaces, sessions on, and check what exists. [writes]
+    """Create a replicated queue or subscription, with sessions, on both namespaces.
 
-    A subscription is TOPIC/Subscriptions/NAME; its topic is created as well. What exists is left as it is; what is
-    wrong with it is told, with exit 5. Needs Manage on both sides.
+    A subscription is TOPIC/Subscriptions/NAME; its topic is created as well. What exists is left as it is; exit code 5
+    if its settings do not fit. Needs Manage on both namespaces.
 
     \b
     Examples:

@@ -1,19 +1,15 @@
 """`sbpair drain`: one pass over the backlog, back to the primary, until it is confirmed empty."""
 
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from sbpair.cli import suggestions
 from sbpair.cli.asking import pair_to_write
 from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.cli.transfer.options import DrainOptions, OnMissing
 from sbpair.cli.transfer.report import (
     Drained,
-    MoveOptions,
     ledger_errors,
     make_request,
     named_paths,
@@ -21,7 +17,6 @@ from sbpair.cli.transfer.report import (
     what_was_asked,
 )
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.render.console import unwritable
@@ -34,104 +29,19 @@ if TYPE_CHECKING:
     from sbpair.runtime.transfer.drain import DrainRequest
     from sbpair.runtime.transfer.ledger import Ledger
 
-QueueOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue",
-        metavar="INDEX|PATH",
-        help="A backlog queue; repeatable. Default: all that exist.",
-        show_default=False,
-        autocompletion=suggestions.backlog_indexes,
-    ),
-]
-DlqOption = Annotated[bool, typer.Option("--dlq", help="Their dead-letter queues instead.")]
-ToOption = Annotated[
-    str, typer.Option("--to", metavar="primary|queue:NAME", help="Own destinations, or one queue of the primary.")
-]
-ArchiveOption = Annotated[
-    Path | None,
-    typer.Option("--archive", metavar="DIR", help="Into a file in this folder instead.", show_default=False),
-]
-DestinationOption = Annotated[
-    str | None,
-    typer.Option(
-        "--destination", metavar="PATTERN", help="Only messages to destinations like this.", show_default=False
-    ),
-]
-SessionOption = Annotated[str | None, typer.Option("--session-id", help="Only this session.", show_default=False)]
-WhereOption = Annotated[
-    str | None,
-    typer.Option("--where", help="Only messages that match, e.g. 'subject = invoice and size_bytes > 1000'.",
-                 show_default=False),
-]  # fmt: skip
-RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0.01, help="At most so many messages a second.", show_default=False)
-]
-ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, max=64, help="Concurrent batches.")]
-TtlOption = Annotated[TtlMode, typer.Option("--ttl", help="Time to live starts again in full, or what remains of it.")]
-LedgerOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ledger",
-        help="Append a JSON line per message; what it has is not sent again.",
-        show_default=False,
-    ),
-]
-NewLedgerOption = Annotated[
-    bool, typer.Option("--new-ledger", help="Begin the ledger anew; the old file is kept beside it.")
-]
-
-
-class OnMissing(StrEnum):
-    LEAVE = "leave"
-    DEAD_LETTER = "dead-letter"
-
 
 @command
 def drain(
     options: Options,
     pair: PairArgument = None,
-    queue: QueueOption = None,
-    dlq: DlqOption = False,
-    to: ToOption = "primary",
-    archive: ArchiveOption = None,
-    destination: DestinationOption = None,
-    session_id: SessionOption = None,
-    where: WhereOption = None,
-    limit: Annotated[
-        int | None, typer.Option("-n", "--limit", min=1, help="Stop after so many messages.", show_default=False)
-    ] = None,
-    for_: Annotated[
-        str | None, typer.Option("--for", help="Stop after this time, e.g. 15m.", show_default=False)
-    ] = None,
-    rate: RateOption = None,
-    concurrency: ConcurrencyOption = 8,
-    ttl: TtlOption = TtlMode.FULL,
-    ledger: LedgerOption = None,
-    new_ledger: NewLedgerOption = False,
-    deferred: Annotated[
-        bool, typer.Option("--deferred", help="Also fetch deferred messages, after all others.")
-    ] = False,
-    on_missing: Annotated[
-        OnMissing, typer.Option("--on-missing", help="Messages whose destination does not exist.")
-    ] = OnMissing.LEAVE,
-    give_up_after: Annotated[
-        str | None,
-        typer.Option(
-            "--give-up-after",
-            help="Leave messages of a destination or queue that fails for this long.",
-            show_default="--timeout, else 2m",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Browse, ask the destinations, and tell what a drain would do.")
-    ] = False,
+    *,
+    moves: DrainOptions,
 ) -> CommandResult:
-    """Return the messages in a pair's backlog queues to the primary, exactly as they were sent. [writes]
+    """Return the messages in a pair's backlog queues to the primary, exactly as they were sent.
 
-    Takes every backlog queue that exists, also above the configured number. Stops when the queues are empty, verified
-    by count and by browse; otherwise says what remains, why, and the command that goes on (exit code 3). Safe to stop
-    at any moment: Ctrl-C settles or releases what is in flight. Needs Listen on the secondary, Send on the primary.
+    Drains every backlog queue that exists, not only the configured ones. Stops when they are empty, verified by count
+    and by browse. Otherwise says what is left, why, and which command continues (exit code 3). Safe to stop at any
+    time: Ctrl-C settles or releases what is in flight. Needs Listen on the secondary and Send on the primary.
 
     \b
     Examples:
@@ -139,41 +49,25 @@ def drain(
       sbpair drain orders --ledger drain.jsonl --for 15m --rate 500
     """
     chosen = pair_to_write(options, load_settings(options), pair, "Drain")
-    if new_ledger and ledger is None:
-        raise UsageError("--new-ledger begins a ledger anew: name it with --ledger FILE.")
-    moves = MoveOptions(
-        queue,
-        dlq,
-        to,
-        archive,
-        destination,
-        session_id,
-        where,
-        rate,
-        concurrency,
-        ttl,
-        limit=limit,
-        for_seconds=duration_option(for_),
-        dry_run=dry_run,
-        deferred=deferred,
-        ledger=ledger,
-    )
     request = make_request(chosen, moves)
-    patience = duration_option(give_up_after)
+    patience = duration_option(moves.give_up_after)
     if patience is None:
         patience = options.timeout_seconds(request.patience_seconds)
-    request = replace(request, patience_seconds=patience, leave_missing=on_missing is OnMissing.LEAVE)
+    request = replace(
+        request,
+        max_messages=moves.limit,
+        for_seconds=duration_option(moves.for_),
+        deferred=moves.deferred,
+        dry_run=moves.dry_run,
+        patience_seconds=patience,
+        leave_missing=moves.on_missing is OnMissing.LEAVE,
+    )
+    only = named_paths(chosen, moves.queues)
 
     async def work(stop: "asyncio.Event") -> Drained:
-        with ledger_errors(ledger):
+        with ledger_errors(moves.ledger):
             return await run_drain(
-                options,
-                chosen,
-                request,
-                stop,
-                only=named_paths(chosen, queue),
-                ledger=ledger,
-                new_ledger=new_ledger,
+                options, chosen, request, stop, only=only, ledger=moves.ledger, new_ledger=moves.new_ledger
             )
 
     asked = what_was_asked(chosen, moves)

@@ -9,10 +9,9 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
-from sbpair.cli.options import Options, PairArgument, command
-from sbpair.cli.transfer.drain import DestinationOption, SessionOption, WhereOption
+from sbpair.cli.options import Options, PairArgument, command, moment_option
+from sbpair.cli.transfer.options import Filters
 from sbpair.cli.transfer.report import backlog_path
-from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
@@ -46,52 +45,54 @@ def peek(
         list[str] | None,
         typer.Option(
             "--queue",
-            help="Index or path of a backlog queue; repeatable. Default: all that exist.",
+            metavar="INDEX|PATH",
+            help="Only this backlog queue; repeatable. Default: every one that exists.",
             show_default=False,
             autocompletion=suggestions.backlog_indexes,
         ),
     ] = None,
-    dlq: Annotated[bool, typer.Option("--dlq", help="The dead-letter queues instead.")] = False,
+    dlq: Annotated[bool, typer.Option("--dlq", help="Browse the dead-letter queues instead.")] = False,
     entity: Annotated[
         str | None,
         typer.Option(
-            help="Any queue, or TOPIC/Subscriptions/NAME, instead of the backlog.",
+            help="Browse this queue or TOPIC/Subscriptions/NAME instead of the backlog.",
             show_default=False,
             autocompletion=suggestions.entities,
         ),
     ] = None,
-    side: Annotated[Side, typer.Option(help="With --entity: the namespace to look on.")] = Side.SECONDARY,
+    side: Annotated[Side, typer.Option(help="With --entity: the namespace it is on.")] = Side.SECONDARY,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "-n", "--limit", min=1, help="At most this many messages in all.", show_default="50; grouped: 10000"
-        ),
+        typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default="50, grouped 10,000"),
     ] = None,
-    from_sequence: Annotated[int, typer.Option(min=0, help="Begin at this sequence number.", show_default=False)] = 0,
+    from_sequence: Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)] = 0,
     since: Annotated[
         str | None,
-        typer.Option(help="Only messages put there since: 2026-11-21T08:00Z, or 2h for ago.", show_default=False),
+        typer.Option(
+            metavar="TIME",
+            help="Only messages enqueued since then, e.g. 2026-11-21T08:00Z, or 2h for two hours ago.",
+            show_default=False,
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Only messages put there until this time.", show_default=False)
+        str | None, typer.Option(metavar="TIME", help="Only messages enqueued until then.", show_default=False)
     ] = None,
-    destination: DestinationOption = None,
-    session_id: SessionOption = None,
-    where: WhereOption = None,
-    body: Annotated[bool, typer.Option("--body", help="Show bodies: text, or hex if it is none.")] = False,
+    *,
+    filters: Filters,
+    body: Annotated[bool, typer.Option("--body", help="Show bodies, as text, or as hex if not text.")] = False,
     group_by: Annotated[
         str | None,
         typer.Option(
             metavar="KEY,...",
-            help=f"Count instead, by: {GROUP_KEYS}.",
+            help=f"Count the messages by these instead: {GROUP_KEYS}.",
             show_default=False,
             autocompletion=_complete_group_keys,
         ),
     ] = None,
 ) -> CommandResult:
-    """Browse the messages of a pair's backlog queues, oldest first. Takes no locks and changes nothing.
+    """Browse the messages in a pair's backlog queues, oldest first. Locks nothing and changes nothing.
 
-    Needs the Listen right on the secondary. Lines of `-o jsonl` go into `sbpair send` as they are.
+    Needs Listen on the secondary. `sbpair restore` and `sbpair send` read the lines that `-o jsonl` writes.
 
     \b
     Examples:
@@ -103,7 +104,11 @@ def peek(
     primary = side is Side.PRIMARY
     named = _named(chosen, queue, entity, primary)
     now = datetime.now(UTC).timestamp()
-    wanted = _filter(_moment(since, "--since", now), _moment(until, "--until", now), destination, session_id, where)
+    wanted = _filter(
+        None if since is None else moment_option(since, "--since", now),
+        None if until is None else moment_option(until, "--until", now),
+        filters,
+    )
     keys = _group_keys(group_by)
     most = limit or (DEFAULT_LIMIT_GROUPED if keys else DEFAULT_LIMIT)
 
@@ -160,29 +165,11 @@ def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bo
     return list(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
 
 
-def _moment(text: str | None, option: str, now: float) -> float | None:
-    """UTC epoch seconds of an ISO 8601 time (no offset: UTC) or of a duration, which means that long before `now`."""
-    if text is None:
-        return None
-    try:
-        return now - parse_duration(text)
-    except UsageError:
-        pass  # then it is a time
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{option} {text!r} is neither an ISO 8601 time (2026-11-21T08:00:00Z) nor a duration (2h, meaning ago)."
-        ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _filter(
-    since: float | None, until: float | None, destination: str | None, session_id: str | None, where: str | None
-) -> "Callable[[Browsed], bool]":
+def _filter(since: float | None, until: float | None, filters: Filters) -> "Callable[[Browsed], bool]":
     from sbpair.core.where import parse_where
 
-    condition = None if where is None else parse_where(where)
+    destination, session_id = filters.destination, filters.session_id
+    condition = None if filters.where is None else parse_where(filters.where)
 
     def wanted(message: "Browsed") -> bool:
         at = message.received.enqueued_at

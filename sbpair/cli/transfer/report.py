@@ -1,6 +1,5 @@
 """What drain and syphon share: the request out of options, the report as a result."""
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.cost.forecasts import as_data, in_words
+from sbpair.cli.transfer.options import MoveOptions
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
@@ -17,7 +17,6 @@ from sbpair.render.result import Check, Column, CommandResult, Metric, Severity,
 if TYPE_CHECKING:
     from sbpair.core.cost.forecast import Forecast
     from sbpair.core.inspection.backlog import Backlog
-    from sbpair.core.message import TtlMode
     from sbpair.core.transfer.conclusion import Asked
     from sbpair.core.transfer.report import DrainReport
     from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary, ToQueue
@@ -40,53 +39,6 @@ def backlog_path(pair: Pair, text: str) -> str:
     return name.path
 
 
-@dataclass(frozen=True, slots=True)
-class MoveOptions:
-    """Options of drain and syphon as given on the command line; durations in seconds."""
-
-    queues: list[str] | None
-    dead_letter: bool
-    to: str
-    archive: Path | None
-    destination: str | None
-    session_id: str | None
-    where: str | None
-    rate: float | None
-    concurrency: int
-    ttl: "TtlMode"
-    limit: int | None = None
-    for_seconds: float | None = None
-    dry_run: bool = False
-    deferred: bool = False
-    ledger: Path | None = None
-
-    @property
-    def filtered(self) -> bool:
-        return not (self.destination is None and self.session_id is None and self.where is None)
-
-    def go_on(self, command: str, pair: Pair) -> str:
-        """The command line that goes on with what is left: the same one without its limits."""
-        words = ["sbpair", command, pair.name]
-        for queue in self.queues or ():
-            words += ["--queue", queue]
-        if self.dead_letter:
-            words.append("--dlq")
-        if self.deferred:
-            words.append("--deferred")
-        values = (
-            ("--to", None if self.to == "primary" else self.to),
-            ("--archive", self.archive),
-            ("--destination", self.destination),
-            ("--session-id", self.session_id),
-            ("--where", self.where),
-            ("--ledger", self.ledger),
-        )
-        for option, value in values:
-            if value is not None:
-                words += [option, str(value)]
-        return shlex.join(words)
-
-
 def what_was_asked(pair: Pair, options: MoveOptions) -> "Asked":
     """What the command was asked to do, for the sentences at its end."""
     from sbpair.core.transfer.conclusion import Asked
@@ -96,8 +48,8 @@ def what_was_asked(pair: Pair, options: MoveOptions) -> "Asked":
         pair=pair.name,
         primary=pair.primary.label,
         go_on=options.go_on("drain", pair),
-        dead_letter=options.dead_letter,
-        filtered=options.filtered,
+        dead_letter=options.dlq,
+        filtered=options.filters.given,
         queue=queue or None,
     )
 
@@ -106,25 +58,24 @@ def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
     """The request for the runtime.
 
     Raises:
-        UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read.
+        UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read, a new ledger
+            without a name.
     """
     from sbpair.core.where import parse_where
     from sbpair.runtime.transfer.drain import DrainRequest
 
+    if options.new_ledger and options.ledger is None:
+        raise UsageError("--new-ledger needs --ledger FILE.")
     return DrainRequest(
         queues=named_paths(pair, options.queues) or pair.backlog_paths(),
-        dead_letter=options.dead_letter,
+        dead_letter=options.dlq,
         to=_target(options.to, options.archive),
-        path=options.destination,
-        session=options.session_id,
-        where=None if options.where is None else parse_where(options.where),
-        max_messages=options.limit,
-        for_seconds=options.for_seconds,
+        path=options.filters.destination,
+        session=options.filters.session_id,
+        where=None if options.filters.where is None else parse_where(options.filters.where),
         rate_per_second=options.rate,
         concurrency=options.concurrency,
         ttl=options.ttl,
-        dry_run=options.dry_run,
-        deferred=options.deferred,
     )
 
 

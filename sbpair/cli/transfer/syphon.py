@@ -12,25 +12,10 @@ import typer
 from sbpair.cli.asking import pair_to_write
 from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.transfer.drain import (
-    ArchiveOption,
-    ConcurrencyOption,
-    DestinationOption,
-    DlqOption,
-    LedgerOption,
-    NewLedgerOption,
-    QueueOption,
-    RateOption,
-    SessionOption,
-    ToOption,
-    TtlOption,
-    WhereOption,
-    chosen_paths,
-    open_ledger,
-)
+from sbpair.cli.transfer.drain import chosen_paths, open_ledger
+from sbpair.cli.transfer.options import MoveOptions
 from sbpair.cli.transfer.report import (
     Drained,
-    MoveOptions,
     ledger_errors,
     make_request,
     named_paths,
@@ -39,7 +24,6 @@ from sbpair.cli.transfer.report import (
 )
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
@@ -79,39 +63,30 @@ class ServiceOptions:
 def syphon(
     options: Options,
     pair: PairArgument = None,
-    poll: Annotated[str, typer.Option("--poll", help="Length of one poll of an empty queue.")] = "15m",
-    queue: QueueOption = None,
-    dlq: DlqOption = False,
-    to: ToOption = "primary",
-    archive: ArchiveOption = None,
-    destination: DestinationOption = None,
-    session_id: SessionOption = None,
-    where: WhereOption = None,
-    rate: RateOption = None,
-    concurrency: ConcurrencyOption = 8,
-    ttl: TtlOption = TtlMode.FULL,
-    ledger: LedgerOption = None,
-    new_ledger: NewLedgerOption = False,
+    *,
+    moves: MoveOptions,
+    poll: Annotated[str, typer.Option("--poll", help="How long one receive waits for a message.")] = "15m",
     metrics_on: Annotated[
         int | None,
         typer.Option(
             "--metrics-port",
             min=0,
             max=65535,
-            help="Serve /metrics and /healthz here; 0: any free port.",
+            help="Serve /metrics and /healthz on this port; 0 for any free one.",
             show_default=False,
         ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address that port listens on.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1",
     metrics_to: Annotated[
-        Path | None, typer.Option("--metrics-file", help="Write metrics here every 15 seconds.", show_default=False)
+        Path | None,
+        typer.Option("--metrics-file", help="Write the metrics to this file every 15 seconds.", show_default=False),
     ] = None,
 ) -> CommandResult:
-    """Drain continuously: return backlog messages to the primary as they arrive, as a service. [writes]
+    """Run as a service: forward backlog messages to the primary as they arrive.
 
-    Takes every backlog queue that exists when it starts, also above the configured number. Polls are long: a message
-    is forwarded the moment it arrives, an empty queue costs one receive a poll. Several may run for one pair and share
-    the work. SIGTERM and Ctrl-C settle or release what is in flight, then report.
+    Serves every backlog queue that exists when it starts, not only the configured ones. Messages are forwarded at
+    once; an empty queue costs one receive per --poll. Several syphons may share the work of one pair. SIGTERM and
+    Ctrl-C settle or release what is in flight, then report.
 
     \b
     Examples:
@@ -119,20 +94,17 @@ def syphon(
       sbpair syphon orders --ledger /var/lib/sbpair/orders.jsonl --metrics-port 9464 --log-format json
     """
     chosen = pair_to_write(options, load_settings(options), pair, "Drain continuously")
-    if new_ledger and ledger is None:
-        raise UsageError("--new-ledger begins a ledger anew: name it with --ledger FILE.")
     poll_seconds = duration_option(poll) or 0.0
     if poll_seconds < 1:
         raise UsageError(f"--poll is one second or more, not {poll}.")
-    moves = MoveOptions(queue, dlq, to, archive, destination, session_id, where, rate, concurrency, ttl, ledger=ledger)
     request = make_request(chosen, moves)
-    only = named_paths(chosen, queue)
-    if ledger is not None:
-        check_writable(ledger)
-    service = ServiceOptions(poll_seconds, ledger, new_ledger, metrics_host, metrics_on, metrics_to)
+    only = named_paths(chosen, moves.queues)
+    if moves.ledger is not None:
+        check_writable(moves.ledger)
+    service = ServiceOptions(poll_seconds, moves.ledger, moves.new_ledger, metrics_host, metrics_on, metrics_to)
 
     async def work(stop: "asyncio.Event") -> Drained:
-        with ledger_errors(ledger):
+        with ledger_errors(moves.ledger):
             return await run_service(chosen, request, service, stop, only=only)
 
     asked = what_was_asked(chosen, moves)

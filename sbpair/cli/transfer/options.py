@@ -1,0 +1,165 @@
+"""Options that several commands for backlog messages take: which messages, where to, how fast, which ledger."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.options import OptionSet
+from sbpair.core.message import TtlMode
+from sbpair.core.pairing import Pair
+
+LimitOption = Annotated[
+    int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default=False)
+]
+RateOption = Annotated[
+    float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
+]
+ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, max=64, help="Concurrent batches.")]
+TtlOption = Annotated[
+    TtlMode, typer.Option("--ttl", help="Restart the time to live in full, or keep what remains of it.")
+]
+
+
+class OnMissing(StrEnum):
+    """What becomes of a message whose destination does not exist."""
+
+    LEAVE = "leave"
+    DEAD_LETTER = "dead-letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters(OptionSet):
+    """Which messages of a backlog or an archive are meant; all given filters have to match."""
+
+    destination: Annotated[
+        str | None,
+        typer.Option(
+            "--destination",
+            metavar="PATTERN",
+            help="Only messages whose destination matches, e.g. 'invoices/*'.",
+            show_default=False,
+        ),
+    ] = None
+    session_id: Annotated[
+        str | None, typer.Option("--session-id", help="Only messages of this session.", show_default=False)
+    ] = None
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="FILTER",
+            help="Only messages that match, e.g. 'subject = invoice and size_bytes > 1000'.",
+            show_default=False,
+        ),
+    ] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is filtered at all."""
+        return any(value is not None for _, value in self.words())
+
+    def words(self) -> Iterator[tuple[str, str | None]]:
+        """Option and value of each filter, as on a command line; None: not given."""
+        yield "--destination", self.destination
+        yield "--session-id", self.session_id
+        yield "--where", self.where
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions(OptionSet):
+    """Options that drain and syphon share."""
+
+    queues: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            metavar="INDEX|PATH",
+            help="Only this backlog queue; repeatable. Default: every one that exists.",
+            show_default=False,
+            autocompletion=suggestions.backlog_indexes,
+        ),
+    ] = None
+    dlq: Annotated[bool, typer.Option("--dlq", help="Take the dead-letter queues instead.")] = False
+    filters: Filters = Filters()
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="primary|queue:NAME",
+            help="Send each message to its own destination, or all to one queue of the primary.",
+        ),
+    ] = "primary"
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive", metavar="DIR", help="Write the messages to a file in this folder instead.", show_default=False
+        ),
+    ] = None
+    rate: RateOption = None
+    concurrency: ConcurrencyOption = 8
+    ttl: TtlOption = TtlMode.FULL
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            help="Record each message in this file. Messages it already has are not sent again.",
+            show_default=False,
+        ),
+    ] = None
+    new_ledger: Annotated[
+        bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it.")
+    ] = False
+
+    def go_on(self, command: str, pair: Pair) -> str:
+        """The command line that goes on with what is left: the same one without its limits."""
+        words = ["sbpair", command, pair.name]
+        for queue in self.queues or ():
+            words += ["--queue", queue]
+        words += self._flags()
+        values = (
+            ("--to", None if self.to == "primary" else self.to),
+            ("--archive", self.archive),
+            *self.filters.words(),
+            ("--ledger", self.ledger),
+        )
+        for option, value in values:
+            if value is not None:
+                words += [option, str(value)]
+        return shlex.join(words)
+
+    def _flags(self) -> list[str]:
+        return ["--dlq"] if self.dlq else []
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOptions(MoveOptions):
+    """Options of drain: those of every move, and when to stop."""
+
+    limit: LimitOption = None
+    for_: Annotated[str | None, typer.Option("--for", help="Stop after this time, e.g. 15m.", show_default=False)] = (
+        None
+    )
+    deferred: Annotated[bool, typer.Option("--deferred", help="Fetch deferred messages too, after all others.")] = False
+    on_missing: Annotated[
+        OnMissing, typer.Option("--on-missing", help="What to do when a destination does not exist.")
+    ] = OnMissing.LEAVE
+    give_up_after: Annotated[
+        str | None,
+        typer.Option(
+            "--give-up-after",
+            help="Leave the messages of a destination or queue that has failed for this long.",
+            show_default="--timeout, else 2m",
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Browse, ask the destinations, and say what a drain would do.")
+    ] = False
+
+    def _flags(self) -> list[str]:
+        return [*MoveOptions._flags(self), *(["--deferred"] if self.deferred else [])]

@@ -1,0 +1,109 @@
+"""What the synchronous and the asynchronous client share: how they are made, and all that waits for nothing."""
+
+import weakref
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+
+from azure.servicebus import exceptions
+
+from sbpair.azure.wire import check_live
+from sbpair.clients.calls import Payloads, Steps, steps
+from sbpair.clients.failover import Failover, OnEvent, SenderFailover
+from sbpair.clients.setup import make_failover
+from sbpair.core.failover.machine import Route
+from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.runtime.failover.pairing import PairingState
+
+S = TypeVar("S", bound="SenderWithFailover")
+
+NOT_CANCELLABLE = 0
+"""Sequence number of a message that was scheduled while the primary was away: the service gives none until the message
+is back on the primary, and counts from 1."""
+
+
+class ClientWithFailover(Generic[S]):
+    """Stands before one of the SDK's clients: its senders divert."""
+
+    _sender_class: ClassVar[type["SenderWithFailover"]]
+    fully_qualified_namespace: str
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Any,
+        *,
+        secondary: str | None = None,
+        secondary_credential: Any = None,
+        pair: str | Pair | None = None,
+        options: SendAvailabilityOptions | None = None,
+        on_event: OnEvent | None = None,
+        **sdk_options: Any,
+    ) -> None:
+        super().__init__(fully_qualified_namespace, credential, **sdk_options)  # type: ignore[call-arg]
+        self._failover: Failover = make_failover(
+            self.fully_qualified_namespace,
+            credential,
+            sdk_options,
+            secondary=secondary,
+            secondary_credential=secondary_credential,
+            pair=pair,
+            options=options,
+            on_event=on_event,
+        )
+        weakref.finalize(self, self._failover.close).atexit = False
+
+    def get_queue_sender(self, queue_name: str, **options: Any) -> S:
+        """As the SDK's."""
+        return self._made(super().get_queue_sender(queue_name, **options))  # type: ignore[misc]
+
+    def get_topic_sender(self, topic_name: str, **options: Any) -> S:
+        """As the SDK's."""
+        return self._made(super().get_topic_sender(topic_name, **options))  # type: ignore[misc]
+
+    def state(self) -> PairingState:
+        """What the client knows of its entities, backlog queues and namespaces."""
+        return self._failover.state()
+
+    def force_failover(self, entity: str) -> None:
+        """Divert the entity's messages, healthy or not, until `fail_back`."""
+        self._failover.force(entity)
+
+    def fail_back(self, entity: str) -> None:
+        """Send the entity's messages to the primary again, whatever the pings say."""
+        self._failover.fail_back(entity)
+
+    def _made(self, sender: Any) -> S:
+        return cast("S", self._sender_class._from_sdk(sender, self._failover))
+
+
+class SenderWithFailover:
+    """Stands before one of the SDK's senders."""
+
+    _part: SenderFailover
+
+    @classmethod
+    def _from_sdk(cls, sender: Any, failover: Failover) -> Self:
+        """The SDK's own object from now on answers as this class: it stays the one that its client closes."""
+        sender.__class__ = cls
+        made = cast("Self", sender)
+        made._part = SenderFailover(failover.line(sender.entity_name))
+        return made
+
+    def _steps(self, timeout: float | None, payloads: Payloads, **before: Any) -> Steps:
+        if self._part.line.route is Route.BACKLOG:
+            check_live(self)
+        return steps(self._part, timeout, payloads, **before)
+
+
+def refuse_diverted(sequence_numbers: int | list[int]) -> None:
+    """Raise for a message that was scheduled while the primary was away."""
+    numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+    if NOT_CANCELLABLE in numbers:
+        raise exceptions.MessageNotFoundError(
+            message="A message that was scheduled while the primary was away has no sequence number yet and cannot be "
+            "cancelled. Nothing was cancelled."
+        )
+
+
+def is_wrong(timeout: float | None) -> bool:
+    """The SDK says what is wrong with it."""
+    return timeout is not None and timeout <= 0
