@@ -12,15 +12,15 @@ from sbpair.version import __version__
 GROUPS = {
     "Find and recover": {
         "status": Entry(
-            "inspection.status", "status", "Show what is waiting, since when, and whether both namespaces answer."
+            "inspection.status", "status", "Show what is waiting, and whether both namespaces answer."
         ),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
         "peek": Entry("transfer.peek", "peek", "Show waiting messages, oldest first; nothing is taken."),
         "drain": Entry(
-            "transfer.drain", "drain", "Send waiting messages to their destinations on the primary, then stop."
+            "transfer.drain", "drain", "Send waiting messages to their destinations, then stop."
         ),
-        "syphon": Entry("transfer.syphon", "syphon", "Keep draining, as a service."),
-        "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations on the primary."),
+        "syphon": Entry("transfer.syphon", "syphon", "Send waiting messages as they arrive, as a service."),
+        "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations."),
         "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
     },
     "Set up": {
@@ -31,7 +31,7 @@ GROUPS = {
         ),
     },
     "Applications": {
-        "send": Entry("failover.send", "send", "Send lines as messages; to the secondary while the primary is down."),
+        "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
         "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),
         "replicate": Entry(
             "replication.replicate", "app", "Send to both namespaces; process each message once, in order."
