@@ -13,7 +13,6 @@ _NO_SPARK = "is gone: a trend is computed without Spark"
 _FILTERS: Mapping[str, str] = {"--path": _now("--destination"), "--session": _now("--session-id")}
 _MOVES: Mapping[str, str] = {
     **_FILTERS,
-    "--max-messages": _LIMIT,
     "--resume": "is not needed: --ledger FILE continues a ledger that exists, --new-ledger starts a new one",
 }
 _PLANS: Mapping[str, str] = {"--out": _now("--plan-out")}
@@ -25,7 +24,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--apply": "is not needed: cleanup shows the plan and asks; --yes answers, --dry-run only shows",
     },
     "cost": {"--from": _now("--snapshot"), "--sensitivity": "is gone; --compare shows what a change would cost"},
-    "drain": _MOVES,
+    "drain": {**_MOVES, "--max-messages": _LIMIT},
     "peek": {**_FILTERS, "--max": _LIMIT, "--primary": _now("--side primary")},
     "pipeline analyze": {
         "--explain": _NO_PLAN,

@@ -105,8 +105,8 @@ def test_annotations_are_the_only_commands(runner: str, value: str, capsys: pyte
 @given(HOSTILE)
 def test_documents_say_the_value_as_it_was(value: str) -> None:
     result = result_of(value)
-    texts = [formats.to_json(result), formats.to_yaml(result), formats.to_yaml(result, unicode=False)]
-    for text, read in zip(texts, (json.loads, yaml.safe_load, yaml.safe_load), strict=True):
+    texts = [formats.to_json(result), formats.to_yaml(result)]
+    for text, read in zip(texts, (json.loads, yaml.safe_load), strict=True):
         assert read(text)["data"]["name"] == value
         assert obeyed(text) == []
 

@@ -48,7 +48,7 @@ GROWTH_COLUMNS = (
 @command
 def trend(
     options: Options,
-    history: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `sbpair audit --history` writes to.")],
+    history: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that audits wrote to with --history.")],
     last: Annotated[
         str | None, typer.Option("--last", help="Only audits of this last period, e.g. 14d.", show_default=False)
     ] = None,
