@@ -84,7 +84,7 @@ __all__ = [
     "open_sides",
 ]
 
-_HOMES = {
+_MODULES = {
     "clients.sync": ("ServiceBusClient", "ServiceBusSender"),
     "connect": ("open_pairing", "open_sides"),
     "core.access": ("AuthMethod", "NamespaceAccess", "Secret"),
@@ -100,7 +100,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -65,13 +65,13 @@ async def abandoning(seconds: float, call: Coroutine[Any, Any, T], *, what: str,
         if not task.done():
             task.cancel()
             _strays.add(task)
-            task.add_done_callback(_bury)
+            task.add_done_callback(_retrieve_exception)
     if not done:
         raise OperationTimeoutError(f"{what}: no answer within {seconds:g} s.", entity=entity)
     return task.result()
 
 
-def _bury(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     """Take note of how a stray ended, so that asyncio does not complain that nobody asked."""
     _strays.discard(task)
     if not task.cancelled():

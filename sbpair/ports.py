@@ -75,7 +75,7 @@ class MessageReceiver(Protocol):
         """Renew the message's lock (or the session's); returns the new expiry as UTC epoch seconds."""
 
     async def close(self) -> None:
-        """Give back what was prefetched without raising delivery counts, then close."""
+        """Release what was prefetched without raising delivery counts, then close."""
 
 
 class Messaging(Protocol):

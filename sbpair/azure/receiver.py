@@ -126,7 +126,7 @@ class AzureReceiver:
     """Receives from one queue, subscription or sub-queue; `session_id` binds it to that session.
 
     Without prefetch nothing is asked of the service but what a `receive` waits for; what comes in late is handed
-    to the next call, or given back (without a failed delivery) when there is none within a second.
+    to the next call, or released (without a failed delivery) when there is none within a second.
     """
 
     def __init__(
@@ -362,6 +362,6 @@ class AzureReceiver:
 
 
 def _forget(task: "asyncio.Task[None]") -> None:
-    """A connection that breaks while late messages are given back is told to the next caller, by the wire."""
+    """A connection that breaks while late messages are released is told to the next caller, by the wire."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""What every command needs around its one call: settings, the open pair, signals, logging, the observer that talks.
+"""What every command needs around its one call: settings, the open pair, signals, logging, the observer that logs.
 
 Every command imports this for its `--help` and completion already: what only a running command needs is imported by the
 function that needs it.
@@ -47,15 +47,15 @@ def choose_pairs(settings: "Settings", names: list[str] | None) -> list[Pair]:
 
 
 __all__ = [
+    "EventLog",
     "Interrupted",
-    "Talk",
     "choose_pairs",
+    "event_log",
     "load_settings",
     "open_sides",
     "run_async",
     "stoppable",
     "system_clock",
-    "talk",
     "unchanged",
 ]
 
@@ -202,7 +202,7 @@ class _JsonFormatter(logging.Formatter):
         return json_line(record.levelname.lower(), record.getMessage(), at=record.created, more=more)
 
 
-class Talk:
+class EventLog:
     """Writes each event of the runtime worth a line to stderr."""
 
     def __init__(self) -> None:
@@ -216,6 +216,6 @@ class Talk:
             self._log.info(line, extra={"event": event})
 
 
-def talk(options: Options) -> Talk | None:
-    """The observer that talks on stderr; None with --quiet."""
-    return None if options.quiet else Talk()
+def event_log(options: Options) -> EventLog | None:
+    """The observer that logs to stderr; None with --quiet."""
+    return None if options.quiet else EventLog()

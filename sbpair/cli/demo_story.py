@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sbpair.cli.context import Talk, open_sides, system_clock
+from sbpair.cli.context import EventLog, open_sides, system_clock
 from sbpair.cli.demo_messages import (
     QUEUE,
     SESSION_QUEUE,
@@ -264,7 +264,7 @@ async def _send_through_an_outage(story: Story, stage: Stage) -> None:
 
     clock = system_clock()
     story.messages = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
-    async with open_pairing(stage.pair, observer=Talk(), hold_sessions=True) as pairing:
+    async with open_pairing(stage.pair, observer=EventLog(), hold_sessions=True) as pairing:
         stage.say(f"Paired. Sending {stage.count:,} messages to a queue, a queue with sessions and a topic.")
         await _send_everything(story, stage, pairing)
     stage.say(f"All accepted: {story.sent['primary']:,} by the primary, {story.sent['backlog']:,} by the backlog.")
@@ -359,7 +359,7 @@ async def _bring_home(story: Story, stage: Stage) -> None:
             primary=sides.primary,
             admin=sides.secondary_admin,
             clock=system_clock(),
-            observer=Talk(),
+            observer=EventLog(),
             ledger=None,
             stop=asyncio.Event(),
         )

@@ -78,6 +78,6 @@ class TalkHandler(logging.Handler):
 
 
 def json_line(level: str, message: str, *, at: float | None = None, more: Mapping[str, Any] | None = None) -> str:
-    """A line of talk for `--log-format json`. `at`: UTC epoch seconds, by default now."""
+    """A log line for `--log-format json`. `at`: UTC epoch seconds, by default now."""
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
     return dump_json({"time": moment.isoformat(), "level": level, "message": message} | dict(more or {}))

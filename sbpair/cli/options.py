@@ -27,7 +27,7 @@ from sbpair.render.console import check_writable, colors_wanted
 from sbpair.render.result import CommandResult, Format
 
 COMPLETION_VARIABLE = "_SBPAIR_COMPLETE"
-"""Set by the completion scripts when they ask for candidates."""
+"""Set by the completion scripts when they ask for completions."""
 
 
 class LogFormat(StrEnum):

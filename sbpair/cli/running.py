@@ -120,7 +120,7 @@ def _explain_in_a_pipe(result: CommandResult, options: Options) -> None:
 
 
 def _talk(text: str, options: Options, *, level: str = "info", hint: str = "") -> None:
-    """Say something after the work, in the form of the talk during it."""
+    """Say something after the work, in the form of the log during it."""
     if options.log_format is LogFormat.JSON:
         from sbpair.cli.log import json_line
 

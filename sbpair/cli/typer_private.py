@@ -212,7 +212,7 @@ def _value_name(param: Any, kind: str) -> str:
     return "DURATION" if words[-1] in _DURATIONS else words[-1].upper()
 
 
-# How candidates are handed to each shell. Typer's own way asks rich to take markup out of helps that have none, which
+# How completions are handed to each shell. Typer's own way asks rich to take markup out of helps that have none, which
 # makes a completion wait for all of rich.
 
 

@@ -66,7 +66,7 @@ class Transport(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceAccess:
-    """Everything needed to talk to one namespace. `label` is the name used in backlog queue paths ("Paired
+    """Everything needed to reach one namespace. `label` is the name used in backlog queue paths ("Paired
     Namespaces: Implementation Details and Cost")."""
 
     label: str

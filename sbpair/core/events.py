@@ -81,7 +81,7 @@ class Diverted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded(Event):
-    """Messages went home: accepted by the primary and completed on the backlog queue."""
+    """Messages went back: accepted by the primary and completed on the backlog queue."""
 
     queue: str
     entity: str

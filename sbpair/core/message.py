@@ -56,7 +56,7 @@ class Disposition(StrEnum):
 
 
 class TtlMode(StrEnum):
-    """What becomes of the time to live when a message goes home."""
+    """What becomes of the time to live when a message goes back to the primary."""
 
     FULL = "full"
     """It starts again, as the retired library did it."""

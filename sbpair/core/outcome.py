@@ -16,7 +16,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """Will bite one day, or costs money for nothing."""
     ERROR = "error"
-    """A failover or the way home would not work as configured."""
+    """A failover or the move back to the primary would not work as configured."""
     CRITICAL = "critical"
     """Messages are being lost or refused now."""
 

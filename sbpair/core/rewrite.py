@@ -10,13 +10,13 @@ are still out there:
     x-opt-scheduled-enqueue-time, removed                 x-ms-scheduledenqueuetimeutc  timestamp, ms
     x-opt-partition-key, removed only if it equals the session: the two are tied, and come back together
 
-An alias is written only for what is set; x-ms-path always. On the way home the aliases are read liberally (see
+An alias is written only for what is set; x-ms-path always. On the way back the aliases are read liberally (see
 `core.aliases`), removed, and what they stand for is set again.
 
 Time to live has a second form: SDKs write creation-time and absolute-expiry-time besides the header's ttl, and for a
 time to live that 32 bits of milliseconds cannot say (over 49.7 days) only their difference is right. So the aliased
 value is that difference where the header is at its maximum, or has wrapped around as the retired library's did; in the
-backlog absolute-expiry-time says "never"; and on the way home it is set again to creation-time plus time to live. The
+backlog absolute-expiry-time says "never"; and on the way back it is set again to creation-time plus time to live. The
 sender's creation-time is never touched.
 
 Some fields belong to the broker that delivered the message: its annotations, the delivery count, and the time to live

@@ -34,7 +34,7 @@ __all__ = [
     "Tier",
 ]
 
-_HOMES = {
+_MODULES = {
     "clock": ("Clock", "ManualClock", "SystemClock"),
     "faults": ("FaultError", "FaultKind", "FaultRule", "Faults", "Operation"),
     "limits": ("Tier",),
@@ -45,7 +45,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Errors of the pipeline, and how one that happened in a Python worker of Spark gets home as what it was.
+"""Errors of the pipeline, and how one that happened in a Python worker of Spark reaches the driver as what it was.
 
 Spark keeps only the text of an exception from a worker or planner process. So ours put their code, message and hint
 into that text between marks, and the driver makes the same error of it again.

@@ -49,8 +49,8 @@ class Dedupe(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What to send home. `where`: a Spark SQL condition over the archive's columns, `path` (the destination) and `age`
-    (time since it was put into the backlog, an interval)."""
+    """What to send back to the primary. `where`: a Spark SQL condition over the archive's columns, `path` (the
+    destination) and `age` (time since it was put into the backlog, an interval)."""
 
     pair: PairByName
     config: Path | None

@@ -1,7 +1,7 @@
 """Completes archived messages in their queues: the second half of `pipeline archive --take`.
 
 A task gets the rows of whole queues from the committed archive. It receives under lock and completes a message only if
-its number and the digest of its content are among them; what it was not told about is given back at the end. Rows that
+its number and the digest of its content are among them; what it was not told about is released at the end. Rows that
 do not come are looked for by a browse: those that are gone were completed by an earlier attempt (or by somebody else);
 those that are there and do not come are locked or deferred, and are reported when a lock's time has passed.
 """

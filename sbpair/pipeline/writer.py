@@ -148,7 +148,7 @@ class ReplayMessage(WriterCommitMessage):
 
 
 class ReplayWriter(DataSourceArrowWriter):
-    """Sends rows home. Needs the columns of NEEDED_COLUMNS; others may be there."""
+    """Sends rows to the primary. Needs the columns of NEEDED_COLUMNS; others may be there."""
 
     def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
         with marking_errors():
@@ -211,7 +211,7 @@ def read_tally(path: Path) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A message in its home form; without payload there is only something to be said of it."""
+    """A message in its form for the primary; without payload there is only something to be said of it."""
 
     line: Sent
     payload: bytes | None = None
@@ -262,7 +262,7 @@ class _Sending:
             self._put(_Ready(line))
             return
         try:
-            home = for_primary(
+            restored = for_primary(
                 payload,
                 now=time.time(),
                 enqueued_at=None if enqueued_at_us is None else enqueued_at_us / 1_000_000,
@@ -273,8 +273,8 @@ class _Sending:
             line.outcome, line.reason = REFUSED, error.reason
             self._put(_Ready(line))
             return
-        line.destination = home.destination
-        self._put(_Ready(line, home.payload, home.session_id or home.partition_key))
+        line.destination = restored.destination
+        self._put(_Ready(line, restored.payload, restored.session_id or restored.partition_key))
 
     def _put(self, ready: _Ready) -> None:
         size = 0 if ready.payload is None else len(ready.payload) + _PER_MESSAGE_BYTES

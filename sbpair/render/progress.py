@@ -89,7 +89,7 @@ class Shown:
 class MoveProgress(Shown):
     """An observer that shows how far a drain or syphon is: done, total as counted, rate, time left.
 
-    `talk` gets every event after it was counted. With `quiet` nothing is shown.
+    `log` gets every event after it was counted. With `quiet` nothing is shown.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class MoveProgress(Shown):
         *,
         quiet: bool = False,
         color: bool = True,
-        talk: Callable[[events.Event], None] | None = None,
+        log: Callable[[events.Event], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(title, forecast=True, quiet=quiet, color=color, now=now)
-        self._title, self._talk = title, talk
+        self._title, self._log = title, log
         self._totals: dict[str, int] = {}
         self.done = 0
         self.size_bytes = 0
@@ -122,8 +122,8 @@ class MoveProgress(Shown):
                 self._moved(messages, size)
             case events.DeadLettered():
                 self._moved(1, 0)
-        if self._talk is not None:
-            self._talk(event)
+        if self._log is not None:
+            self._log(event)
         self._show()
 
     def _moved(self, messages: int, size_bytes: int) -> None:

@@ -132,7 +132,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_nothing_is_lost_when_executors_die(cluster: Cluster, stage: Stage) -> None:
-    """One while the archived messages are completed in their queues, one while they go home."""
+    """One while the archived messages are completed in their queues, one while they are replayed."""
     for queue in range(QUEUES):
         stage.divert(messages(100, prefix=f"q{queue}", sessions=4), queue=queue)
         stage.emulator.faults("shop-neu").add(f"expire-locks:entity={backlog(queue)},lock=3s")

@@ -3,7 +3,7 @@
 import pytest
 
 from sbpair.cli.options import Options
-from sbpair.cli.pipeline.session import JobTalk
+from sbpair.cli.pipeline.session import JobLog
 from sbpair.core.events import BacklogCounted, Forwarded
 from sbpair.pipeline.spark.progress import JobProgress
 from sbpair.render.progress import LINE_EVERY_SECONDS, MoveProgress
@@ -39,7 +39,7 @@ def test_a_move_says_a_line_when_it_is_time(capsys: pytest.CaptureFixture[str], 
 def test_a_step_without_tasks_is_told_to_who_wants_to_hear(
     capsys: pytest.CaptureFixture[str], options: Options, said: str
 ) -> None:
-    with JobTalk(options) as talk:
+    with JobLog(options) as talk:
         talk.say("Starting Spark")
         talk(JobProgress("Archiving", 1, 4, 0, 1.0))
     assert capsys.readouterr().err == said

@@ -41,7 +41,7 @@ from tests.runtime.pairs import World, a_pair, a_world, message, open_pairing, o
 
 
 def homeward(payload: bytes) -> tuple[str, str | None, str | None]:
-    """(destination, session, message id) of a backlog message on its way home."""
+    """(destination, session, message id) of a backlog message on its way back."""
     home = for_primary(payload, now=EPOCH, enqueued_at=None)
     return home.destination, home.session_id, home.message_id
 

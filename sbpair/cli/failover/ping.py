@@ -144,12 +144,12 @@ def _wanted(
     paths = named or [*pair.entities, *pair.backlog_paths()]
     for path in paths:
         backlog = parse_backlog_queue_path(path) is not None
-        home = Side.SECONDARY if backlog else Side.PRIMARY
+        own = Side.SECONDARY if backlog else Side.PRIMARY
         if named and side is not SideChoice.BOTH:
-            home = Side(side.value)
-        if side.includes(home):
+            own = Side(side.value)
+        if side.includes(own):
             by = By.LOOK_UP if control_plane else By.BROWSE if backlog else By.MESSAGE
-            yield (home, path), by
+            yield (own, path), by
 
 
 def _target(sides: "Sides", side: Side, path: str, by: By, timeout_seconds: float) -> "PingTarget":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.context import Interrupted, Talk, load_settings, run_async, system_clock, unchanged
+from sbpair.cli.context import EventLog, Interrupted, load_settings, run_async, system_clock, unchanged
 from sbpair.cli.failover.records import InputFormat, read_lines, to_payload
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.core.errors import SbpairError, UsageError
@@ -106,7 +106,7 @@ def send(
         tally = _Tally(options.output is Format.JSONL)
         async with AsyncExitStack() as stack:
             with unchanged("Nothing was sent."):
-                opened = open_pairing(pair, observer=Talk(), hold_sessions=hold_sessions or None)
+                opened = open_pairing(pair, observer=EventLog(), hold_sessions=hold_sessions or None)
                 pairing = await stack.enter_async_context(opened)
             _close_when_stopped(stack, pairing, stop)
             sender = pairing.sender(entity, partitioned=partitioned or None)

@@ -11,12 +11,12 @@ import typer
 from sbpair.cli.asking import AllPairsOption, YesOption, agreed, can_ask, pairs_to_write, side_named
 from sbpair.cli.context import (
     Interrupted,
+    event_log,
     load_settings,
     open_sides,
     run_async,
     stoppable,
     system_clock,
-    talk,
     unchanged,
 )
 from sbpair.cli.cost.forecasts import as_data, in_words
@@ -159,7 +159,7 @@ async def _carry_out(options: Options, command_name: str, pair: Pair, plan: Plan
             plan,
             admin=sides.secondary_admin,
             clock=system_clock(),
-            observer=talk(options),
+            observer=event_log(options),
             peek=peeking(sides.secondary),
             log=log.write,
             how=how_to_apply(command_name, pair),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbpair.cli.context import run_async, stoppable, talk
+from sbpair.cli.context import event_log, run_async, stoppable
 from sbpair.cli.options import Options
 from sbpair.connect import gather_pair
 from sbpair.core.errors import SbpairError, UsageError
@@ -81,7 +81,7 @@ def gather_snapshots(options: Options, pairs: Sequence[Pair], *, announce: str =
     """
 
     async def one(pair: Pair) -> Snapshot:
-        return await gather_pair(pair, observer=talk(options))
+        return await gather_pair(pair, observer=event_log(options))
 
     async def work(stop: "asyncio.Event") -> list[Snapshot | SbpairError]:
         from sbpair.runtime.inspection.gather import gather_each

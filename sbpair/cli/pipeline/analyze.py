@@ -17,7 +17,7 @@ from sbpair.cli.pipeline.session import (
     ArchivesArgument,
     ConfOption,
     HtmlOption,
-    JobTalk,
+    JobLog,
     MasterOption,
     check_folder,
     rows_in,
@@ -171,13 +171,13 @@ def _by_spark(
     if units and sum(unit.rows for unit in units) <= _ONE_TASK_ROWS:
         units = [together(units)]
     spark = spark_session(options, master, conf, rows=_JVM_ROWS, name="analyze", sources=False)
-    with spark as session, JobTalk(options) as talk:
+    with spark as session, JobLog(options) as log:
         if rows is not None:
-            return wanted.of(SparkEngine.over_units(session, units, talk), rows)
+            return wanted.of(SparkEngine.over_units(session, units, log), rows)
         stores = [open_store(session.spark, one) for one in archives]
         rows = sum(check_archive(store).rows for store in stores)
         messages = read_archives(session.spark, archives, stores=stores)
-        return wanted.of(SparkEngine.over_rows(session, messages, rows, talk), rows)
+        return wanted.of(SparkEngine.over_rows(session, messages, rows, log), rows)
 
 
 def _files(archives: Sequence[str]) -> list[str]:

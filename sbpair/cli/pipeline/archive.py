@@ -8,7 +8,7 @@ import typer
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
     ConfOption,
-    JobTalk,
+    JobLog,
     MasterOption,
     check_folder,
     pair_by_name,
@@ -113,8 +113,8 @@ def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: 
         check_folder(Path(request.into), create=False)
     rows = _SMALL_ROWS if folder else None
     spark = spark_session(options, master, conf, rows=rows, name="archive", sources=not folder)
-    with spark as session, JobTalk(options) as talk:
-        report = archive_backlog(session, request, plan=plan, tell=talk)
+    with spark as session, JobLog(options) as log:
+        report = archive_backlog(session, request, plan=plan, tell=log)
     return _result(request, report)
 
 

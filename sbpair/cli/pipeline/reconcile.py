@@ -9,7 +9,7 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.pipeline.session import (
     ArchivesArgument,
     ConfOption,
-    JobTalk,
+    JobLog,
     MasterOption,
     pair_by_name,
     rows_in,
@@ -76,9 +76,9 @@ def reconcile(
     for one in ledger or ():
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")
-    with spark_session(options, master, conf, rows=rows, name="reconcile") as session, JobTalk(options) as talk:
+    with spark_session(options, master, conf, rows=rows, name="reconcile") as session, JobLog(options) as log:
         report = hold_together(
-            session, archives, ledger or [], look=look, config=options.config, tell=talk, listed=listed
+            session, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
         )
     counts = {kind: report.counts.get(kind, 0) for kind in FINDINGS}
     data = {

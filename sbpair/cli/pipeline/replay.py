@@ -9,7 +9,7 @@ from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
     ConfOption,
     ExplainOption,
-    JobTalk,
+    JobLog,
     MasterOption,
     check_folder,
     pair_by_name,
@@ -111,11 +111,11 @@ def replay(
     )
     rows = rows_in(from_)
     check_folder(own, create=False)
-    with spark_session(options, master, conf, rows=rows, name="replay") as session, JobTalk(options) as talk:
+    with spark_session(options, master, conf, rows=rows, name="replay") as session, JobLog(options) as log:
         if explain:
             text = explained(prepare(session.spark, request).ordered)
             return CommandResult("pipeline replay", {"plan": text}, text=text)
-        report = replay_archives(session, request, tell=talk)
+        report = replay_archives(session, request, tell=log)
     return _result(chosen.name, report)
 
 

@@ -58,8 +58,8 @@ def spark_session(
         log_directory=state_directory(os.environ) / "spark",
     )
     with ExitStack() as stack:
-        with JobTalk(options) as talk:
-            talk.say("Starting Spark")
+        with JobLog(options) as log:
+            log.say("Starting Spark")
             session = stack.enter_context(open_spark(request))
         if sources:
             register(session.spark)
@@ -119,7 +119,7 @@ _LABEL_CHARACTERS = 22
 """With the bar, the count and the clock behind it a line of 80 columns is full."""
 
 
-class JobTalk(Shown):
+class JobLog(Shown):
     """Progress of Spark jobs."""
 
     def __init__(self, options: Options) -> None:

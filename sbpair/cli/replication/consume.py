@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import (
@@ -122,11 +122,11 @@ def consume(
         name=f"{os.uname().nodename}-{os.getpid()}" if hasattr(os, "uname") else f"pid-{os.getpid()}",
     )
     pair = load_settings(options).pair(pair_name)
-    book = journal_at(journal, journal_key)
+    store = journal_at(journal, journal_key)
     seconds = duration_option(handler_timeout) or 0.0
 
     async def work(stop: "asyncio.Event") -> "ConsumeReport":
-        return await _consume(options, pair, request, book, words, seconds, stop)
+        return await _consume(options, pair, request, store, words, seconds, stop)
 
     try:
         return _consumed(pair, source, run_async(options, work))
@@ -139,7 +139,7 @@ async def _consume(
     options: Options,
     pair: Pair,
     request: "ConsumeRequest",
-    book: "Journal",
+    store: "Journal",
     words: list[str],
     handler_seconds: float,
     stop: "asyncio.Event",
@@ -150,15 +150,15 @@ async def _consume(
     handler = CommandHandler(words, timeout_seconds=handler_seconds, environ=_own_environment())
     async with AsyncExitStack() as stack:
         sides = await stack.enter_async_context(open_sides(pair))
-        stack.push_async_callback(book.close)
-        said = await book.check()
-        observer = Quiet() if options.quiet else Talk()
+        stack.push_async_callback(store.close)
+        said = await store.check()
+        observer = Quiet() if options.quiet else EventLog()
         logging.getLogger("sbpair").info(f"Consuming {request.source} of {pair.name}. Journal: {said}")
         return await consume_queue(
             request,
             primary=sides.primary,
             secondary=sides.secondary,
-            journal=book,
+            journal=store,
             handler=handler,
             clock=system_clock(),
             observer=observer,

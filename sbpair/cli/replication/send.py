@@ -74,22 +74,22 @@ def send(
     """
     pair_name, queue = pair_and_queue(first, second)
     pair = load_settings(options).pair(pair_name)
-    book = None if journal is None else journal_at(journal, journal_key)
+    store = None if journal is None else journal_at(journal, journal_key)
     terms = make_terms(retention=retention)
     delay_seconds = duration_option(delay) or 0.0
 
     async def work(stop: "asyncio.Event") -> "_Sent":
-        tally = _Sent(streaming=options.output is Format.JSONL, journal=book is not None)
+        tally = _Sent(streaming=options.output is Format.JSONL, journal=store is not None)
         async with AsyncExitStack() as stack:
             sides = await stack.enter_async_context(open_sides(pair))
-            if book is not None:
-                stack.push_async_callback(book.close)
+            if store is not None:
+                stack.push_async_callback(store.close)
             sender = DualSender(
                 queue,
                 primary=sides.primary,
                 secondary=sides.secondary,
                 clock=system_clock(),
-                journal=book,
+                journal=store,
                 preferred=prefer,
                 delay_seconds=delay_seconds,
                 terms=terms,

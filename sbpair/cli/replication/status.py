@@ -84,21 +84,21 @@ def status(
       sbpair replicate status --journal sqlite:journal.db
       sbpair replicate status --journal sqlite:journal.db --stuck -o nagios
     """
-    book, terms = journal_at(journal, journal_key), make_terms(lease=lease, margin=margin)
+    store, terms = journal_at(journal, journal_key), make_terms(lease=lease, margin=margin)
 
     async def work(stop: "asyncio.Event") -> tuple[str, list[_Seen]]:
-        return await stoppable(stop, _read(book, terms, destination))
+        return await stoppable(stop, _read(store, terms, destination))
 
     said, seen = run_async(options, work)
-    return _shown(book.name, said, seen, state, stuck, limit)
+    return _shown(store.name, said, seen, state, stuck, limit)
 
 
-async def _read(book: "Journal", terms: Terms, destination: str | None) -> tuple[str, list[_Seen]]:
+async def _read(store: "Journal", terms: Terms, destination: str | None) -> tuple[str, list[_Seen]]:
     try:
-        said = await book.check()
+        said = await store.check()
         now = system_clock().now().timestamp()
         seen = []
-        async with aclosing(book.scan(SESSION)) as entries:  # type: ignore[type-var]
+        async with aclosing(store.scan(SESSION)) as entries:  # type: ignore[type-var]
             async for raw in entries:
                 entry = SessionEntry.from_dict(raw.document)
                 if destination is not None and entry.destination != destination_of(destination):
@@ -106,7 +106,7 @@ async def _read(book: "Journal", terms: Terms, destination: str | None) -> tuple
                 seen.append(_Seen(entry, is_stuck(entry, now=now, terms=terms)))
         return said, seen
     finally:
-        await book.close()
+        await store.close()
 
 
 def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_stuck: bool, limit: int) -> CommandResult:
@@ -204,12 +204,12 @@ def provision(
     """
     pair_name, queue = pair_and_source(first, second)
     pair = load_settings(options).pair(pair_name)
-    book = None if journal is None else journal_at(journal, journal_key)
+    store = None if journal is None else journal_at(journal, journal_key)
 
     async def work(stop: "asyncio.Event") -> _Provisioned:
         async with open_sides(pair) as sides:
             admins = {"primary": sides.primary_admin, "secondary": sides.secondary_admin}
-            return await stoppable(stop, _provision(admins, queue, book, dry_run=dry_run))
+            return await stoppable(stop, _provision(admins, queue, store, dry_run=dry_run))
 
     return _provisioned(pair.name, queue, run_async(options, work), dry_run=dry_run)
 
@@ -222,7 +222,7 @@ class _Provisioned:
 
 
 async def _provision(
-    admins: "dict[str, NamespaceAdmin]", queue: str, book: "Journal | None", *, dry_run: bool
+    admins: "dict[str, NamespaceAdmin]", queue: str, store: "Journal | None", *, dry_run: bool
 ) -> _Provisioned:
     outcomes: list[Outcome] = []
     found: dict[str, QueueSettings | None] = {}
@@ -239,11 +239,11 @@ async def _provision(
             found[side] = await _create(admin, queue)
             outcomes.append(Outcome(f"{side}: {queue}", Result.DONE, "created, with sessions"))
     said = ""
-    if book is not None:
+    if store is not None:
         try:
-            said = "not looked at: it would be made" if dry_run else await book.check()
+            said = "not looked at: it would be made" if dry_run else await store.check()
         finally:
-            await book.close()
+            await store.close()
     return _Provisioned(outcomes, list(problems(found["primary"], found["secondary"])), said)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import pair_to_write
-from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.options import DrainOptions, OnMissing
 from sbpair.cli.transfer.report import (
@@ -104,10 +104,10 @@ async def run_drain(
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
     from sbpair.runtime.transfer.drain import drain as drain_backlog
 
-    book = open_ledger(ledger, new=new_ledger)
+    opened_ledger = open_ledger(ledger, new=new_ledger)
     usage, clock = Usage(), system_clock()
-    talk = None if options.quiet else Talk().notify
-    with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, talk=talk) as progress:
+    log = None if options.quiet else EventLog().notify
+    with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
         async with open_sides(pair) as sides:
             secondary = CountedMessaging(sides.secondary, usage)
             admin, primary_admin = CountedAdmin(sides.secondary_admin, usage), CountedAdmin(sides.primary_admin, usage)
@@ -125,13 +125,13 @@ async def run_drain(
                     admin=admin,
                     clock=clock,
                     observer=progress,
-                    ledger=book,
+                    ledger=opened_ledger,
                     stop=stop,
                     primary_admin=primary_admin,
                 )
             finally:
-                if book is not None:
-                    await book.close()
+                if opened_ledger is not None:
+                    await opened_ledger.close()
             if left_over:
                 return Drained(report, None, usage.forecast())
             # Searched for again: a queue that was made meanwhile belongs to the backlog, too.

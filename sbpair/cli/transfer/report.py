@@ -178,7 +178,7 @@ def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
 
 
 def _moved(report: "DrainReport") -> "Forecast":
-    """Operations of what moved (or would): received, completed, sent, in steps of 64 KB at the average size."""
+    """Operations of what moved (or would): received, completed, sent, in billing units of 64 KB at the average size."""
     from sbpair.core.cost.forecast import Forecast, of_messages
 
     rest = Forecast(message_operations=2 * (report.dead_lettered + report.pings + report.already_forwarded))

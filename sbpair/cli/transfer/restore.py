@@ -100,12 +100,12 @@ def restore(
                 for one in messages:
                     sent[one.destination] = sent.get(one.destination, 0) + 1
                 return Restored(sent)
-            book = None if ledger is None else Ledger(ledger, resume=True)
+            opened_ledger = None if ledger is None else Ledger(ledger, resume=True)
             try:
                 return await send_back(
                     messages,
                     primary=sides.primary,
-                    ledger=book,
+                    ledger=opened_ledger,
                     clock=system_clock(),
                     stop=stop,
                     rate_per_second=rate,
@@ -113,8 +113,8 @@ def restore(
                     patience_seconds=options.timeout_seconds(120.0),
                 )
             finally:
-                if book is not None:
-                    await book.close()
+                if opened_ledger is not None:
+                    await opened_ledger.close()
 
     try:
         return _result(chosen, len(messages), run_async(options, work), dry_run)
@@ -193,8 +193,8 @@ def _message(read: "Mapping[str, Any]") -> "Restorable":
     summary = describe(payload)
     try:
         if system_properties.PATH in summary.application_properties:
-            home = for_primary(payload, now=time(), enqueued_at=None, from_dead_letter=True)
-            return Restorable(key, home.destination, home.session_id, home.payload, "state" in read)
+            restored = for_primary(payload, now=time(), enqueued_at=None, from_dead_letter=True)
+            return Restorable(key, restored.destination, restored.session_id, restored.payload, "state" in read)
         destination = read.get("destination", read.get("path"))
         if not isinstance(destination, str) or not is_destination(destination.strip("/")):
             raise UsageError("it names no queue or topic to go to")

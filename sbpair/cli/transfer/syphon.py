@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import pair_to_write
-from sbpair.cli.context import Interrupted, Talk, load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.drain import chosen_paths, open_ledger
 from sbpair.cli.transfer.options import MoveOptions
@@ -146,7 +146,7 @@ async def run_service(
 
         async def run(uncompleted: "frozenset[Key]") -> "SyphonRun":
             nonlocal new_ledger, backlog
-            book = open_ledger(service.ledger, new=new_ledger)
+            opened_ledger = open_ledger(service.ledger, new=new_ledger)
             new_ledger = False
             try:
                 async with open_sides(pair) as sides:
@@ -163,7 +163,7 @@ async def run_service(
                         admin=admin,
                         clock=clock,
                         observer=observer,
-                        ledger=book,
+                        ledger=opened_ledger,
                         poll_seconds=service.poll_seconds,
                         uncompleted=uncompleted,
                     )
@@ -171,8 +171,8 @@ async def run_service(
                         backlog = await _what_is_left(pair, secondary, admin, clock, only)
                     return done
             finally:
-                if book is not None:
-                    await book.close()
+                if opened_ledger is not None:
+                    await opened_ledger.close()
 
         report = await serve(run, stop=stop, clock=clock, observer=observer)
     return Drained(report, backlog, usage.forecast())
@@ -219,14 +219,14 @@ class _Saying:
 
     def __init__(self, metrics: "ServiceMetrics") -> None:
         self._metrics = metrics
-        self._talk = Talk()
+        self._log = EventLog()
         self._forwarded: dict[tuple[str, str], Forwarded] = {}
 
     def notify(self, event: "Event") -> None:
         from sbpair.core.events import Forwarded
 
         self._metrics.notify(event)
-        self._talk.notify(event)
+        self._log.notify(event)
         if isinstance(event, Forwarded):
             key = event.queue, event.entity
             known = self._forwarded.get(key)

@@ -12,8 +12,8 @@ Availability").
   it.
 * FAILED_OVER: the timer fired. Sends go to a backlog queue on the secondary, and the primary entity is pinged once per
   ping interval until a ping succeeds; then new sends go to the primary again at once.
-* ENTITY_INVALID: a ping said that the entity itself is wrong (not found, not authorised). A backlog would never get
-  home, so sends raise, until a ping succeeds.
+* ENTITY_INVALID: a ping said that the entity itself is wrong (not found, not authorised). A backlog would never
+  drain, so sends raise, until a ping succeeds.
 * FORCED: an operator sent the entity's messages to the backlog. Nothing is pinged, since a healthy primary would end
   the exercise within one interval; it lasts until an operator fails back.
 

@@ -74,7 +74,7 @@ class Budget:
         return left_seconds - seconds >= MIN_ATTEMPT_SECONDS
 
 
-# Order across failback: sessions that keep going to their backlog queue until what was diverted has gone home.
+# Order across failback: sessions that keep going to their backlog queue until what was diverted is back on the primary.
 #
 # Without it, the first message after failback reaches the primary while older messages of its session still wait in a
 # backlog queue. With `hold_sessions` a session that has diverted messages stays with its queue: a scan of the queue

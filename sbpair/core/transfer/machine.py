@@ -1,4 +1,4 @@
-"""The pump's decisions, sans-IO: what to send, complete, renew, give back or dead-letter, and when to hold still.
+"""The pump's decisions, sans-IO: what to send, complete, renew, release or dead-letter, and when to hold still.
 
 The runtime tells what happened (`arrived`, `sent`, `send_failed`, `settled`, ...) and asks `poll(now)` what to do next;
 `deadline()` says when to ask again if nothing happens. Times are seconds of one monotonic clock.
@@ -22,7 +22,7 @@ The hard cases. *Lock already gone or about to go*: it is renewed before the mes
 sent. *Forwarded but not completed*: remembered until the completion is confirmed; when it comes again it is completed,
 not sent. *Unreadable*: dead-lettered with the reason, or left where that is impossible. *Stop*: what waits is given
 back without raising its delivery count, what is on its way is settled. *Destination down for long*: what waits for it
-is given back and nothing is received until the next try is due, so that neither locks nor delivery counts churn.
+is released and nothing is received until the next try is due, so that neither locks nor delivery counts churn.
 """
 
 import heapq
@@ -62,7 +62,7 @@ from sbpair.core.transfer.state import (
 )
 
 HOLD_SECONDS = 20.0
-"""How long messages of an unavailable destination are held locked before they are given back."""
+"""How long messages of an unavailable destination are held locked before they are released."""
 PROBE_SECONDS = 5.0
 """How often a paused destination is asked for a link. An attempt that fails is not billed."""
 CHECK_SECONDS = 0.1
@@ -565,7 +565,7 @@ class Settlement:
             self._lock_check_at = now
 
     def stop(self, now: float) -> None:
-        """Receive and send nothing more; give back what waits. `live` is 0 when all is settled."""
+        """Receive and send nothing more; release what waits. `live` is 0 when all is settled."""
         self.stopping = True
         self._actions.extend(settle for _, _, settle in self._later)
         self._later.clear()
@@ -574,7 +574,7 @@ class Settlement:
                 self._release(destination, item, now)
 
     def release_left(self) -> None:
-        """Give back what was left, so that others see it without waiting for the locks to run out."""
+        """Release what was left, so that others see it without waiting for the locks to run out."""
         for item in list(self._items.values()):
             if item.stage is Stage.LEFT:
                 self._left -= 1
@@ -722,7 +722,7 @@ class Settlement:
         if self.stopping or not waiting or self._sending or now - self._last_arrival < 1.0:
             return
         if now < self._receive_again_at:
-            return  # what an open poll still brought is held: given back, it would come straight round again
+            return  # what an open poll still brought is held: released, it would come straight round again
         resumes = min(max(one.paused_until, self._busy_until) for one in waiting)
         if resumes - now <= HOLD_SECONDS or any(one.measuring and one.probe_at is None for one in waiting):
             return
@@ -847,7 +847,7 @@ class Settlement:
             destination.add(item, front=True)
 
     def _release(self, destination: Destination, item: Item, now: float, *, comes_first: bool = True) -> None:
-        """Give back one that waits. `comes_first`: what lies behind it in its session waits until it is back."""
+        """Release one that waits. `comes_first`: what lies behind it in its session waits until it is back."""
         destination.remove(item)
         if comes_first:
             self._await_return(item, now)

@@ -236,9 +236,9 @@ class MessageEntity(Entity):
     def to_dead_letters(self, box: Mailbox, message: Message, reason: object, text: object) -> None:
         """Move a message out of `box` to the dead letters."""
         box.take_out(message)
-        self.bury(message, reason, text)
+        self.dead_letter(message, reason, text)
 
-    def bury(self, message: Message, reason: object, text: object, *, place: str = DEAD_LETTER) -> None:
+    def dead_letter(self, message: Message, reason: object, text: object, *, place: str = DEAD_LETTER) -> None:
         """Put a message that is nowhere now into the dead letters (or on, if dead letters are forwarded).
 
         Reason and text become application properties with the AMQP type they have; None for one that is not given.

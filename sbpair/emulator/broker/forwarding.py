@@ -78,10 +78,12 @@ class Transfers:
         entity = self._entity
         destination = entity.namespace.find(target)
         if destination is None:
-            entity.bury(message, "DestinationNotFound", f"'{target}' does not exist.", place=TRANSFER_DEAD_LETTER)
+            entity.dead_letter(
+                message, "DestinationNotFound", f"'{target}' does not exist.", place=TRANSFER_DEAD_LETTER
+            )
             return True
         if not destination.description.status.may_send:
-            entity.bury(message, "DestinationDisabled", f"'{target}' is disabled.", place=TRANSFER_DEAD_LETTER)
+            entity.dead_letter(message, "DestinationDisabled", f"'{target}' is disabled.", place=TRANSFER_DEAD_LETTER)
             return True
         onward = message.copy()
         onward.hops += 1
@@ -92,14 +94,16 @@ class Transfers:
         except BrokerError as error:
             if error.condition == errors.QUOTA:
                 return False
-            entity.bury(message, *_reason(error), place=DEAD_LETTER if _is_session(error) else TRANSFER_DEAD_LETTER)
+            entity.dead_letter(
+                message, *_reason(error), place=DEAD_LETTER if _is_session(error) else TRANSFER_DEAD_LETTER
+            )
             return True
         entity.namespace.journal.drop_message(message)
         return True
 
     def _hop_limit(self, message: Message) -> None:
         # Straight into the mailbox: forwarding dead letters once more would be the next hop.
-        self._entity.bury(
+        self._entity.dead_letter(
             message,
             "MaxTransferHopCountExceeded",
             f"The message has been forwarded {message.hops} times; the limit is {MAX_FORWARDING_HOPS}.",

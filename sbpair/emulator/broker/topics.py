@@ -208,7 +208,7 @@ class Subscription(MessageEntity):
             copies = list(self._copies(message, view))
         except FilterEvaluationError as error:
             if self.description.dead_lettering_on_filter_evaluation_exceptions:
-                self._bury_unevaluated(message.copy(), str(error))
+                self._dead_letter_unevaluated(message.copy(), str(error))
             return
         for copy in copies:
             self._take(copy)
@@ -228,14 +228,16 @@ class Subscription(MessageEntity):
         if self.requires_session and copy.head.session_id is None:
             copy.sequence_number = self.numbering.next(copy.head)
             copy.enqueued_at = self.namespace.clock.now()
-            self.bury(copy, "Session ID is null.", "Session enabled entity doesn't allow a message without session.")
+            self.dead_letter(
+                copy, "Session ID is null.", "Session enabled entity doesn't allow a message without session."
+            )
         else:
             self.enqueue(copy)
 
-    def _bury_unevaluated(self, copy: Message, text: str) -> None:
+    def _dead_letter_unevaluated(self, copy: Message, text: str) -> None:
         copy.sequence_number = self.numbering.next(copy.head)
         copy.enqueued_at = self.namespace.clock.now()
-        self.bury(copy, "FilterEvaluationException", text)
+        self.dead_letter(copy, "FilterEvaluationException", text)
 
     def _expiry(self, message: Message) -> float | None:
         own = super()._expiry(message)

@@ -214,7 +214,7 @@ def existing_paths(snapshots: Sequence[Snapshot]) -> list[tuple[str, str]] | Non
 
 
 def forecast(total: Mapping[str, Any], question: Question, prices: PriceTable) -> dict[str, Any]:
-    """What taking home a pair's messages needs: operations, time and money. `total`: a row of the table `totals`.
+    """What moving a pair's messages back needs: operations, time and money. `total`: a row of the table `totals`.
 
     Receive, complete and send: 2 operations for every started 64 KB and one for the completion. The time is that of
     the question's rate, and no less than the throttling credits of the secondary allow (receives and completions).

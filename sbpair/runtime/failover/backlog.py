@@ -35,7 +35,7 @@ from sbpair.core.rewrite import for_backlog
 from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging, Observer
 from sbpair.runtime.links import Links, close_quietly
 
-# Finds out which held sessions have gone home, so that their next message may go to the primary again.
+# Finds out which held sessions are back on the primary, so that their next message may go to the primary again.
 
 POLL_SECONDS = 5.0
 SCAN_SHARE = 10
@@ -217,7 +217,7 @@ class Backlog:
         self._refusal = why
 
     def is_held(self, session: SessionKey) -> bool:
-        """The session has messages in the backlog that have not gone home (with `hold_sessions` only)."""
+        """The session has messages in the backlog that are not back on the primary (with `hold_sessions` only)."""
         return self._keeper is not None and self._keeper.holds.queue_of(session) is not None
 
     async def probe(self) -> bool:
@@ -334,7 +334,7 @@ class Backlog:
         self, queue: str, session: SessionKey | None, items: Sequence[Item], budget: Budget
     ) -> Sequence[Item]:
         """One transfer to one queue: as many of the items as fit. Whatever happens, the queue's probe and the session's
-        hold are given back."""
+        hold are released."""
         stored = True
         self._hold(session, queue)
         try:

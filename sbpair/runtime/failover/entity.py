@@ -1,4 +1,4 @@
-"""The gate of one entity: runs its failover machine, keeps its timer and sends its pings.
+"""One entity of a pairing in use: runs its failover machine, keeps its timer and sends its pings.
 
 One background task per entity exists from the first counted failure until the entity is healthy again, so a healthy
 pairing has none. The task only waits for the machine's next deadline; what happens then is the machine's decision.
@@ -18,7 +18,7 @@ from sbpair.runtime.failover.ping import Pinger
 _WATCHED = frozenset({State.SUSPECT, State.FAILED_OVER, State.ENTITY_INVALID})
 
 
-class EntityGate:
+class MonitoredEntity:
     """Where the sends of one entity go; shared by all its senders."""
 
     def __init__(

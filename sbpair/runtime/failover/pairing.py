@@ -1,4 +1,4 @@
-"""A pair of namespaces in use: opening, the entities' gates, forced failover, close and fault.
+"""A pair of namespaces in use: opening, the entities' failover, forced failover, close and fault.
 
 pairing = await PairedNamespaces.open(pair, primary=..., secondary=..., secondary_admin=..., clock=..., observer=...)
 async with pairing:
@@ -35,9 +35,9 @@ from sbpair.core.pairing import Pair, Side, backlog_settings
 from sbpair.core.transfer.report import DrainReport
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper, SyphonedPosition
-from sbpair.runtime.failover.entity import EntityGate
+from sbpair.runtime.failover.entity import MonitoredEntity
 from sbpair.runtime.failover.ping import Pinger
-from sbpair.runtime.failover.sender import FailoverSender, Flights
+from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.links import Links, close_quietly
 from sbpair.runtime.transfer.syphon import DrainRequest
 from sbpair.runtime.transfer.syphon import syphon as syphon_home
@@ -142,7 +142,7 @@ async def _bounded(call: Coroutine[Any, Any, T]) -> T:
 # Keeps a syphon running beside a pairing: starts it, starts it again after an error, stops it within a bound.
 
 SyphonFactory = Callable[[asyncio.Event], Coroutine[Any, Any, object]]
-"""Makes a coroutine that brings the backlog home until the event is set."""
+"""Makes a coroutine that empties the backlog until the event is set."""
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 120.0
@@ -269,8 +269,8 @@ class PairedNamespaces:
         self._probe: asyncio.Task[None] | None = None
         self._retries = retries
         self._primary_links = Links(primary)
-        self._flights = Flights()
-        self._gates: dict[str, EntityGate] = {}
+        self._in_flight = InFlightSends()
+        self._entities: dict[str, MonitoredEntity] = {}
         self._syphon = None if syphon is None else SyphonRunner(syphon, clock=clock, observer=observer)
         self._coupling = Coupling(with_syphon=syphon is not None)
         self._partner_watch: asyncio.Task[None] | None = None
@@ -309,7 +309,7 @@ class PairedNamespaces:
             policy: which errors start a failover; by default the pair's.
             retries: how often a send to the primary is tried again before the policy hears of its failure, at the
                 distances of the SDK. 0 where something below retries already.
-            syphon: makes the coroutine that brings the backlog home, given the event that stops it, in place of the
+            syphon: makes the coroutine that empties the backlog, given the event that stops it, in place of the
                 usual one. It runs in this process when the pair's options enable the syphon.
             hold_sessions: keep order within a session across failover and failback; by default the pair's choice. A
                 session with diverted messages stays with its backlog queue until these are back on the primary. Costs
@@ -370,10 +370,10 @@ class PairedNamespaces:
             InvalidNameError: not an entity path.
         """
         return FailoverSender(
-            self._gate(entity),
+            self._monitored(entity),
             self._primary_links,
             self._backlog,
-            self._flights,
+            self._in_flight,
             clock=self._clock,
             partitioned=partitioned,
             hold_sessions=self._keeper is not None,
@@ -383,12 +383,12 @@ class PairedNamespaces:
     def force_failover(self, entity: str) -> None:
         """Divert the entity's messages, healthy or not, until `fail_back`. It is not pinged meanwhile."""
         self._check_open()
-        self._gate(entity).force()
+        self._monitored(entity).force()
 
     def fail_back(self, entity: str) -> None:
         """Send the entity's messages to the primary again, whatever the pings say."""
         self._check_open()
-        self._gate(entity).fail_back()
+        self._monitored(entity).fail_back()
 
     @property
     def holds_sessions(self) -> bool:
@@ -397,11 +397,11 @@ class PairedNamespaces:
 
     def state(self) -> PairingState:
         return PairingState(
-            entities=tuple(_entity_state(gate) for _, gate in sorted(self._gates.items())),
+            entities=tuple(_entity_state(failover) for _, failover in sorted(self._entities.items())),
             backlog=self._backlog.standings(),
             primary=self._coupling.condition(Side.PRIMARY),
             secondary=self._condition_of_secondary(),
-            sends_under_way=len(self._flights),
+            sends_under_way=len(self._in_flight),
             held_sessions=len(self._holds),
         )
 
@@ -415,8 +415,8 @@ class PairedNamespaces:
         """
         why = "the pairing is closed."
         if side is not Side.SECONDARY:
-            self._flights.refuse(why)
-            await self._flights.land(wait_seconds)
+            self._in_flight.refuse(why)
+            await self._in_flight.drain(wait_seconds)
         sides = tuple(Side) if side is None else (side,)
         await asyncio.gather(*(self._end(one, Condition.CLOSED, why) for one in sides))
         if side is None:
@@ -434,9 +434,9 @@ class PairedNamespaces:
     ) -> None:
         await self.close()
 
-    def _gate(self, entity: str) -> EntityGate:
+    def _monitored(self, entity: str) -> MonitoredEntity:
         path = check_entity_path(entity)
-        if (gate := self._gates.get(path.lower())) is None:
+        if (failover := self._entities.get(path.lower())) is None:
             options = self._pair.options
             machine = EntityFailover(
                 failover_interval_seconds=options.failover_interval_seconds,
@@ -444,9 +444,9 @@ class PairedNamespaces:
                 policy=self._policy,
             )
             pinger = Pinger(self._messaging[Side.PRIMARY], path)
-            gate = EntityGate(path, machine, pinger, clock=self._clock, observer=self._observer)
-            self._gates[path.lower()] = gate
-        return gate
+            failover = MonitoredEntity(path, machine, pinger, clock=self._clock, observer=self._observer)
+            self._entities[path.lower()] = failover
+        return failover
 
     def _check_open(self) -> None:
         if self._coupling.condition(Side.PRIMARY) is not Condition.OPEN:
@@ -495,9 +495,9 @@ class PairedNamespaces:
             await close_quietly(self._messaging[side])
 
     async def _end_primary(self, why: str) -> None:
-        self._flights.refuse(why)
-        await self._flights.interrupt()
-        await asyncio.gather(*(gate.stop() for gate in self._gates.values()))
+        self._in_flight.refuse(why)
+        await self._in_flight.interrupt()
+        await asyncio.gather(*(failover.stop() for failover in self._entities.values()))
         await self._primary_links.close()
         _unregister(self._messaging[Side.PRIMARY])
 
@@ -547,14 +547,14 @@ def _usual_syphon(
     )
 
 
-def _entity_state(gate: EntityGate) -> EntityState:
+def _entity_state(failover: MonitoredEntity) -> EntityState:
     return EntityState(
-        entity=gate.entity,
-        state=gate.state,
-        since=gate.since,
-        cause=None if gate.cause is None else gate.cause.code,
-        timer_seconds_left=gate.timer_seconds_left,
-        diverted_messages=gate.diverted_messages,
+        entity=failover.entity,
+        state=failover.state,
+        since=failover.since,
+        cause=None if failover.cause is None else failover.cause.code,
+        timer_seconds_left=failover.timer_seconds_left,
+        diverted_messages=failover.diverted_messages,
     )
 
 

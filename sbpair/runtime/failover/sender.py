@@ -34,40 +34,40 @@ from sbpair.core.failover.sending import (
 from sbpair.core.retry import SDK, SENDER
 from sbpair.ports import Clock, MessageSender
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT, Backlog, KeptQueue, accepted_of, incomplete
-from sbpair.runtime.failover.entity import EntityGate
+from sbpair.runtime.failover.entity import MonitoredEntity
 from sbpair.runtime.links import Links
 
 # Sends under way: counted so that close can wait for them, interrupted when it has waited long enough.
 
-LANDING_SECONDS = 1.0
+UNWIND_SECONDS = 1.0
 """How long an interrupted send gets to unwind."""
 
 
-class Flights:
+class InFlightSends:
     """All sends of one pairing that have begun and not ended."""
 
     def __init__(self) -> None:
-        self._aloft: set[Flight] = set()
+        self._active: set[InFlightSend] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._refusal: str | None = None
 
     def __len__(self) -> int:
-        return len(self._aloft)
+        return len(self._active)
 
-    def admit(self) -> "Flight":
-        """`async with flights.admit():` around one send.
+    def admit(self) -> "InFlightSend":
+        """`async with in_flight.admit():` around one send.
 
         Raises:
             InterruptedWorkError: on entry once `refuse` was called, and on exit if the send was interrupted.
         """
-        return Flight(self)
+        return InFlightSend(self)
 
     def refuse(self, why: str) -> None:
         """Let no new send begin. The first reason stands."""
         self._refusal = self._refusal or why
 
-    async def land(self, seconds: float) -> int:
+    async def drain(self, seconds: float) -> int:
         """Wait for the sends under way, interrupt those that take longer. Returns how many were interrupted."""
         if await self._wait(seconds):
             return 0
@@ -75,11 +75,11 @@ class Flights:
 
     async def interrupt(self) -> int:
         """End every send under way now; each raises InterruptedWorkError."""
-        flying = tuple(self._aloft)
-        for flight in flying:
-            flight.interrupt()
-        await self._wait(LANDING_SECONDS)
-        return len(flying)
+        active = tuple(self._active)
+        for send in active:
+            send.interrupt()
+        await self._wait(UNWIND_SECONDS)
+        return len(active)
 
     async def _wait(self, seconds: float) -> bool:
         try:
@@ -89,38 +89,38 @@ class Flights:
             return False
         return True
 
-    def began(self, flight: "Flight") -> None:
+    def began(self, send: "InFlightSend") -> None:
         if self._refusal is not None:
             raise InterruptedWorkError(f"Nothing was sent: {self._refusal}")
-        self._aloft.add(flight)
+        self._active.add(send)
         self._empty.clear()
 
-    def ended(self, flight: "Flight") -> None:
-        self._aloft.discard(flight)
-        if not self._aloft:
+    def ended(self, send: "InFlightSend") -> None:
+        self._active.discard(send)
+        if not self._active:
             self._empty.set()
 
 
-class Flight:
-    """One send under way; see `Flights.admit`."""
+class InFlightSend:
+    """One send under way; see `InFlightSends.admit`."""
 
-    __slots__ = ("_flights", "_scope")
+    __slots__ = ("_in_flight", "_scope")
 
-    def __init__(self, flights: Flights) -> None:
-        self._flights = flights
+    def __init__(self, in_flight: InFlightSends) -> None:
+        self._in_flight = in_flight
         self._scope = asyncio.timeout(None)
 
     def interrupt(self) -> None:
         self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def __aenter__(self) -> None:
-        self._flights.began(self)
+        self._in_flight.began(self)
         await self._scope.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._flights.ended(self)
+        self._in_flight.ended(self)
         try:
             await self._scope.__aexit__(kind, error, traceback)
         except TimeoutError:
@@ -171,24 +171,24 @@ class FailoverSender:
 
     def __init__(
         self,
-        gate: EntityGate,
+        failover: MonitoredEntity,
         primary: Links,
         backlog: Backlog,
-        flights: Flights,
+        in_flight: InFlightSends,
         *,
         clock: Clock,
         partitioned: bool | None,
         hold_sessions: bool,
         retries: int = 0,
     ) -> None:
-        self._gate = gate
+        self._failover = failover
         self._primary = primary
         self._backlog = backlog
-        self._flights = flights
+        self._in_flight = in_flight
         self._clock = clock
         self._partitioned = bool(partitioned)
         if partitioned is not None:
-            gate.rules.partitioned = partitioned
+            failover.rules.partitioned = partitioned
         self._hold_sessions = hold_sessions
         self._retries = retries
         self._kept = KeptQueue()
@@ -196,7 +196,7 @@ class FailoverSender:
 
     @property
     def entity(self) -> str:
-        return self._gate.entity
+        return self._failover.entity
 
     async def send(self, payloads: _Item, *, timeout_seconds: float | None = None) -> SendResult:
         """Send one message, or several as one batch.
@@ -235,7 +235,7 @@ class FailoverSender:
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_seconds: float | None = None) -> None:
         """Take back messages scheduled on the primary. Says nothing about the entity's health."""
-        async with self._flights.admit():
+        async with self._in_flight.admit():
             self._check_open()
             seconds = Budget.of(timeout_seconds, partitioned=False, now=self._clock.monotonic()).total_seconds
             link = self._primary.to(self.entity)
@@ -275,16 +275,16 @@ class FailoverSender:
     @property
     def state(self) -> State:
         """Where the entity stands; to be read from any thread."""
-        return self._gate.state
+        return self._failover.state
 
     @property
     def ticket(self) -> int:
         """To be taken before an attempt and handed to `take_over` with its error."""
-        return self._gate.ticket
+        return self._failover.ticket
 
     def note_sent(self) -> None:
         """The primary accepted a message."""
-        self._gate.sent()
+        self._failover.sent()
 
     def holds(self, payloads: Sequence[bytes]) -> bool:
         """A session of these messages has to follow its older messages into the backlog."""
@@ -301,10 +301,10 @@ class FailoverSender:
             ServiceError: `error` itself if its sender is to be told; otherwise as `send`.
         """
         if payloads is not None:
-            self._gate.rules.refused(payloads, error)
-        async with self._flights.admit():
+            self._failover.rules.refused(payloads, error)
+        async with self._in_flight.admit():
             await self._after_failure(error, ticket, budget)
-            if ROUTES[self._gate.state] is Route.BACKLOG:
+            if ROUTES[self._failover.state] is Route.BACKLOG:
                 if payloads is None:
                     return SendResult(Where.BACKLOG, messages=0)
                 return await self._divert(payloads, budget, uncertain=error.uncertain)
@@ -312,7 +312,7 @@ class FailoverSender:
 
     async def divert(self, payloads: Sequence[bytes], budget: Budget) -> SendResult:
         """Put the messages into the backlog, as the entity's state says. Raises as `send`."""
-        async with self._flights.admit():
+        async with self._in_flight.admit():
             self._check_open()
             return await self._divert(payloads, budget, uncertain=False)
 
@@ -335,7 +335,7 @@ class FailoverSender:
                 failures += 1
                 pause = SENDER.seconds(failures)
                 stopped = stop is not None and stop.is_set()
-                if stopped or not self._gate.worth_retrying(error) or self._clock.monotonic() + pause > deadline:
+                if stopped or not self._failover.worth_retrying(error) or self._clock.monotonic() + pause > deadline:
                     raise
             await self._clock.sleep(pause)
 
@@ -345,7 +345,7 @@ class FailoverSender:
         timeout_seconds: float | None,
         attempt: _Attempt,
     ) -> SendResult:
-        async with self._flights.admit():
+        async with self._in_flight.admit():
             self._check_open()
             for payload in payloads:
                 refuse_reserved(payload, self.entity)
@@ -415,22 +415,22 @@ class FailoverSender:
         uncertain = False
         failures = 0
         while True:
-            route = self._gate.route()
+            route = self._failover.route()
             if route is Route.NOWHERE:
-                raise self._gate.refusal()
+                raise self._failover.refusal()
             if route is Route.BACKLOG:
                 return await self._divert(payloads, budget, uncertain=uncertain)
-            ticket = self._gate.ticket
+            ticket = self._failover.ticket
             try:
                 numbers = await self._offer(payloads, budget, attempt)
             except ServiceError as error:
                 uncertain = error.uncertain = uncertain or error.uncertain
                 failures += 1
-                self._gate.rules.refused(payloads, error)
+                self._failover.rules.refused(payloads, error)
                 if not await self._is_to_be_retried(error, failures, budget):
                     await self._after_failure(error, ticket, budget)
             else:
-                self._gate.sent()
+                self._failover.sent()
                 return SendResult(
                     Where.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
                 )
@@ -463,9 +463,9 @@ class FailoverSender:
         """Raise the error, or return when the message is to be routed again."""
         if isinstance(error, SendIncompleteError):
             if isinstance(error.__cause__, ServiceError):
-                self._gate.failed(error.__cause__, ticket)
+                self._failover.failed(error.__cause__, ticket)
             raise error
-        verdict = self._gate.failed(error, ticket)
+        verdict = self._failover.failed(error, ticket)
         if verdict is Verdict.REROUTE:
             return
         left = budget.for_primary(self._clock.monotonic())
@@ -474,11 +474,11 @@ class FailoverSender:
         await self._clock.sleep(BUSY_PAUSE_SECONDS)
 
     async def _divert(self, payloads: Sequence[bytes], budget: Budget, *, uncertain: bool) -> SendResult:
-        self._gate.rules.check(payloads, self.entity)
+        self._failover.rules.check(payloads, self.entity)
         if keys_of(payloads[0]).session_id is not None:
-            self._gate.expect_sessions()
+            self._failover.expect_sessions()
         try:
-            diversion = await self._backlog.divert(self.entity, payloads, budget, self._gate.diverted, self._kept)
+            diversion = await self._backlog.divert(self.entity, payloads, budget, self._failover.diverted, self._kept)
         except ServiceError as error:
             error.uncertain = error.uncertain or uncertain
             if (refusal := self._refusal_of_both(error)) is None:
@@ -497,10 +497,10 @@ class FailoverSender:
         """What to raise when the backlog did not take a message either: why it does not go to the primary, which is
         what its sender has to know, with a note on the backlog. None: the backlog's error, as it is the message's own
         fault, or the primary has none (a forced failover)."""
-        cause = self._gate.cause
+        cause = self._failover.cause
         if cause is None or isinstance(error, SendIncompleteError) or error.category in MESSAGE_AT_FAULT:
             return None
-        refusal = self._gate.refusal().with_state(f"The backlog did not take the message either: {error.message}")
+        refusal = self._failover.refusal().with_state(f"The backlog did not take the message either: {error.message}")
         refusal.uncertain = error.uncertain
         return refusal
 

@@ -418,10 +418,10 @@ async def bounded(items: Sequence[T], work: Callable[[T], Awaitable[U]], concurr
 
     The first error cancels the rest and is raised as it is.
     """
-    gate = asyncio.Semaphore(concurrency)
+    slots = asyncio.Semaphore(concurrency)
 
     async def one(item: T) -> U:
-        async with gate:
+        async with slots:
             return await work(item)
 
     tasks = [asyncio.ensure_future(one(item)) for item in items]

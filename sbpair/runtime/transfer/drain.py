@@ -254,7 +254,7 @@ async def drain(
     """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
     asked by a dry run only, for what a link to a destination does not tell.
 
-    Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is given back.
+    Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
 
     Raises:
         ServiceError: no queue at all could be read; the first one's error.

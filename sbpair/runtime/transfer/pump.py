@@ -158,7 +158,7 @@ class Pump:
             source.poll_again.set()
 
     async def finish(self) -> None:
-        """Settle or give back everything within a bound, then close the receivers, which give back the rest."""
+        """Settle or release everything within a bound, then close the receivers, which release the rest."""
         self.machine.stop(self._now())
         await end(*self._receiving)
         self.machine.release_left()

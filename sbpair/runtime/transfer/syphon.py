@@ -62,7 +62,7 @@ async def syphon(
 
     A queue that cannot be read and a destination that cannot be reached are tried again for ever, with pauses from 1
     second to 2 minutes; the observer hears of each. After `stop` it ends within about 10 seconds: what is on its way is
-    settled, what waits is given back. Of the request, `max_messages`, `for_seconds`, `patience_seconds` and `dry_run`
+    settled, what waits is released. Of the request, `max_messages`, `for_seconds`, `patience_seconds` and `dry_run`
     do not apply.
 
     Raises:

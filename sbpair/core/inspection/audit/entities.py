@@ -10,7 +10,7 @@ from sbpair.core.inspection.snapshot import QueueSeen
 from sbpair.core.words import counted
 
 BACKLOG_MESSAGE_KILOBYTES = 256
-"""The largest message a backlog queue of tier Basic or Standard takes, and so the largest that comes home."""
+"""The largest message a backlog queue of tier Basic or Standard takes, and so the largest that can come back."""
 _SENDABLE = (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
 
 
@@ -74,7 +74,7 @@ def _disabled(view: View) -> Iterator[Found]:
             continue
         status = entity.status if isinstance(entity, TopicFacts) else entity.facts.settings.status
         if status not in _SENDABLE:
-            yield Found(path, f"Its status is {status}: it refuses messages, also those coming home.")
+            yield Found(path, f"Its status is {status}: it refuses messages, also those coming back from the backlog.")
 
 
 CHECKS = (
@@ -83,8 +83,7 @@ CHECKS = (
         "Configured entity missing on the primary",
         Severity.ERROR,
         "An entity of the configuration does not exist on the primary. Messages diverted for it would be "
-        "dead-lettered on "
-        "their way home.",
+        "dead-lettered on the way back to the primary.",
         "sbpair config check\nCorrect `entities`, or create {subject} on the primary.",
         _missing,
     ),
@@ -93,8 +92,7 @@ CHECKS = (
         "Entity cannot take a backlog message back",
         Severity.ERROR,
         "A message may have been diverted at up to 256 KB. An entity with a smaller limit or without room refuses it "
-        "on "
-        "its way home; one with a larger limit takes messages that cannot be diverted to a secondary of a lower tier.",
+        "on the way back; one with a larger limit takes messages that a secondary of a lower tier cannot.",
         "az servicebus queue show --name {subject} --namespace-name ... --resource-group ...\n"
         "Raise the entity's limit, make room, or give the secondary the primary's tier.",
         _too_small,
@@ -103,7 +101,7 @@ CHECKS = (
         "SBP020",
         "Entity on the primary not active",
         Severity.ERROR,
-        "An entity that is disabled for sending refuses new messages and those coming home.",
+        "An entity that is disabled for sending refuses new messages and those coming back from the backlog.",
         "az servicebus queue update --name {subject} --status Active --namespace-name ... --resource-group ...",
         _disabled,
     ),
@@ -196,7 +194,7 @@ CONTENT_CHECKS = (
         "SBP008",
         "Messages stranded in the backlog",
         Severity.WARNING,
-        "Diverted messages wait for a syphon to take them home. With none running they wait for ever: the retired "
+        "Diverted messages wait for a syphon to move them back. With none running they wait for ever: the retired "
         "library's default was not to run one. The age is that of the oldest message where a browse was possible, "
         "otherwise the time since anybody touched the queue.",
         "sbpair drain {pair}\nor run sbpair syphon {pair} as a service",

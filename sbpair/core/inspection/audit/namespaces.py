@@ -148,7 +148,7 @@ def _same_label(view: View) -> Iterator[Found]:
             yield Found(
                 f"{mine.label}/{BACKLOG_INFIX}",
                 f"{mine.host} and {other.primary.host} (pair {other.name!r}) have the same first label and share the "
-                "secondary: their messages mix in the same backlog queues and go home to either.",
+                "secondary: their messages mix in the same backlog queues and go back to either primary.",
             )
 
 
