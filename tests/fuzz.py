@@ -79,6 +79,12 @@ class _Nowhere:
     def abort(self) -> None:
         """Nothing is open."""
 
+    def pause_reading(self) -> None:
+        """Nothing is read."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read."""
+
 
 _DIALOGUE = b"AMQP\x00\x01\x00\x00" + b"".join(
     (len(body) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + body

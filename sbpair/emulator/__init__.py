@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbpair.emulator.clock import Clock, ManualClock, SystemClock
+    from sbpair.emulator.errors import EmulatorError
     from sbpair.emulator.faults import FaultError, FaultKind, FaultRule, Faults, Operation
     from sbpair.emulator.limits import Tier
     from sbpair.emulator.namespace import Namespace
-    from sbpair.emulator.server import Emulator, EmulatorError, NamespaceConfig
+    from sbpair.emulator.server import Emulator, NamespaceConfig
     from sbpair.emulator.thread import EmulatorThread
 
 __all__ = [
@@ -36,10 +37,11 @@ __all__ = [
 
 _MODULES = {
     "clock": ("Clock", "ManualClock", "SystemClock"),
+    "errors": ("EmulatorError",),
     "faults": ("FaultError", "FaultKind", "FaultRule", "Faults", "Operation"),
     "limits": ("Tier",),
     "namespace": ("Namespace",),
-    "server": ("Emulator", "EmulatorError", "NamespaceConfig"),
+    "server": ("Emulator", "NamespaceConfig"),
     "thread": ("EmulatorThread",),
 }
 

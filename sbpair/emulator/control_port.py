@@ -1,87 +1,50 @@
 """A port of the emulator's own, out of reach of every fault: also a namespace in the dark can be brought back.
 
-https://HOST:PORT/{namespace}/$emulator/faults      as described in `fault_control`, for that namespace
+https://HOST:PORT/{namespace}/$emulator/faults      as described in `admin.fault_control`, for that namespace
 """
 
+import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from sbpair.emulator.admin.atom import allow
-from sbpair.emulator.admin.calls import Call, Reply, arm_error, json_reply, method_not_allowed
-from sbpair.emulator.errors import EntityError, bad_request, not_found
-from sbpair.emulator.faults import FaultError, FaultRule, fault_to_json, parse_json
+from sbpair.emulator.admin.calls import Call, Reply, arm_error
+from sbpair.emulator.admin.fault_control import handle_control, is_control_path
+from sbpair.emulator.clock import Clock
+from sbpair.emulator.engine.origins import OwnNames
+from sbpair.emulator.engine.port import PATIENCE_SECONDS, FirstRequests, closing
+from sbpair.emulator.errors import EmulatorError, not_found
 from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.tls import TlsFiles
 
 if TYPE_CHECKING:
-    from sbpair.emulator.server import Emulator
+    from aiohttp import web
 
 
-# The control endpoint of a running emulator: `/$emulator/faults`.
-#
-#     GET                       the rules in force
-#     POST  {"text": "throttle:entity=orders,for=30s"}  or  {"kind": "throttle", "entity": "orders", "for": 30}
-#     DELETE /$emulator/faults/{id}       one rule;  DELETE /$emulator/faults   all of them
-#
-# The root key (or any key of the namespace with Manage) must sign the token in the `Authorization` header. The endpoint
-# itself is never hit by a fault that is answered over HTTP, so that a fault can always be taken back.
+class ControlledEmulator(Protocol):
+    """What the control port asks of its emulator."""
 
-RESOURCE = "$emulator/faults"
-"""What a token for this endpoint alone is signed for."""
+    host: str
+    clock: Clock
 
-
-def is_control_path(segments: tuple[str, ...]) -> bool:
-    """Whether a path belongs to the emulator itself."""
-    return bool(segments) and segments[0].lower() == "$emulator"
-
-
-def handle_control(namespace: Namespace, call: Call) -> Reply:
-    """Answer one request; refusals have the body of the resource manager's errors."""
-    try:
-        allow(namespace, call, RESOURCE)
-        return _route(namespace, call)
-    except EntityError as error:
-        return arm_error(error, call)
-    except FaultError as error:
-        return arm_error(bad_request(str(error)), call)
-
-
-def _route(namespace: Namespace, call: Call) -> Reply:
-    faults = namespace.faults
-    words = tuple(segment.lower() for segment in call.segments[1:])
-    match (call.method, *words):
-        case ("GET", "faults"):
-            return json_reply({"value": [fault_to_json(fault) for fault in faults.list()]})
-        case ("POST", "faults"):
-            fault_id = faults.add(_rule(call))
-            added = next(fault for fault in faults.list() if fault.id == fault_id)
-            return json_reply(fault_to_json(added), 201)
-        case ("DELETE", "faults"):
-            faults.clear()
-            return Reply(204)
-        case ("DELETE", "faults", fault_id):
-            if not faults.remove(fault_id):
-                raise not_found(f"There is no fault '{fault_id}'.")
-            return Reply(204)
-        case (_, "faults", *_):
-            raise method_not_allowed(call)
-    raise not_found(f"The resource '{call.path}' does not exist.")
-
-
-def _rule(call: Call) -> FaultRule | str:
-    body = call.json_object()
-    text = body.get("text")
-    if isinstance(text, str) and len(body) == 1:
-        return text
-    return parse_json(body)
+    @property
+    def tls(self) -> TlsFiles: ...
+    @property
+    def own_names(self) -> OwnNames: ...
+    def namespace(self, name: str) -> Namespace: ...
 
 
 class ControlPort:
     """Serves fault control for all namespaces of an emulator over HTTPS. Port 0: any free one."""
 
-    def __init__(self, emulator: "Emulator", number: int = 0) -> None:
+    def __init__(
+        self, emulator: ControlledEmulator, number: int = 0, *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._emulator = emulator
         self._number = number
-        self._runner: Any = None
+        self._patience_seconds = patience_seconds
+        self._requests = FirstRequests(patience_seconds)
+        self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
 
     @property
     def endpoint(self) -> str:
@@ -92,31 +55,36 @@ class ControlPort:
         """Begin to listen; OSError if the port is taken."""
         from aiohttp import web
 
-        from sbpair.emulator.admin.http import http_logger
+        from sbpair.emulator.admin.http import make_runner
 
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, logger=http_logger())
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, self._emulator.host, self._number, ssl_context=self._emulator.tls.server_context()
+        runner = self._runner = make_runner(app)
+        await runner.setup()
+        self._listening = await asyncio.get_running_loop().create_server(
+            lambda: _Client(runner, self._requests),
+            self._emulator.host,
+            self._number,
+            ssl=self._emulator.tls.server_context(),
+            ssl_handshake_timeout=self._patience_seconds,
         )
-        await site.start()
-        self._number = self._runner.addresses[0][1]
+        self._number = self._listening.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and end what is still connected."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
-    async def _answer(self, request: Any) -> Any:
+    async def _answer(self, request: "web.Request") -> "web.StreamResponse":
         from aiohttp import web
 
         from sbpair.emulator.admin.http import call_of, response_of
-        from sbpair.emulator.engine.port import closing
-        from sbpair.emulator.server import EmulatorError
 
+        self._requests.came(request)
         refused = self._emulator.own_names.refusal(
             request.headers.getall("Host", []), request.headers.getall("Origin", [])
         )
@@ -129,10 +97,29 @@ class ControlPort:
             namespace = self._emulator.namespace(name)
         except EmulatorError as error:
             return response_of(arm_error(not_found(str(error)), call))
-        return response_of(self._reply(namespace, call))
+        return response_of(_reply(namespace, call))
 
-    def _reply(self, namespace: Any, call: Any) -> Reply:
-        if is_control_path(call.segments):
-            return handle_control(namespace, call)
-        error: EntityError = not_found(f"The resource '{call.path}' does not exist.")
-        return arm_error(error, call)
+
+def _reply(namespace: Namespace, call: Call) -> Reply:
+    if is_control_path(call.segments):
+        return handle_control(namespace, call)
+    return arm_error(not_found(f"The resource '{call.path}' does not exist."), call)
+
+
+class _Client(asyncio.Protocol):
+    """One connection: handed to the web server, and cut if it never asks for anything."""
+
+    def __init__(self, runner: "web.AppRunner", requests: FirstRequests) -> None:
+        self._runner = runner
+        self._requests = requests
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connected = cast(asyncio.Transport, transport)
+        server: Any = self._runner.server
+        if server is None:
+            connected.abort()
+            return
+        protocol = server()
+        connected.set_protocol(protocol)
+        protocol.connection_made(connected)
+        self._requests.expect(connected)

@@ -13,6 +13,7 @@ from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
+from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.engine.coordinator import Coordinator
 from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler
 from sbpair.emulator.engine.receivers import (
@@ -26,26 +27,34 @@ from sbpair.emulator.engine.senders import Sender
 from sbpair.emulator.entities import EntityStatus
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.requests.node import ReplyLink, RequestLink, node_of
+from sbpair.emulator.requests.node import RequestNodes
 
 
-def attach(namespace: Namespace, link: Link) -> LinkHandler:
-    """Serve a new link: opens it, refuses it, or (next available session) holds the answer back."""
-    if link.is_coordinator:
-        coordinator = Coordinator(namespace, link)
-        coordinator.start()
-        return coordinator
-    try:
-        location = _locate(namespace, link)
-        _check_rights(link, location)
-        if location.management:
-            return _attach_management(namespace, link, location)
-        if link.client_sends:
-            return _attach_sender(link, location)
-        return _attach_receiver(link, location)
-    except BrokerError as error:
-        link.reject(error.condition, error.description)
-        return RefusedLink()
+class Endpoints:
+    """The entities of one namespace, as the engine's attach service."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._nodes = RequestNodes(namespace)
+
+    def attach(self, link: Link) -> LinkHandler:
+        """Serve a new link: opens it, refuses it, or (next available session) holds the answer back."""
+        if link.is_coordinator:
+            coordinator = Coordinator(self._namespace, link)
+            coordinator.start()
+            return coordinator
+        try:
+            location = _locate(self._namespace, link)
+            _check_rights(link, location)
+            if location.management:
+                location.entity.touch()
+                return self._nodes.attach(link, location)
+            if link.client_sends:
+                return _attach_sender(link, location, self._namespace.transactions)
+            return _attach_receiver(link, location, self._namespace.transactions)
+        except BrokerError as error:
+            link.reject(error.condition, error.description)
+            return RefusedLink()
 
 
 class RefusedLink:
@@ -85,21 +94,12 @@ def _check_rights(link: Link, location: Location) -> None:
         )
 
 
-def _attach_management(namespace: Namespace, link: Link, location: Location) -> LinkHandler:
-    node = node_of(namespace, link.connection, location)
-    location.entity.touch()
-    link.open()
-    if link.client_sends:
-        return RequestLink(node, link)
-    return ReplyLink(node, link)
-
-
-def _attach_sender(link: Link, location: Location) -> LinkHandler:
+def _attach_sender(link: Link, location: Location, transactions: Transactions) -> LinkHandler:
     entity = location.entity
     if not isinstance(entity, Queue | Topic) or location.place != MAIN:
         raise BrokerError(errors.NOT_ALLOWED, f"Messages cannot be sent to '{link.address}'.")
     _check_status(entity, may=entity.status.may_send)
-    sender = Sender(entity, link)
+    sender = Sender(entity, link, transactions)
     intake = entity.intake
     properties = None
     if intake.max_batch_bytes != intake.max_message_bytes:
@@ -108,7 +108,7 @@ def _attach_sender(link: Link, location: Location) -> LinkHandler:
     return sender
 
 
-def _attach_receiver(link: Link, location: Location) -> LinkHandler:
+def _attach_receiver(link: Link, location: Location, transactions: Transactions) -> LinkHandler:
     entity, mailbox = location.entity, location.mailbox
     if not isinstance(entity, MessageEntity) or mailbox is None:
         raise BrokerError(errors.NOT_ALLOWED, f"Messages cannot be received from the topic '{entity.path}'.")
@@ -134,7 +134,7 @@ def _attach_receiver(link: Link, location: Location) -> LinkHandler:
             "It is not possible for an entity that requires sessions to create a non-sessionful message receiver.",
         )
     entity.touch()
-    receiver = Receiver(entity, mailbox, link)
+    receiver = Receiver(entity, mailbox, link, transactions)
     receiver.start(session_wish(link.filters[SESSION_FILTER]) if wished else None, wished=wished)
     return receiver
 

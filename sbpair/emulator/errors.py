@@ -4,6 +4,10 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 
+class EmulatorError(Exception):
+    """The emulator was asked for something it has not got, or cannot start; the text says what."""
+
+
 class EntityError(Exception):
     """An administrative request was refused.
 

@@ -30,7 +30,13 @@ NEXT_SESSION_TIMEOUT_SECONDS = 60.0
 MAX_HELD_BYTES = 128 * 1024 * 1024
 """What one connection may make us hold of unfinished messages, or of answers that it does not read: more than the
 largest message the service knows, which has 100 MB."""
+MAX_HELD_BYTES_BEFORE_TOKEN = 512 * 1024
+"""The same for a connection that has not shown a token yet: requests to `$cbs`, which have a few KB each."""
+MAX_HELD_BYTES_TOGETHER = 512 * 1024 * 1024
+"""The same for all connections of an emulator together."""
 MAX_LINKS_PER_CONNECTION = 5000
+MAX_LINKS_BEFORE_TOKEN = 64
+MAX_SESSIONS_BEFORE_TOKEN = 64
 TRANSACTION_SECONDS = 120.0
 MAX_MESSAGES_PER_TRANSACTION = 100
 MAX_OPEN_TRANSACTIONS = 1000

@@ -8,7 +8,7 @@ import base64
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sbpair.emulator import validation
 from sbpair.emulator.auth import Rights, Signer
@@ -40,13 +40,17 @@ from sbpair.emulator.limits import (
     TierLimits,
 )
 
-if TYPE_CHECKING:
-    from sbpair.emulator.requests.node import RequestNode
-
 __all__ = ["EntityError", "Namespace", "Tier"]
 
 Entity = Queue | Topic
 _Forwarding = TypeVar("_Forwarding", QueueDescription, SubscriptionDescription)
+
+
+class NamespaceStore(Journal, Protocol):
+    """A journal that also knows what an earlier process has left."""
+
+    def restore(self, namespace: "Namespace") -> None:
+        """Put it back, before the namespace serves anybody."""
 
 
 class Namespace:
@@ -63,7 +67,7 @@ class Namespace:
         tier: Tier = Tier.STANDARD,
         clock: Clock,
         faults: Faults | None = None,
-        store: Journal | None = None,
+        store: NamespaceStore | None = None,
     ) -> None:
         self.name = name
         self.tier = tier
@@ -81,11 +85,11 @@ class Namespace:
         self.key_watchers: set[Callable[[], None]] = set()
         self.disaster_recovery_configs: dict[str, dict[str, Any]] = {}
         self.created_at = self.updated_at = clock.now()
-        self.request_nodes: dict[tuple[object, str, str], RequestNode] = {}
         self._entities: dict[str, Entity] = {}
-        self.transactions = Transactions(self)
+        self.transactions = Transactions(clock)
         self.set_auth_rule(new_auth_rule(ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at))
-        self.journal.restore(self)
+        if store is not None:
+            store.restore(self)
 
     @property
     def limits(self) -> TierLimits:

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sbpair.emulator import endpoints
 from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.clock import Clock, SystemClock
 from sbpair.emulator.control_port import ControlPort
-from sbpair.emulator.engine.link import Link, LinkHandler
+from sbpair.emulator.endpoints import Endpoints
+from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.origins import OwnNames, is_loopback
 from sbpair.emulator.engine.port import Port
+from sbpair.emulator.errors import EmulatorError
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
@@ -30,6 +31,7 @@ from sbpair.emulator.tls import TlsFiles
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.typedefs import Middleware
 
     from sbpair.emulator.admin.arm_models import ArmDirectory
 
@@ -45,10 +47,6 @@ class NamespaceConfig:
     name: str
     tier: Tier = Tier.STANDARD
     port: int = 0
-
-
-class EmulatorError(Exception):
-    """The emulator was asked for something it has not got; the text says what."""
 
 
 class Emulator:
@@ -194,17 +192,20 @@ class Emulator:
         return text if entity is None else f"{text};EntityPath={entity}"
 
     def _create(self) -> None:
+        memory, turns = Memory(), Turns()
         for config in self._configs:
             namespace = self._new_namespace(config)
             self._namespaces[config.name.lower()] = namespace
             self._ports[config.name.lower()] = Port(
                 namespace,
-                _Endpoints(namespace),
+                Endpoints(namespace),
                 self._tls_files(),
-                partial(self._make_app, namespace),
+                partial(self._make_runner, namespace),
                 self.host,
                 config.port,
                 names=self._own_names,
+                memory=memory,
+                turns=turns,
             )
 
     def _new_namespace(self, config: NamespaceConfig) -> Namespace:
@@ -220,14 +221,17 @@ class Emulator:
     def _port(self, namespace: Namespace) -> Port:
         return self._ports[namespace.name.lower()]
 
-    def _make_app(self, namespace: Namespace) -> "web.Application":
+    def _make_runner(self, namespace: Namespace, front: "Middleware") -> "web.AppRunner":
         """The administration of one namespace; all of them share one resource manager."""
+
         from sbpair.emulator.admin.arm_models import ArmDirectory
-        from sbpair.emulator.admin.http import make_app
+        from sbpair.emulator.admin.http import make_app, make_runner
 
         if self._directory is None:
             self._directory = ArmDirectory(lambda: list(self._namespaces.values()))
-        return make_app(namespace, directory=self._directory)
+        app = make_app(namespace, directory=self._directory)
+        app.middlewares.insert(0, front)
+        return make_runner(app)
 
     def _tls_files(self) -> TlsFiles:
         if self._tls is None:
@@ -238,13 +242,3 @@ class Emulator:
                 directory = self._data_dir / "tls"
             self._tls = TlsFiles(directory, self.host, *self._tls_names)
         return self._tls
-
-
-class _Endpoints:
-    """The broker of one namespace, as the engine's attach service."""
-
-    def __init__(self, namespace: Namespace) -> None:
-        self._namespace = namespace
-
-    def attach(self, link: Link) -> LinkHandler:
-        return endpoints.attach(self._namespace, link)

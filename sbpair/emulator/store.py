@@ -14,12 +14,13 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sbpair.amqp.codec import decode_all, encode
 from sbpair.emulator.broker.duplicates import Identity
-from sbpair.emulator.broker.entity import Entity, MessageEntity
+from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.forwarding import PLACE as TRANSFER
+from sbpair.emulator.broker.journal import KeptEntity
 from sbpair.emulator.broker.messages import Message, State, revive
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Session
@@ -39,11 +40,8 @@ from sbpair.emulator.entities import (
     TrueFilter,
 )
 from sbpair.emulator.filters import Rule
+from sbpair.emulator.namespace import Namespace
 from sbpair.files import make_private_file, make_private_folder
-
-if TYPE_CHECKING:
-    from sbpair.emulator.namespace import Namespace
-
 
 # Descriptions of entities to and from JSON, for the durable store. Lossless, AMQP types in rules included.
 
@@ -150,7 +148,7 @@ def _value_from_json(stored: object) -> object:
 Places = dict[str, Queue | Topic | Subscription]
 
 
-def restore(database: sqlite3.Connection, namespace: "Namespace") -> None:
+def restore(database: sqlite3.Connection, namespace: Namespace) -> None:
     """Entities first (topics before their subscriptions), then messages in their order, states, duplicates."""
     _restore_settings(database, namespace)
     places = _restore_entities(database, namespace)
@@ -168,7 +166,7 @@ def restore(database: sqlite3.Connection, namespace: "Namespace") -> None:
             entity.main.sessions.notice_all()
 
 
-def _restore_settings(database: sqlite3.Connection, namespace: "Namespace") -> None:
+def _restore_settings(database: sqlite3.Connection, namespace: Namespace) -> None:
     row = database.execute("SELECT value FROM settings WHERE name = 'namespace'").fetchone()
     if row is None:
         return
@@ -178,7 +176,7 @@ def _restore_settings(database: sqlite3.Connection, namespace: "Namespace") -> N
     namespace.disaster_recovery_configs.update(facts["disaster_recovery_configs"])
 
 
-def _restore_entities(database: sqlite3.Connection, namespace: "Namespace") -> Places:
+def _restore_entities(database: sqlite3.Connection, namespace: Namespace) -> Places:
     places: Places = {}
     rows = database.execute("SELECT path, kind, body, numbers FROM entities").fetchall()
     for key, kind, body, numbers in sorted(rows, key=lambda row: row[1] == "Subscription"):
@@ -189,7 +187,7 @@ def _restore_entities(database: sqlite3.Connection, namespace: "Namespace") -> P
     return places
 
 
-def _entity(namespace: "Namespace", kind: str, body: dict[str, Any]) -> Queue | Topic | Subscription:
+def _entity(namespace: Namespace, kind: str, body: dict[str, Any]) -> Queue | Topic | Subscription:
     entity: Queue | Topic | Subscription
     path, stored = body["path"], body["description"]
     if kind == "Subscription":
@@ -207,9 +205,7 @@ def _entity(namespace: "Namespace", kind: str, body: dict[str, Any]) -> Queue | 
     return entity
 
 
-def _subscription(
-    namespace: "Namespace", path: str, stored: dict[str, Any], rules: list[dict[str, Any]]
-) -> Subscription:
+def _subscription(namespace: Namespace, path: str, stored: dict[str, Any], rules: list[dict[str, Any]]) -> Subscription:
     topic_path, _, name = path.rpartition("/Subscriptions/")
     topic = namespace.get_topic(topic_path)
     if topic is None:
@@ -290,7 +286,7 @@ class Store:
             raise StoreError(f"cannot use the store '{path}': {error}") from error
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
         self._callbacks: deque[Callable[[], None]] = deque()
-        self._numbered: dict[str, Entity] = {}
+        self._numbered: dict[str, KeptEntity] = {}
         self._namespace: Namespace | None = None
         self._settings = ""
         self._flushing = False
@@ -299,12 +295,12 @@ class Store:
 
     # -- as a journal
 
-    def put_entity(self, entity: Entity) -> None:
+    def put_entity(self, entity: KeptEntity) -> None:
         body = json.dumps(_body(entity))
         sql = "INSERT OR REPLACE INTO entities VALUES (?,?,?,?)"
         self._write(sql, _key(entity), type(entity).__name__, body, json.dumps(_numbers(entity)))
 
-    def drop_entity(self, entity: Entity) -> None:
+    def drop_entity(self, entity: KeptEntity) -> None:
         # A topic takes its subscriptions along: all keys that begin with its path and "/subscriptions/".
         key = _key(entity)
         self._numbered.pop(key, None)
@@ -316,7 +312,7 @@ class Store:
                 f"{key}/subscriptions0",
             )
 
-    def put_message(self, entity: Entity, place: str, message: Message) -> None:
+    def put_message(self, entity: KeptEntity, place: str, message: Message) -> None:
         if not message.row:
             self._last_row += 1
             message.row = self._last_row
@@ -342,14 +338,14 @@ class Store:
             self._write(_DROP_MESSAGE, message.row)
             message.row = 0
 
-    def put_session(self, entity: Entity, session: Session) -> None:
+    def put_session(self, entity: KeptEntity, session: Session) -> None:
         if session.state is None:
             self._write("DELETE FROM sessions WHERE path = ? AND id = ?", _key(entity), session.id)
         else:
             sql = "INSERT OR REPLACE INTO sessions VALUES (?,?,?,?)"
             self._write(sql, _key(entity), session.id, session.state, session.changed_at)
 
-    def put_duplicate(self, entity: Entity, identity: Identity, until: float) -> None:
+    def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
         sql = "INSERT OR REPLACE INTO duplicates VALUES (?,?,?)"
         self._write(sql, _key(entity), encode(list(identity)), until)
 
@@ -359,8 +355,7 @@ class Store:
         elif not self._closed:
             action()
 
-    def restore(self, namespace: "Namespace") -> None:
-
+    def restore(self, namespace: Namespace) -> None:
         self._namespace = namespace
         restore(self._database, namespace)
         self._database.execute("DELETE FROM duplicates WHERE until <= ?", (namespace.clock.now(),))
@@ -445,11 +440,13 @@ class Store:
         database.execute(f"PRAGMA user_version={_VERSION}")
 
 
-def _key(entity: Entity) -> str:
+def _key(entity: KeptEntity) -> str:
     return entity.path.lower()
 
 
-def _body(entity: Entity) -> dict[str, Any]:
+def _body(entity: KeptEntity) -> dict[str, Any]:
+    if not isinstance(entity, Queue | Topic | Subscription):
+        raise TypeError(f"no entity to keep: {entity!r}")
     body: dict[str, Any] = {
         "path": entity.path,
         "description": description_to_json(entity.description),
@@ -465,5 +462,5 @@ def _body(entity: Entity) -> dict[str, Any]:
     return body
 
 
-def _numbers(entity: Entity) -> list[int]:
+def _numbers(entity: KeptEntity) -> list[int]:
     return entity.numbering.last if isinstance(entity, MessageEntity | Topic) else []

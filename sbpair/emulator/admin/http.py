@@ -20,7 +20,7 @@ from sbpair.emulator.admin.arm_models import ArmDirectory
 from sbpair.emulator.admin.atom import AtomApi
 from sbpair.emulator.admin.atom import entity_of as atom_entity
 from sbpair.emulator.admin.calls import Call, Reply, arm_error, atom_error
-from sbpair.emulator.control_port import handle_control, is_control_path
+from sbpair.emulator.admin.fault_control import handle_control, is_control_path
 from sbpair.emulator.engine.wire import cut
 from sbpair.emulator.errors import EntityError
 from sbpair.emulator.faults import Action, FaultKind, Operation
@@ -129,7 +129,12 @@ async def call_of(request: web.Request, now: float) -> Call:
     )
 
 
-def http_logger() -> logging.Logger:
+def make_runner(app: web.Application) -> web.AppRunner:
+    """The web server of an application, which writes nothing of requests and little of clients' errors."""
+    return web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1, logger=_http_logger())
+
+
+def _http_logger() -> logging.Logger:
     """For the web server's own words: its errors, but not the ones of clients that speak no HTTP or break off."""
     logger = logging.getLogger("sbpair.emulator.admin.http")
     logger.addFilter(_is_ours)

@@ -2,20 +2,18 @@
 places for messages, dead-lettering, forwarding, counts.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from sbpair.emulator import errors
-from sbpair.emulator.broker import forwarding
+from sbpair.emulator.broker.forwarding import ForwardingNamespace, Transfers
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mailbox
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import Counts, EntityStatus, QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
-
-if TYPE_CHECKING:
-    from sbpair.emulator.namespace import Namespace
-
+from sbpair.emulator.limits import TierLimits
 
 # How many bytes an entity holds and may hold, kept by adding and subtracting.
 
@@ -87,6 +85,15 @@ class IdleWatch:
 _SUFFIXES = {MAIN: "", DEAD_LETTER: "/$deadletterqueue", TRANSFER_DEAD_LETTER: "/$Transfer/$deadletterqueue"}
 
 
+class EntityNamespace(ForwardingNamespace, Protocol):
+    """What an entity asks of the namespace it is in."""
+
+    @property
+    def limits(self) -> TierLimits: ...
+    def expire_idle(self, entity: "Entity") -> None: ...
+    def when_durable(self, action: Callable[[], None]) -> None: ...
+
+
 class AttachedLink(Protocol):
     """A link of a client that is attached to an entity."""
 
@@ -99,7 +106,7 @@ class Entity:
 
     description: QueueDescription | TopicDescription | SubscriptionDescription
 
-    def __init__(self, namespace: "Namespace", path: str) -> None:
+    def __init__(self, namespace: EntityNamespace, path: str) -> None:
         self.namespace = namespace
         self.path = path
         self.created_at = self.updated_at = self.accessed_at = namespace.clock.now()
@@ -134,7 +141,7 @@ class MessageEntity(Entity):
     description: QueueDescription | SubscriptionDescription
 
     def __init__(
-        self, namespace: "Namespace", path: str, *, sessions: bool, quota: Quota, numbering: Numbering
+        self, namespace: EntityNamespace, path: str, *, sessions: bool, quota: Quota, numbering: Numbering
     ) -> None:
         super().__init__(namespace, path)
         self.quota = quota
@@ -142,7 +149,7 @@ class MessageEntity(Entity):
         self.main = Mailbox(self, MAIN, sessions=sessions)
         self.dead_letters = Mailbox(self, DEAD_LETTER)
         self.transfer_dead_letters = Mailbox(self, TRANSFER_DEAD_LETTER)
-        self.transfers = forwarding.Transfers(self)
+        self.transfers = Transfers(self)
 
     # -- settings, as the mailboxes ask for them
 

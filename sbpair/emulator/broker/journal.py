@@ -1,43 +1,43 @@
 """What the broker tells a durable store, and the store that keeps nothing."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from sbpair.emulator.broker.duplicates import Identity
 from sbpair.emulator.broker.messages import Message
+from sbpair.emulator.broker.sessions import Session
 
-if TYPE_CHECKING:
-    from sbpair.emulator.broker.duplicates import Identity
-    from sbpair.emulator.broker.entity import Entity
-    from sbpair.emulator.broker.sessions import Session
-    from sbpair.emulator.namespace import Namespace
+
+class KeptEntity(Protocol):
+    """A queue, topic or subscription, as far as a note has to name it."""
+
+    @property
+    def path(self) -> str: ...
 
 
 class Journal(Protocol):
     """Notes of changes, in order. Nothing is safe before `after_commit` has called back."""
 
-    def put_entity(self, entity: "Entity") -> None:
+    def put_entity(self, entity: KeptEntity) -> None:
         """An entity is new or its description (or rules) changed."""
 
-    def drop_entity(self, entity: "Entity") -> None:
+    def drop_entity(self, entity: KeptEntity) -> None:
         """An entity is gone, with all messages and sessions in it."""
 
-    def put_message(self, entity: "Entity", place: str, message: Message) -> None:
+    def put_message(self, entity: KeptEntity, place: str, message: Message) -> None:
         """A message is new in `place` of an entity, has moved there, or has changed."""
 
     def drop_message(self, message: Message) -> None:
         """A message is gone."""
 
-    def put_session(self, entity: "Entity", session: "Session") -> None:
+    def put_session(self, entity: KeptEntity, session: Session) -> None:
         """A session's state has changed; None means there is nothing to keep."""
 
-    def put_duplicate(self, entity: "Entity", identity: "Identity", until: float) -> None:
+    def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
         """A message id is known to duplicate detection until then."""
 
     def after_commit(self, action: Callable[[], None]) -> None:
         """Call back once everything noted so far is safe; at once when it already is. Calls keep their order."""
-
-    def restore(self, namespace: "Namespace") -> None:
-        """Put back what an earlier process left."""
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -46,29 +46,26 @@ class Journal(Protocol):
 class NoJournal:
     """Everything lives in memory alone, and counts as safe at once."""
 
-    def put_entity(self, entity: "Entity") -> None:
+    def put_entity(self, entity: KeptEntity) -> None:
         """Nothing to keep."""
 
-    def drop_entity(self, entity: "Entity") -> None:
+    def drop_entity(self, entity: KeptEntity) -> None:
         """Nothing to forget."""
 
-    def put_message(self, entity: "Entity", place: str, message: Message) -> None:
+    def put_message(self, entity: KeptEntity, place: str, message: Message) -> None:
         """Nothing to keep."""
 
     def drop_message(self, message: Message) -> None:
         """Nothing to forget."""
 
-    def put_session(self, entity: "Entity", session: "Session") -> None:
+    def put_session(self, entity: KeptEntity, session: Session) -> None:
         """Nothing to keep."""
 
-    def put_duplicate(self, entity: "Entity", identity: "Identity", until: float) -> None:
+    def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
         """Nothing to keep."""
 
     def after_commit(self, action: Callable[[], None]) -> None:
         action()
-
-    def restore(self, namespace: "Namespace") -> None:
-        """Nothing was left."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -8,22 +8,16 @@ logarithmic time, whatever the number of messages.
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sbpair.emulator import errors
+from sbpair.emulator.broker.journal import Journal
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, ReadyLine, partition_of
 from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
-from sbpair.emulator.clock import Timer
+from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import PARTITION_COUNT
-
-if TYPE_CHECKING:
-    from sbpair.emulator.broker.entity import MessageEntity
-
-
-# Messages in the order of their sequence numbers, with access by number and reading from any number onwards.
-
 
 # Peeking: pages of messages by sequence number, without locks, in whatever state they are.
 #
@@ -67,10 +61,49 @@ SESSION_DETACH_GRACE_SECONDS = 2.0
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
 
 
+class Quota(Protocol):
+    """The bytes that all messages of an entity take."""
+
+    used_bytes: int
+
+
+class MailboxNamespace(Protocol):
+    """What a mailbox asks of the namespace around it."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def journal(self) -> Journal: ...
+
+
+class MailboxOwner(Protocol):
+    """The entity a mailbox belongs to: its settings, and what becomes of messages that leave the mailbox."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def namespace(self) -> MailboxNamespace: ...
+    @property
+    def quota(self) -> Quota: ...
+    @property
+    def may_receive(self) -> bool: ...
+    @property
+    def lock_seconds(self) -> float: ...
+    @property
+    def max_delivery_count(self) -> int: ...
+    @property
+    def is_partitioned(self) -> bool: ...
+    def path_of(self, place: str) -> str: ...
+    def touch(self) -> None: ...
+    def enqueue(self, message: Message) -> None: ...
+    def expired(self, box: "Mailbox", message: Message) -> None: ...
+    def to_dead_letters(self, box: "Mailbox", message: Message, reason: object, text: object) -> None: ...
+
+
 class Mailbox:
     """A place of an entity; `place` is one of MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER."""
 
-    def __init__(self, entity: "MessageEntity", place: str, *, sessions: bool = False) -> None:
+    def __init__(self, entity: MailboxOwner, place: str, *, sessions: bool = False) -> None:
         self.entity = entity
         self.place = place
         self.log = MessageLog()
@@ -253,7 +286,7 @@ class Mailbox:
     def peek(self, since: int, count: int, max_bytes: int, session_id: str | None = None) -> list[Message]:
         """Messages from a sequence number on, in any state, without locks; at least one if there is any.
 
-        A partitioned entity answers with the messages of one partition (see `browsing`).
+        A partitioned entity answers with the messages of one partition (see `page`).
         """
         if session_id is not None and self.sessions is not None:
             session = self.sessions.get(session_id)

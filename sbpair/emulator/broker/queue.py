@@ -1,15 +1,10 @@
 """A queue: messages come in here and are received here (or pass through, if it forwards)."""
 
-from typing import TYPE_CHECKING
-
-from sbpair.emulator.broker.entity import MessageEntity, Quota
+from sbpair.emulator.broker.entity import EntityNamespace, MessageEntity, Quota
 from sbpair.emulator.broker.intake import Intake
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.entities import QueueDescription
-
-if TYPE_CHECKING:
-    from sbpair.emulator.namespace import Namespace
 
 
 class Queue(MessageEntity):
@@ -17,7 +12,7 @@ class Queue(MessageEntity):
 
     description: QueueDescription
 
-    def __init__(self, namespace: "Namespace", path: str, description: QueueDescription) -> None:
+    def __init__(self, namespace: EntityNamespace, path: str, description: QueueDescription) -> None:
         self.description = description
         numbering = Numbering(
             partitioned=description.enable_partitioning, by_message_id=description.requires_duplicate_detection

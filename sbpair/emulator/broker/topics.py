@@ -5,10 +5,9 @@ action. A filter that fails to evaluate dead-letters a copy where the subscripti
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from sbpair.emulator import errors
-from sbpair.emulator.broker.entity import Entity, MessageEntity, Quota
+from sbpair.emulator.broker.entity import Entity, EntityNamespace, MessageEntity, Quota
 from sbpair.emulator.broker.intake import Intake
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
@@ -16,10 +15,6 @@ from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import Counts, EntityStatus, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
-
-if TYPE_CHECKING:
-    from sbpair.emulator.namespace import Namespace
-
 
 # Scheduled messages of a topic: they wait in the topic itself and are published when their time comes.
 
@@ -79,7 +74,7 @@ class Topic(Entity):
 
     description: TopicDescription
 
-    def __init__(self, namespace: "Namespace", path: str, description: TopicDescription) -> None:
+    def __init__(self, namespace: EntityNamespace, path: str, description: TopicDescription) -> None:
         self.description = description
         super().__init__(namespace, path)
         self.subscriptions: dict[str, Subscription] = {}
@@ -165,7 +160,9 @@ class Subscription(MessageEntity):
 
     description: SubscriptionDescription
 
-    def __init__(self, namespace: "Namespace", topic: Topic, name: str, description: SubscriptionDescription) -> None:
+    def __init__(
+        self, namespace: EntityNamespace, topic: Topic, name: str, description: SubscriptionDescription
+    ) -> None:
         self.description = description
         self.topic = topic
         self.name = name

@@ -10,19 +10,15 @@ import secrets
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
-from sbpair.emulator.clock import Timer
+from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_MESSAGES_PER_TRANSACTION, MAX_OPEN_TRANSACTIONS, TRANSACTION_SECONDS
-
-if TYPE_CHECKING:
-    from sbpair.emulator.namespace import Namespace
 
 UNKNOWN_ID = "amqp:transaction:unknown-id"
 ROLLED_BACK = "amqp:transaction:rollback"
@@ -115,8 +111,8 @@ class Transaction:
 class Transactions:
     """The open transactions of a namespace by their ids, which nobody can guess."""
 
-    def __init__(self, namespace: "Namespace") -> None:
-        self._clock = namespace.clock
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._open: dict[bytes, Transaction] = {}
         self._timed_out: deque[bytes] = deque(maxlen=_REMEMBERED)
 

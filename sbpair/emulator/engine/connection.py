@@ -1,6 +1,7 @@
 """One AMQP connection: headers, SASL, open and close, heartbeats, and the way of each frame to its session.
 
-Bytes come in by `receive`; bytes go out through a `Transport`, one write per turn of the loop. Tolerant on purpose
+Bytes come in by `receive`, and are read a slice of time at a stretch (`budgets`); bytes go out through a `Transport`,
+one write per turn of the loop. Tolerant on purpose
 where the Python SDK needs it: frames on unknown channels and for links that are gone are ignored, transfers are never
 refused for want of credit, and delivery-ids need not come in order.
 """
@@ -8,11 +9,13 @@ refused for want of credit, and delivery-ids need not come in order.
 import asyncio
 import hmac
 import uuid
+from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Array, Symbol, Ubyte, Uint, Ushort
 from sbpair.emulator.auth import LISTEN, SEND, Claims, claims_for, rights_for
 from sbpair.emulator.clock import Timer
+from sbpair.emulator.engine.budgets import BUSY_SECONDS, SLICE_BEFORE_TOKEN_SECONDS, SLICE_SECONDS, Memory, Turns
 from sbpair.emulator.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
 from sbpair.emulator.engine.link import AttachService, Link, LinkState, NamespaceView
 from sbpair.emulator.engine.performatives import (
@@ -29,6 +32,13 @@ from sbpair.emulator.engine.performatives import (
     read_performative,
 )
 from sbpair.emulator.engine.session import Session, SessionError
+from sbpair.emulator.limits import (
+    MAX_HELD_BYTES,
+    MAX_HELD_BYTES_BEFORE_TOKEN,
+    MAX_LINKS_BEFORE_TOKEN,
+    MAX_LINKS_PER_CONNECTION,
+    MAX_SESSIONS_BEFORE_TOKEN,
+)
 from sbpair.emulator.requests.cbs import CbsNode
 
 # SASL mechanisms as the service offers them (AMQP 1.0 §5.3).
@@ -83,24 +93,45 @@ class Transport(Protocol):
     def abort(self) -> None:
         """Cut at once."""
 
+    def pause_reading(self) -> None:
+        """Take no more bytes from the client for now."""
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+
 
 class Connection:
     """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path;
-    `held_bytes` is what has come of messages that are not finished."""
+    `held_bytes` is what is kept for it here, `unsent_bytes` what its transport could not write yet."""
 
-    def __init__(self, namespace: NamespaceView, service: AttachService, transport: Transport) -> None:
+    def __init__(
+        self,
+        namespace: NamespaceView,
+        service: AttachService,
+        transport: Transport,
+        *,
+        memory: Memory | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        """`memory` and `turns` are those of all connections of an emulator; by default it has its own."""
         self.namespace = namespace
         self.id = uuid.uuid4().hex
-        self.container_id = ""
-        self.hostname = ""
-        self.properties: dict[str, Any] = {}
         self.claims: dict[str, Claims] = {}
         self.write_paused = False
         self.held_bytes = 0
+        self.unsent_bytes = 0
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.outbox = Outbox()
         self._service = service
         self._transport = transport
+        self._memory = Memory() if memory is None else memory
+        self._turns = Turns() if turns is None else turns
+        self._in_line = False
+        self._busy_until = 0.0
+        self._ended = False
+        self._work: Iterator[None] | None = None
+        self._work_channel = 0
+        self._link_count = 0
         self._cbs = CbsNode(self)
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[int, Session] = {}
@@ -124,23 +155,35 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         """Bytes from the client, cut anywhere."""
-        self._last_received = self._loop.time()
-        flush_was_due, self._flush_due = self._flush_due, True
-        try:
-            self._read(self._rest + data if self._rest else data)
-        except FramingError as failure:
-            self._fail("amqp:connection:framing-error", str(failure))
-        except AmqpError as failure:
-            self._fail("amqp:decode-error", str(failure))
-        except BaseException:
-            self.abort()
-            raise
-        finally:
-            self._flush_due = flush_was_due
-            self._flush()
+        now = self._last_received = self._loop.time()
+        if self._lost:
+            return
+        if self._in_line or now < self._busy_until:
+            self._keep_input(self._rest + data if self._rest else data)
+            self._line_up()
+        elif self._read_slice(self._rest + data if self._rest else data):
+            self._line_up()
+
+    def read_on(self) -> bool:
+        """Its turn has come: read for another slice. Whether there is still more."""
+        if not self._lost and self._read_slice(self._rest):
+            return True
+        self._in_line = False
+        if self._ended:
+            self.lost()
+        elif not self._lost:
+            self._transport.resume_reading()
+        return False
+
+    def ended(self) -> None:
+        """The client has gone. What has come of it before is still read."""
+        if self._in_line:
+            self._ended = True
+        else:
+            self.lost()
 
     def lost(self) -> None:
-        """The transport is gone."""
+        """The transport is gone, and everything with it."""
         if self._lost:
             return
         self._lost = True
@@ -152,6 +195,11 @@ class Connection:
         self._sessions.clear()
         for session in sessions:
             session.end(True)
+        self._work = None
+        self._rest = b""
+        self._memory.changed(self, -self.kept_bytes)
+        self._memory.forget(self)
+        self.held_bytes = self.unsent_bytes = 0
 
     def pause(self) -> None:
         """The transport is full: no more deliveries for now."""
@@ -176,11 +224,58 @@ class Connection:
         return [link for session in self._sessions.values() for link in session.links.values()]
 
     @property
-    def link_count(self) -> int:
-        return sum(len(session.links) for session in self._sessions.values())
+    def links_left(self) -> int:
+        """How many more links the client may open."""
+        most = MAX_LINKS_PER_CONNECTION if self.claims else MAX_LINKS_BEFORE_TOKEN
+        return most - self._link_count
 
-    def links_changed(self) -> None:
+    def links_changed(self, by: int) -> None:
+        """There are so many links more (or less) than before."""
+        self._link_count += by
         self._addresses = None
+
+    # -- memory
+
+    @property
+    def kept_bytes(self) -> int:
+        """All that the client makes this process keep."""
+        return self.held_bytes + self.unsent_bytes
+
+    def hold(self, size_bytes: int) -> bool:
+        """So many bytes more are kept here for the client. False: that was too much, and the connection is closing."""
+        if self._lost:
+            return False
+        self.held_bytes += size_bytes
+        self._memory.changed(self, size_bytes)
+        if self.held_bytes > self._most_bytes:
+            self.close("amqp:resource-limit-exceeded", "This connection has too much that is unfinished or not taken.")
+        return not (self._close_sent or self._shut or self._lost)
+
+    def release(self, size_bytes: int) -> None:
+        """So many bytes are not kept any more."""
+        if not self._lost:
+            self.held_bytes -= size_bytes
+            self._memory.changed(self, -size_bytes)
+
+    def unsent(self, size_bytes: int) -> None:
+        """So many bytes wait to be written. A client that reads nothing would not read a close either: it is cut."""
+        if self._lost:
+            return
+        more, self.unsent_bytes = size_bytes - self.unsent_bytes, size_bytes
+        self._memory.changed(self, more)
+        if self.unsent_bytes > self._most_bytes:
+            self.abort()
+
+    def give_way(self) -> None:
+        """All connections together keep too much, and this one the most of it."""
+        if self.unsent_bytes > self.held_bytes or self._close_sent:
+            self.abort()
+        else:
+            self.close("amqp:resource-limit-exceeded", "The emulator has no more memory for its connections.")
+
+    @property
+    def _most_bytes(self) -> int:
+        return MAX_HELD_BYTES if self.claims else MAX_HELD_BYTES_BEFORE_TOKEN
 
     def schedule_flush(self) -> None:
         if not self._flush_due:
@@ -191,7 +286,6 @@ class Connection:
 
     def attach(self, link: Link) -> None:
         """Find who answers for a new link's address."""
-        self.links_changed()
         if link.is_dynamic:
             link.reject("amqp:not-implemented", "Dynamic nodes are not supported.")
         elif link.is_cbs:
@@ -226,9 +320,40 @@ class Connection:
 
     # -- reading
 
-    def _read(self, buffer: bytes) -> None:
-        offset, end = 0, len(buffer)
-        while end - offset >= 8 and not (self._shut or self._lost):
+    def _line_up(self) -> None:
+        self._busy_until = self._loop.time() + BUSY_SECONDS
+        if not self._in_line:
+            self._in_line = True
+            self._transport.pause_reading()
+            self._turns.add(self)
+
+    def _read_slice(self, buffer: bytes) -> bool:
+        """Read for one slice of time; whether there is more that could be read at once."""
+        seconds = SLICE_SECONDS if self.claims else SLICE_BEFORE_TOKEN_SECONDS
+        flush_was_due, self._flush_due = self._flush_due, True
+        try:
+            return self._read(buffer, self._loop.time() + seconds)
+        except FramingError as failure:
+            self._fail("amqp:connection:framing-error", str(failure))
+        except AmqpError as failure:
+            self._fail("amqp:decode-error", str(failure))
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._flush_due = flush_was_due
+            self._flush()
+        return False
+
+    def _read(self, buffer: bytes, until: float) -> bool:
+        offset, end, time = 0, len(buffer), self._loop.time
+        more = False
+        while not (self._shut or self._lost):
+            if self._work is not None and not self._finish_work(until):
+                more = True
+                break
+            if end - offset < 8:
+                break
             if self._header_due:
                 self._on_header(buffer[offset : offset + 8])
                 offset += 8
@@ -236,10 +361,35 @@ class Connection:
             size, start, kind, channel = read_header(buffer, offset, MAX_FRAME_SIZE)
             if end - offset < size:
                 break
+            if time() >= until:
+                more = True
+                break
             if size > start:
                 self._on_frame(kind, channel, buffer[offset + start : offset + size])
             offset += size
-        self._rest = buffer[offset:] if offset < end else b""
+        self._keep_input(buffer[offset:] if offset < end else b"")
+        return more
+
+    def _finish_work(self, until: float) -> bool:
+        """Go on with what a frame has begun; whether it is finished."""
+        session, time = self._sessions.get(self._work_channel), self._loop.time
+        try:
+            for _ in self._work or () if session is not None else ():
+                if time() >= until:
+                    return False
+        except SessionError as failure:
+            self._end_session(self._work_channel, failure)
+        self._work = None
+        return True
+
+    def _keep_input(self, rest: bytes) -> None:
+        """Keep what has come of the client and cannot be read yet."""
+        more = len(rest) - len(self._rest)
+        self._rest = rest
+        if more < 0:
+            self.release(-more)
+        elif more:
+            self.hold(more)
 
     def _on_header(self, header: bytes) -> None:
         self._header_due = False
@@ -281,15 +431,14 @@ class Connection:
         if session is None:
             return
         if code == END:
-            self._forget_session(channel)
+            del self._sessions[channel]
             session.end(False)
             self.outbox.frame(channel, perform(END, []))
             return
         try:
-            session.on_frame(code, fields, payload)
+            self._work, self._work_channel = session.on_frame(code, fields, payload), channel
         except SessionError as failure:
-            self._forget_session(channel)
-            session.end_with(failure)
+            self._end_session(channel, failure)
 
     def _on_sasl(self, code: int, init: Fields) -> None:
         if code != SASL_INIT:
@@ -307,9 +456,6 @@ class Connection:
         if self._opened:
             self.close("amqp:illegal-state", "the connection is open already")
             return
-        self.container_id = fields.text(0) or ""
-        self.hostname = fields.text(1) or ""
-        self.properties = {str(key): value for key, value in fields.mapping(9).items()}
         frame_size, idle = fields.number(2), fields.number(4)
         self._opened = True
         self.remote_max_frame_size = 0xFFFFFFFF if frame_size is None else max(frame_size, MIN_MAX_FRAME_SIZE)
@@ -342,6 +488,9 @@ class Connection:
         if channel in self._sessions:
             self.close("amqp:illegal-state", f"channel {channel} is in use")
             return
+        if not self.claims and len(self._sessions) >= MAX_SESSIONS_BEFORE_TOKEN:
+            self.close("amqp:resource-limit-exceeded", "The connection has too many sessions without a token.")
+            return
         self._sessions[channel] = Session(self, channel, fields)
 
     def _on_close(self) -> None:
@@ -364,13 +513,11 @@ class Connection:
     def _end_sessions(self) -> None:
         sessions = list(self._sessions.values())
         self._sessions.clear()
-        self.links_changed()
         for session in sessions:
             session.end(False)
 
-    def _forget_session(self, channel: int) -> None:
-        del self._sessions[channel]
-        self.links_changed()
+    def _end_session(self, channel: int, failure: SessionError) -> None:
+        self._sessions.pop(channel).end_with(failure)
 
     def _fails_to_attach(self, link: Link) -> bool:
         action = link.fault("attach")

@@ -7,17 +7,14 @@ the end the handler is called; after `on_detach`, and after the broker's own `de
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from sbpair.amqp.codec import decode_all, encode
 from sbpair.amqp.types import Described, Symbol
-from sbpair.emulator.auth import Rights, Signer, resource_path
+from sbpair.emulator.auth import ClaimsHolder, Rights, Signer, resource_path
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
 from sbpair.emulator.faults import Action, FaultKind, Faults
-
-if TYPE_CHECKING:
-    from sbpair.emulator.engine.connection import Connection
-    from sbpair.emulator.engine.session import Session
 
 DEFAULT_CREDIT = 1000
 CBS_ADDRESS = "$cbs"
@@ -40,6 +37,38 @@ class NamespaceView(Protocol):
     def key_watchers(self) -> "set[Callable[[], None]]": ...
     def signers(self, path: str) -> Sequence[Signer]: ...
     def entity_exists(self, path: str) -> bool: ...
+
+
+class LinkConnection(ClaimsHolder, Protocol):
+    """What a link asks of its connection."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def namespace(self) -> NamespaceView: ...
+    def hold(self, size_bytes: int) -> bool: ...
+    def release(self, size_bytes: int) -> None: ...
+    def abort(self) -> None: ...
+
+
+class LinkSession(Protocol):
+    """What a link asks of its session: its frames written, its deliveries known."""
+
+    @property
+    def connection(self) -> LinkConnection: ...
+    @property
+    def blocked(self) -> bool: ...
+    def write_attach(
+        self, link: "Link", properties: Mapping[str, Any] | None, filter_replies: Mapping[str, Any] | None
+    ) -> None: ...
+    def write_refusal(self, link: "Link") -> None: ...
+    def write_detach(self, link: "Link", condition: str | None, description: str | None) -> None: ...
+    def write_flow(self, link: "Link | None") -> None: ...
+    def write_disposition(self, receiver: bool, delivery_id: int, state: Described) -> None: ...
+    def send_transfer(self, link: "Link", payload: bytes, tag: bytes, settled: bool, message_format: int) -> int: ...
+    def forget_delivery(self, delivery_id: int) -> None: ...
+    def forget_deliveries(self, link: "Link") -> None: ...
+    def forget_link(self, link: "Link") -> None: ...
 
 
 class LinkHandler(Protocol):
@@ -89,11 +118,17 @@ class LinkState(Enum):
 
 
 class Link:
-    """One link of a client. `client_sends` tells the direction."""
+    """One link of a client. `client_sends` tells the direction.
+
+    `address` is the entity's path. `target_address` is the target as sent: where a client that receives wants its
+    answers (`reply-to`).
+    """
 
     __slots__ = (
         "_credit",
-        "_filters",
+        "_properties",
+        "_source",
+        "_target",
         "address",
         "client_sends",
         "connection",
@@ -104,30 +139,29 @@ class Link:
         "max_message_size",
         "name",
         "partial",
-        "properties",
         "rcv_settle_mode",
         "received",
         "sent",
         "session",
         "snd_settle_mode",
-        "source",
         "state",
-        "target",
+        "target_address",
     )
 
-    def __init__(self, session: "Session", fields: Fields) -> None:
+    def __init__(self, session: LinkSession, fields: Fields) -> None:
         self.session = session
-        self.connection: Connection = session.connection
+        self.connection: LinkConnection = session.connection
         self.name = fields.text(0) or ""
         self.handle = fields.required_number(1)
         self.client_sends = not fields.flag(2)
         self.snd_settle_mode = _or(fields.number(3), 2)
         self.rcv_settle_mode = _or(fields.number(4), 0)
-        self.source: Described | None = fields.get(5)
-        self.target: Described | None = fields.get(6)
-        self.properties = {str(key): value for key, value in fields.mapping(13).items()}
-        self.address = resource_path(self._terminus_address())
-        self._filters: dict[str, Any] | None = None
+        # Kept as bytes: decoded, a client's 64 KB of empty lists would take 4 MB for as long as the link lives.
+        self._source = encode(fields.get(5))
+        self._target = encode(fields.get(6))
+        self._properties = encode(fields.mapping(13))
+        self.target_address = _address(fields.get(6))
+        self.address = resource_path(self.target_address if self.client_sends else _address(fields.get(5)))
         self.state = LinkState.ATTACHING
         self.handler: LinkHandler | None = None
         self.max_message_size: int | None = None
@@ -141,18 +175,32 @@ class Link:
     # -- what the client asked for
 
     @property
-    def filters(self) -> dict[str, Any]:
-        """The source's filters by name, each value without its descriptor (clients differ in giving one)."""
-        if self._filters is None:
-            given = Fields(composite_fields(self.source)).get(7)
-            pairs = given.items() if isinstance(given, dict) else ()
-            self._filters = {str(key): value.value if isinstance(value, Described) else value for key, value in pairs}
-        return self._filters
+    def source(self) -> Any:
+        """The source as sent, decoded anew; of a wrong type perhaps."""
+        return decode_all(self._source)
 
     @property
-    def target_address(self) -> str:
-        """The target's address as sent: where a client that receives wants its answers (`reply-to`)."""
-        return _address(self.target)
+    def target(self) -> Any:
+        """The target as sent; see `source`."""
+        return decode_all(self._target)
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties of the attach, decoded anew."""
+        return {str(key): value for key, value in decode_all(self._properties).items()}
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The source's filters by name, each value without its descriptor (clients differ in giving one)."""
+        given = Fields(composite_fields(self.source)).get(7)
+        pairs = given.items() if isinstance(given, dict) else ()
+        return {str(key): value.value if isinstance(value, Described) else value for key, value in pairs}
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the client makes us keep for the link."""
+        texts = len(self.name) + len(self.address) + len(self.target_address)
+        return texts + len(self._source) + len(self._target) + len(self._properties)
 
     @property
     def is_coordinator(self) -> bool:
@@ -317,10 +365,7 @@ class Link:
         """Whatever of an unfinished message has come is not needed any more."""
         partial, self.partial = self.partial, None
         if partial is not None:
-            self.connection.held_bytes -= len(partial.payload)
-
-    def _terminus_address(self) -> str:
-        return _address(self.target if self.client_sends else self.source)
+            self.connection.release(len(partial.payload))
 
 
 def symbol_keys(given: Mapping[str, Any]) -> dict[Symbol, Any]:

@@ -8,10 +8,11 @@ import select
 import socket
 import struct
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from sbpair.emulator.engine import websocket
+from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.link import AttachService, NamespaceView
 from sbpair.emulator.engine.origins import OwnNames
 from sbpair.emulator.engine.wire import Wire, WireOwner, WireProtocol, cut
@@ -20,6 +21,7 @@ from sbpair.emulator.tls import TlsFiles
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.typedefs import Handler, Middleware
 
 
 # Telling the protocols of a port apart by the first bytes of a connection.
@@ -135,10 +137,85 @@ _BACKLOG: Final = 512
 _ACCEPT_PAUSE_SECONDS: Final = 0.05
 
 
-class AppFactory(Protocol):
-    """Makes the administration's HTTP application (`http.make_app`)."""
+class RunnerFactory(Protocol):
+    """Makes the administration's web server, with a middleware in front of it."""
 
-    def __call__(self) -> "web.Application": ...
+    def __call__(self, front: "Middleware") -> "web.AppRunner": ...
+
+
+class FirstRequests:
+    """HTTP clients that have not sent the head of a request yet: one line a minute would do else."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self.patience_seconds = patience_seconds
+        self._asked: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+
+    def expect(self, transport: asyncio.Transport) -> None:
+        """Cut this client off if it does not ask in time."""
+        waiting = weakref.ref(transport)
+
+        def check() -> None:
+            late = waiting()
+            if late is not None and late not in self._asked:
+                cut(late)
+
+        asyncio.get_running_loop().call_later(self.patience_seconds, check)
+
+    def came(self, request: "web.Request") -> None:
+        """A whole head is there."""
+        if request.transport is not None:
+            self._asked.add(request.transport)
+
+
+class Handshakes:
+    """Places for TLS handshakes: each takes 300 KB, whoever the client is and however little it says.
+
+    Who finds no place waits, and the newest is served first: it is the likeliest to be there still. While places are
+    scarce a handshake has to be over soon.
+    """
+
+    MOST: Final = 128
+    HASTE_SECONDS: Final = 5.0
+
+    def __init__(self, patience_seconds: float) -> None:
+        self.patience_seconds = patience_seconds
+        self._taken = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[float]:
+        """A place, and how long (seconds) the handshake may take in it. Raises TimeoutError where none gets free."""
+        if self._taken >= self.MOST:
+            await self._wait()
+        else:
+            self._taken += 1
+        try:
+            scarce = self._taken > self.MOST // 2
+            yield min(self.patience_seconds, self.HASTE_SECONDS) if scarce else self.patience_seconds
+        finally:
+            self._give_on()
+
+    async def _wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(self.patience_seconds):
+                await waiter
+        except BaseException:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif not waiter.cancelled():
+                self._give_on()
+            raise
+
+    def _give_on(self) -> None:
+        """A place is free: for the newest of those who wait."""
+        while self._waiting:
+            waiter = self._waiting.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._taken -= 1
 
 
 class Port:
@@ -149,15 +226,21 @@ class Port:
         namespace: NamespaceView,
         service: AttachService,
         tls: TlsFiles,
-        make_app: AppFactory,
+        make_runner: RunnerFactory,
         host: str = "127.0.0.1",
         number: int = 0,
         *,
         names: Iterable[str] = (),
         patience_seconds: float = PATIENCE_SECONDS,
+        memory: Memory | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`names`: what HTTP clients may call this port beyond localhost and its addresses."""
-        self.patience_seconds = patience_seconds
+        """`names`: what HTTP clients may call this port beyond localhost and its addresses. `memory` and `turns` are
+        shared with the other ports of an emulator."""
+        self.memory = Memory() if memory is None else memory
+        self.turns = Turns() if turns is None else turns
+        self._requests = FirstRequests(patience_seconds)
+        self._handshakes = Handshakes(patience_seconds)
         self.namespace = namespace
         self.host = host
         self.number = number
@@ -165,17 +248,25 @@ class Port:
         self.service = service
         self._tls = tls
         self._names = OwnNames(names)
-        self._make_app = make_app
+        self._make_runner = make_runner
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
         self._transports: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
-        self._asked: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
         self._runner: web.AppRunner | None = None
         self._runner_lock = asyncio.Lock()
         self._changed = asyncio.Event()
         namespace.faults.listen(self._faults_changed)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a client may take to say what it wants."""
+        return self._handshakes.patience_seconds
+
+    @patience_seconds.setter
+    def patience_seconds(self, seconds: float) -> None:
+        self._handshakes.patience_seconds = self._requests.patience_seconds = seconds
 
     async def start(self) -> None:
         """Listen. The first time this settles the number, if it was 0."""
@@ -265,7 +356,6 @@ class Port:
         try:
             async with asyncio.timeout(self.patience_seconds):
                 first = await peek(client)
-            context = await asyncio.to_thread(self._tls.server_context) if first == TLS_HANDSHAKE else None
         except (OSError, TimeoutError):
             first = b""
         except BaseException:
@@ -273,18 +363,33 @@ class Port:
             raise
         if not self.running or self.namespace.faults.refusing():
             reset(client)
-            return
-        if not first:
+        elif not first:
             client.close()
-            return
-        # A client that breaks off its handshake is no concern of ours; the socket is closed by then.
-        with contextlib.suppress(OSError):
-            await loop.connect_accepted_socket(
-                lambda: FirstBytes(self),
-                client,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else self.patience_seconds,
-            )
+        elif first == TLS_HANDSHAKE:
+            await self._shake_hands(client)
+        else:
+            with contextlib.suppress(OSError):
+                await loop.connect_accepted_socket(lambda: FirstBytes(self), client)
+
+    async def _shake_hands(self, client: socket.socket) -> None:
+        """TLS with a client, as soon as there is a place for it."""
+        loop = asyncio.get_running_loop()
+        handed_over = False
+        try:
+            async with self._handshakes.place() as seconds:
+                context = await asyncio.to_thread(self._tls.server_context)
+                handed_over = True
+                await loop.connect_accepted_socket(
+                    lambda: FirstBytes(self), client, ssl=context, ssl_handshake_timeout=seconds
+                )
+        except OSError:
+            # A client that breaks off its handshake, or waits for a place in vain, is no concern of ours.
+            if not handed_over:
+                client.close()
+        except BaseException:
+            if not handed_over:
+                client.close()
+            raise
 
     # -- connections
 
@@ -292,58 +397,44 @@ class Port:
         self._transports.add(transport)
 
     def expect_request(self, transport: asyncio.Transport) -> None:
-        """Cut an HTTP client off that has not sent the head of a request in time: one line a minute would do else."""
-        waiting = weakref.ref(transport)
-
-        def look() -> None:
-            late = waiting()
-            if late is not None and late not in self._asked:
-                cut(late)
-
-        asyncio.get_running_loop().call_later(self.patience_seconds, look)
+        """Cut an HTTP client off that has not sent the head of a request in time."""
+        self._requests.expect(transport)
 
     async def http_protocol(self) -> asyncio.Protocol:
         """A protocol of the administration's web server, which is made when the first client asks."""
         async with self._runner_lock:
             if self._runner is None:
-                self._runner = await self._make_runner()
+                # The web server's modules take a while to be imported, and nobody else waits for them.
+                await asyncio.to_thread(importlib.import_module, "aiohttp.web")
+                self._runner = self._make_runner(self._middleware())
+                await self._runner.setup()
         server = self._runner.server
         if server is None:
             raise ConnectionResetError("the port is closing")
         return cast(asyncio.Protocol, server())
 
-    async def _make_runner(self) -> "web.AppRunner":
-        await asyncio.to_thread(importlib.import_module, "aiohttp.web")
-        from aiohttp import web
-
-        from sbpair.emulator.admin.http import http_logger
-
-        app = self._make_app()
-        app.middlewares.insert(0, self._middleware())
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1, logger=http_logger())
-        await runner.setup()
-        return runner
-
-    def _middleware(self) -> Callable[..., Awaitable["web.StreamResponse"]]:
+    def _middleware(self) -> "Middleware":
         from aiohttp import web
 
         @web.middleware
-        async def front(
-            request: "web.Request", handler: Callable[["web.Request"], Awaitable["web.StreamResponse"]]
-        ) -> "web.StreamResponse":
-            """WebSocket at its own path; delay and silence for the rest. No page of a browser gets to either."""
-            if request.transport is not None:
-                self._asked.add(request.transport)
-            refused = self._names.refusal(request.headers.getall("Host", []), request.headers.getall("Origin", []))
-            if refused is not None:
-                return closing(web.Response(status=refused[0], text=refused[1]))
-            if request.path.removesuffix("/") == websocket.PATH:  # .NET asks with a slash at the end
-                return await websocket.serve(request, self)
-            if self.namespace.faults.active:
-                await self._distance()
-            return await handler(request)
+        async def front(request: "web.Request", handler: "Handler") -> "web.StreamResponse":
+            return await self._front(request, handler)
 
         return front
+
+    async def _front(self, request: "web.Request", handler: "Handler") -> "web.StreamResponse":
+        """WebSocket at its own path; delay and silence for the rest. No page of a browser gets to either."""
+        from aiohttp import web
+
+        self._requests.came(request)
+        refused = self._names.refusal(request.headers.getall("Host", []), request.headers.getall("Origin", []))
+        if refused is not None:
+            return closing(web.Response(status=refused[0], text=refused[1]))
+        if request.path.removesuffix("/") == websocket.PATH:  # .NET asks with a slash at the end
+            return await websocket.serve(request, self)
+        if self.namespace.faults.active:
+            await self._distance()
+        return await handler(request)
 
     async def _distance(self) -> None:
         """Let a request wait for the added round trip, and for the end of a silence."""

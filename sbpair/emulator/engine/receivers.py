@@ -16,6 +16,7 @@ from sbpair.emulator.broker.mailbox import MAIN, Mailbox
 from sbpair.emulator.broker.messages import Message, as_mapping
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
 from sbpair.emulator.broker.sessions import Lock, Session
+from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.clock import Timer
 from sbpair.emulator.engine.link import IncomingDelivery, Link
 from sbpair.emulator.engine.performatives import (
@@ -76,12 +77,13 @@ _SETTLED_BY_SENDER = 1
 class Receiver:
     """The handler of one receiving link, and a consumer of its mailbox."""
 
-    def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link) -> None:
+    def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link, transactions: Transactions) -> None:
         self.settled = link.snd_settle_mode == _SETTLED_BY_SENDER
         self.session_id: str | None = None
         self._entity = entity
         self._mailbox = mailbox
         self._link = link
+        self._transactions = transactions
         self._tokens: dict[int, uuid.UUID] = {}
         self._pending = 0
         self._patience: Timer | None = None
@@ -208,7 +210,7 @@ class Receiver:
         try:
             if token is None:
                 raise BrokerError(errors.MESSAGE_LOCK_LOST, "The delivery is unknown or has been settled already.")
-            transaction = self._entity.namespace.transactions.require(transaction_id)
+            transaction = self._transactions.require(transaction_id)
             try:
                 self._check_outcome(outcome)
                 transaction.settle(self._mailbox, token, lambda: self._commit(delivery_id, token, outcome))

@@ -6,6 +6,7 @@ The answer goes out only when the store has the messages.
 from sbpair.amqp.types import Described
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
+from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.engine.link import IncomingDelivery, Link
 from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
 from sbpair.emulator.errors import BrokerError
@@ -15,9 +16,10 @@ from sbpair.emulator.faults import FaultKind
 class Sender:
     """The handler of one sending link."""
 
-    def __init__(self, entity: Queue | Topic, link: Link) -> None:
+    def __init__(self, entity: Queue | Topic, link: Link, transactions: Transactions) -> None:
         self._entity = entity
         self._link = link
+        self._transactions = transactions
         entity.links.add(self)
 
     def on_transfer(self, delivery: IncomingDelivery) -> None:
@@ -41,7 +43,7 @@ class Sender:
         if within is None:
             self._entity.send(delivery.payload, delivery.message_format)
             return accepted()
-        transaction = self._entity.namespace.transactions.require(within[0])
+        transaction = self._transactions.require(within[0])
         try:
             messages = self._entity.intake.read(delivery.payload, delivery.message_format)
             transaction.send(self._entity, messages)

@@ -1,13 +1,13 @@
 """An AMQP session (§2.5): its links, the numbers of its transfers and deliveries, its windows."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
-from sbpair.emulator.engine.frames import transfer_continuation, transfer_head
-from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkState, symbol_keys
+from sbpair.emulator.engine.frames import Outbox, transfer_continuation, transfer_head
+from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
 from sbpair.emulator.engine.performatives import (
     ATTACH,
     BEGIN,
@@ -22,15 +22,26 @@ from sbpair.emulator.engine.performatives import (
     rejected,
     uint_or_none,
 )
-from sbpair.emulator.limits import MAX_HELD_BYTES, MAX_LINKS_PER_CONNECTION
-
-if TYPE_CHECKING:
-    from sbpair.emulator.engine.connection import Connection
+from sbpair.emulator.limits import MAX_HELD_BYTES
 
 WINDOW: Final = 0x7FFFFFFF
 HANDLE_MAX: Final = 0xFFFF
 _FIRST_TRANSFER: Final = 1
 _MASK: Final = 0xFFFFFFFF
+
+
+class SessionConnection(LinkConnection, Protocol):
+    """What a session asks of its connection: frames written, links counted, memory counted."""
+
+    write_paused: bool
+    outbox: Outbox
+    remote_max_frame_size: int
+
+    @property
+    def links_left(self) -> int: ...
+    def schedule_flush(self) -> None: ...
+    def links_changed(self, by: int) -> None: ...
+    def attach(self, link: Link) -> None: ...
 
 
 class SessionError(Exception):
@@ -57,7 +68,7 @@ class _Partial:
 class Session:
     """One session. The client's channel and handles serve for our direction too: it opens all of them."""
 
-    def __init__(self, connection: "Connection", channel: int, begin: Fields) -> None:
+    def __init__(self, connection: SessionConnection, channel: int, begin: Fields) -> None:
         self.connection = connection
         self.channel = channel
         self.links: dict[int, Link] = {}
@@ -85,24 +96,30 @@ class Session:
 
     # -- incoming
 
-    def on_frame(self, code: int, values: list[Any], payload: bytes) -> None:
-        """One frame of this session, END excepted. SessionError or AmqpDecodeError when it is wrong."""
+    def on_frame(self, code: int, values: list[Any], payload: bytes) -> Iterator[None] | None:
+        """One frame of this session, END excepted. SessionError or AmqpDecodeError when it is wrong.
+
+        What may take long comes back as an iterator, to be gone through in slices before the next frame.
+        """
         fields = Fields(values)
         if code == TRANSFER:
             self._on_transfer(fields, payload)
         elif code == DISPOSITION:
-            self._on_disposition(fields)
+            return self._on_disposition(fields)
         elif code == FLOW:
             self._on_flow(fields)
         elif code == ATTACH:
             self._on_attach(fields)
         elif code == DETACH:
             self._on_detach(fields)
+        return None
 
     def end(self, connection_lost: bool) -> None:
         """The session is over; so are its links."""
         links = list(self.links.values())
         self._waiting.clear()
+        self.connection.release(self._waiting_bytes)
+        self._waiting_bytes = 0
         for link in links:
             link.finish(False, connection_lost)
 
@@ -121,11 +138,12 @@ class Session:
             old.finish(True, False)
         elif old is not None:
             raise SessionError("amqp:session:handle-in-use", f"handle {link.handle} is in use")
-        if self.connection.link_count >= MAX_LINKS_PER_CONNECTION:
-            raise SessionError(
-                "amqp:resource-limit-exceeded", f"a connection has {MAX_LINKS_PER_CONNECTION} links at most"
-            )
+        if self.connection.links_left <= 0:
+            raise SessionError("amqp:resource-limit-exceeded", "the connection has as many links as it may have")
+        if not self.connection.hold(link.kept_bytes):
+            return
         self.links[link.handle] = link
+        self.connection.links_changed(+1)
         self._seen_handles.add(link.handle)
         self.connection.attach(link)
 
@@ -159,14 +177,11 @@ class Session:
         partial.size += len(payload)
         if partial.size <= _limit(link):
             partial.payload += payload
-            self.connection.held_bytes += len(payload)
+            if not self.connection.hold(len(payload)):
+                return
         if not more:
             link.drop_partial()
             self._message(link, partial, bytes(partial.payload), partial.size)
-        elif self.connection.held_bytes > MAX_HELD_BYTES:
-            self.connection.close(
-                "amqp:resource-limit-exceeded", "The unfinished messages of this connection are too large."
-            )
 
     def _message(self, link: Link, head: "_Partial", payload: bytes, size: int) -> None:
         link.count_transfer()
@@ -199,9 +214,9 @@ class Session:
         else:
             link.disposition(delivery, rejected(condition, text))
 
-    def _on_disposition(self, fields: Fields) -> None:
+    def _on_disposition(self, fields: Fields) -> Iterator[None] | None:
         if not fields.flag(0):
-            return  # a sender that settles its own transfers; ours is the last word there already
+            return None  # a sender that settles its own transfers; ours is the last word there already
         first = fields.required_number(1)
         last = fields.number(2)
         state = fields.get(4)
@@ -209,11 +224,16 @@ class Session:
             raise AmqpDecodeError("a delivery state must be a described list")
         settled = fields.flag(3)
         if state is None and not settled:
-            return  # says nothing about any of them, and can be said about thousands of them thousands of times
-        for delivery_id in self._tracked(first, first if last is None else last):
-            link = self._unsettled[delivery_id] if not settled else self._unsettled.pop(delivery_id)
-            if link.handler is not None and link.state is LinkState.OPEN:
+            return None  # says nothing about any of them, and can be said about thousands of them thousands of times
+        return self._settle(self._tracked(first, first if last is None else last), state, settled)
+
+    def _settle(self, delivery_ids: list[int], state: Described | None, settled: bool) -> Iterator[None]:
+        """Pass a disposition on for each delivery. 20,000 deliveries fit into the range of one frame of 30 bytes."""
+        for delivery_id in delivery_ids:
+            link = self._unsettled.pop(delivery_id, None) if settled else self._unsettled.get(delivery_id)
+            if link is not None and link.handler is not None and link.state is LinkState.OPEN:
                 link.handler.on_disposition(delivery_id, state, settled)
+            yield
 
     def _tracked(self, first: int, last: int) -> list[int]:
         """The deliveries in the range that are unsettled; a range may be huge and come from anybody."""
@@ -333,7 +353,8 @@ class Session:
         self.forget_deliveries(link)
         if self.links.get(link.handle) is link:
             del self.links[link.handle]
-            self.connection.links_changed()
+            self.connection.links_changed(-1)
+            self.connection.release(link.kept_bytes)
 
     def _write_transfer(self, head: bytes, payload: bytes) -> None:
         if self._remote_window <= 0:
@@ -347,13 +368,13 @@ class Session:
     def _wait(self, head: bytes, payload: bytes) -> None:
         self._waiting.append((head, payload))
         self._waiting_bytes += len(payload)
-        if self._waiting_bytes > MAX_HELD_BYTES:
-            self.connection.abort()
+        self.connection.hold(len(payload))
 
     def _write_waiting(self) -> None:
         while self._waiting and self._remote_window > 0:
             head, payload = self._waiting.popleft()
             self._waiting_bytes -= len(payload)
+            self.connection.release(len(payload))
             self._write_transfer(head, payload)
         if not self._waiting:
             self.wake_links()

@@ -4,7 +4,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from sbpair.emulator.engine.wire import Wire, WireOwner
-from sbpair.emulator.limits import MAX_HELD_BYTES
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -22,9 +21,11 @@ class SocketCarrier:
         self._owner = owner
         self._socket = socket
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._waiting_bytes = 0
+        self.unsent_bytes = 0
         self._done = asyncio.Event()
-        self.wire = Wire(owner.namespace, owner.service, send=self._put, end=self._end, cut=self._cut)
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self.wire = Wire(owner, self)
 
     async def run(self) -> None:
         """Carry bytes until one side is gone."""
@@ -45,28 +46,34 @@ class SocketCarrier:
         async for message in self._socket:
             if message.type is WSMsgType.BINARY:
                 self.wire.incoming(message.data)
+            await self._may_read.wait()
 
     async def _write(self) -> None:
         while (data := await self._outgoing.get()) is not None:
             await self._socket.send_bytes(data)
-            self._waiting_bytes -= len(data)
-            if self.wire.connection.write_paused and self._waiting_bytes < _HIGH_WATER_BYTES // 2:
-                self.wire.connection.resume()
+            self.unsent_bytes -= len(data)
+            if self.wire.connection.write_paused and self.unsent_bytes < _HIGH_WATER_BYTES // 2:
+                self.wire.resume()
 
-    def _put(self, data: bytes) -> None:
-        if self._waiting_bytes > MAX_HELD_BYTES:
-            self.wire.connection.abort()
-            return
-        self._waiting_bytes += len(data)
+    # -- what the wire calls
+
+    def send(self, data: bytes) -> None:
+        self.unsent_bytes += len(data)
         self._outgoing.put_nowait(data)
-        if self._waiting_bytes > _HIGH_WATER_BYTES:
-            self.wire.connection.pause()
+        if self.unsent_bytes > _HIGH_WATER_BYTES:
+            self.wire.pause()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self._outgoing.put_nowait(None)
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         self._done.set()
+
+    def pause_reading(self) -> None:
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
 
 
 async def serve(request: "web.Request", owner: WireOwner) -> "web.StreamResponse":

@@ -10,20 +10,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Final, Protocol
 
+from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.connection import Connection
 from sbpair.emulator.engine.link import AttachService, NamespaceView
-from sbpair.emulator.limits import MAX_HELD_BYTES
 
 _TIMER_BIAS_SECONDS: Final = 0.0005
+_MOST_DELAYED_BYTES: Final = 1024 * 1024
+"""So much of a client is taken into a delay or a silence; the rest stays in its socket, as on a long line."""
 
 
 class Line:
     """Hands items on a while after they were put in, in their order."""
 
-    __slots__ = ("_deliver", "_held", "_items", "_loop", "_timer")
+    __slots__ = ("_deliver", "_held", "_items", "_loop", "_timer", "size_bytes")
 
     def __init__(self, deliver: Callable[[bytes | None], None]) -> None:
         self._deliver = deliver
@@ -31,6 +32,7 @@ class Line:
         self._items: deque[tuple[float, bytes | None]] = deque()
         self._timer: asyncio.Handle | None = None
         self._held = False
+        self.size_bytes = 0
 
     def put(self, item: bytes | None, delay_seconds: float) -> None:
         if delay_seconds <= 0 and not self._items and not self._held:
@@ -40,6 +42,7 @@ class Line:
         if self._items:
             due = max(due, self._items[-1][0])
         self._items.append((due, item))
+        self.size_bytes += len(item or b"")
         self._arm()
 
     def hold(self) -> None:
@@ -52,6 +55,7 @@ class Line:
 
     def clear(self) -> None:
         self._items.clear()
+        self.size_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -69,35 +73,41 @@ class Line:
         self._timer = None
         now = self._loop.time()
         while self._items and self._items[0][0] <= now and not self._held:
-            self._deliver(self._items.popleft()[1])
+            item = self._items.popleft()[1]
+            self.size_bytes -= len(item or b"")
+            self._deliver(item)
         self._arm()
 
 
-class Wire:
-    """The transport of one AMQP connection, over whatever carries its bytes (`send`, `end` and `cut`)."""
+class Carrier(Protocol):
+    """What carries a wire's bytes: a socket, or a WebSocket."""
 
-    def __init__(
-        self,
-        namespace: NamespaceView,
-        service: AttachService,
-        *,
-        send: Callable[[bytes], None],
-        end: Callable[[], None],
-        cut: Callable[[], None],
-    ) -> None:
-        self._faults = namespace.faults
-        self._send = send
-        self._end = end
-        self._cut = cut
+    @property
+    def unsent_bytes(self) -> int: ...
+    def send(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def cut(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Wire:
+    """The transport of one AMQP connection, over whatever carries its bytes."""
+
+    def __init__(self, owner: "WireOwner", carrier: Carrier) -> None:
+        self._faults = owner.namespace.faults
+        self._carrier = carrier
         self._silent = False
         self._inward = Line(self._arrive)
         self._outward = Line(self._depart)
-        self.connection = Connection(namespace, service, self)
+        self._reading_paused = False
+        self.connection = Connection(owner.namespace, owner.service, self, memory=owner.memory, turns=owner.turns)
 
     # -- what the connection calls
 
     def write(self, data: bytes) -> None:
         self._outward.put(data, self._one_way_seconds())
+        self._count_unsent()
 
     def close(self) -> None:
         self._outward.put(None, self._one_way_seconds())
@@ -105,12 +115,32 @@ class Wire:
     def abort(self) -> None:
         self._inward.clear()
         self._outward.clear()
-        self._cut()
+        self._carrier.cut()
+
+    def pause_reading(self) -> None:
+        self._reading_paused = True
+        self._carrier.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._reading_paused = False
+        if self._inward.size_bytes <= _MOST_DELAYED_BYTES:
+            self._carrier.resume_reading()
 
     # -- what the carrier calls
 
     def incoming(self, data: bytes) -> None:
         self._inward.put(data, self._one_way_seconds())
+        if self._inward.size_bytes > _MOST_DELAYED_BYTES:
+            self._carrier.pause_reading()
+
+    def pause(self) -> None:
+        """The carrier is full."""
+        self.connection.pause()
+
+    def resume(self) -> None:
+        """The carrier takes bytes again."""
+        self._count_unsent()
+        self.connection.resume()
 
     def ended(self) -> None:
         """The client has gone. What it sent before still arrives, except from behind a silence."""
@@ -139,15 +169,20 @@ class Wire:
 
     def _arrive(self, data: bytes | None) -> None:
         if data is None:
-            self.connection.lost()
-        else:
-            self.connection.receive(data)
+            self.connection.ended()
+            return
+        self.connection.receive(data)
+        if not self._reading_paused and self._inward.size_bytes <= _MOST_DELAYED_BYTES:
+            self._carrier.resume_reading()
 
     def _depart(self, data: bytes | None) -> None:
         if data is None:
-            self._end()
+            self._carrier.end()
         else:
-            self._send(data)
+            self._carrier.send(data)
+
+    def _count_unsent(self) -> None:
+        self.connection.unsent(self._outward.size_bytes + self._carrier.unsent_bytes)
 
 
 class WireOwner(Protocol):
@@ -157,6 +192,10 @@ class WireOwner(Protocol):
     def namespace(self) -> NamespaceView: ...
     @property
     def service(self) -> AttachService: ...
+    @property
+    def memory(self) -> Memory: ...
+    @property
+    def turns(self) -> Turns: ...
     def adopt(self, wire: Wire) -> None: ...
     def release(self, wire: Wire) -> None: ...
 
@@ -174,9 +213,10 @@ class WireProtocol(asyncio.Protocol):
     def __init__(self, owner: WireOwner, transport: asyncio.Transport) -> None:
         self._owner = owner
         self._transport = transport
-        sever = partial(cut, transport)
-        self._wire = Wire(owner.namespace, owner.service, send=self._send, end=transport.close, cut=sever)
+        self._wire = Wire(owner, self)
         owner.adopt(self._wire)
+
+    # -- what the event loop calls
 
     def data_received(self, data: bytes) -> None:
         self._wire.incoming(data)
@@ -186,15 +226,33 @@ class WireProtocol(asyncio.Protocol):
         self._wire.ended()
 
     def pause_writing(self) -> None:
-        self._wire.connection.pause()
+        self._wire.pause()
 
     def resume_writing(self) -> None:
-        self._wire.connection.resume()
+        self._wire.resume()
 
-    def _send(self, data: bytes) -> None:
-        if self._transport.is_closing():
-            return
-        if self._transport.get_write_buffer_size() > MAX_HELD_BYTES:
-            self._wire.connection.abort()
-            return
-        self._transport.write(data)
+    # -- what the wire calls
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def send(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def end(self) -> None:
+        self._transport.close()
+
+    def cut(self) -> None:
+        cut(self._transport)
+
+    # A TLS transport that was closed twice has no protocol any more (see `cut`); nothing is read from it anyway.
+
+    def pause_reading(self) -> None:
+        with suppress(AttributeError):
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        with suppress(AttributeError):
+            self._transport.resume_reading()

@@ -1,52 +1,16 @@
 """One management request and its answer, free of links: what every operation takes and gives."""
 
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
 
 from sbpair.amqp.types import Array
 from sbpair.emulator import errors
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.mailbox import Mailbox
-from sbpair.emulator.engine.link import Link
+from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.errors import BrokerError
-
-if TYPE_CHECKING:
-    from sbpair.emulator.broker.transactions import Transaction
-    from sbpair.emulator.namespace import Namespace
-
-
-# Answers on their way to a client that asked: each waits for the credit of the link it goes out on.
-
-MOST_WAITING: Final = 1000
-"""A client that asks on and on and takes no answer is sent away."""
-
-
-class Replies:
-    """The answers of one link."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._waiting: deque[bytes] = deque()
-        self._count = 0
-
-    def deliver(self, payload: bytes) -> None:
-        """Send an answer now or as soon as there is credit."""
-        self._waiting.append(payload)
-        self.on_credit()
-        if len(self._waiting) > MOST_WAITING:
-            self._waiting.clear()
-            self._link.force_off(errors.QUOTA, f"More than {MOST_WAITING} answers wait for credit on this link.")
-
-    def on_credit(self) -> None:
-        """The link has credit, or is drained."""
-        while self._waiting and self._link.is_open() and self._link.credit > 0:
-            self._count = (self._count + 1) & 0xFFFFFFFF
-            self._link.send(self._waiting.popleft(), self._count.to_bytes(4), settled=True)
-        if self._link.drain and self._link.is_open():
-            self._link.drained()
+from sbpair.emulator.namespace import Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +41,10 @@ class Reply:
 class Call:
     """A request to one place. The accessors raise BrokerError argument-error for a missing or mistyped entry."""
 
-    namespace: "Namespace"
+    namespace: Namespace
     location: Location
     body: Mapping[str, object]
-    transaction: "Transaction | None" = None
+    transaction: Transaction | None = None
 
     @property
     def mailbox(self) -> Mailbox:

@@ -7,27 +7,32 @@ Response  application-properties status-code (int) and status-description; corre
 Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int
-from sbpair.emulator.auth import AuthError, authenticate, resource_path, service_bus_audiences
-from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.auth import AuthError, Claims, authenticate, resource_path, service_bus_audiences
+from sbpair.emulator.engine.link import IncomingDelivery, Link, NamespaceView
 from sbpair.emulator.engine.performatives import accepted, rejected
-from sbpair.emulator.requests.call import Replies
-
-if TYPE_CHECKING:
-    from sbpair.emulator.engine.connection import Connection
+from sbpair.emulator.engine.replies import Replies
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Of a request, which everybody may send: a token has a few KB."""
 _STATUS_TEXT = {202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 
 
+class TokenHolder(Protocol):
+    """Who keeps what tokens allow: a connection."""
+
+    @property
+    def namespace(self) -> NamespaceView: ...
+    def add_claims(self, claims: Claims) -> None: ...
+
+
 class CbsNode:
     """The `$cbs` node of one connection."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: TokenHolder) -> None:
         self.connection = connection
         self._receivers: list[_Receiver] = []
 
@@ -130,6 +135,7 @@ class _Receiver:
         self._replies.on_credit()
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._replies.drop()
         self._node.forget(self)
 
 

@@ -6,9 +6,9 @@ Response  properties.correlation-id = the request's message-id, with its type; a
 Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int, Symbol
@@ -17,17 +17,14 @@ from sbpair.emulator.auth import LISTEN, SEND, rights_for
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection
 from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
+from sbpair.emulator.engine.replies import Replies
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.faults import FaultKind
+from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
-from sbpair.emulator.requests.call import Call, Operation, Replies, Reply
-
-if TYPE_CHECKING:
-    from sbpair.emulator.engine.connection import Connection
-    from sbpair.emulator.namespace import Namespace
-
+from sbpair.emulator.requests.call import Call, Operation, Reply
 
 # All management operations by name.
 
@@ -69,12 +66,13 @@ _STATUS = {
 class RequestNode:
     """The request node of one place of one entity for one connection."""
 
-    def __init__(self, namespace: "Namespace", connection: "Connection", location: Location) -> None:
+    def __init__(self, namespace: Namespace, connection: LinkConnection, location: Location) -> None:
         self.namespace = namespace
         self.connection = connection
         self.location = location
         self.replies: list[ReplyLink] = []
         self.users = 0
+        self.when_unused: Callable[[], object] = lambda: None
 
     def answer(self, delivery: IncomingDelivery) -> None:
         """Handle one request and send its answer, once what it changed is safe."""
@@ -155,13 +153,27 @@ def _perform_within(transaction: Transaction, operation: Operation, call: Call) 
         raise
 
 
-def node_of(namespace: "Namespace", connection: "Connection", location: Location) -> RequestNode:
-    """The node that a connection's links to one address share."""
-    key = (connection.id, location.entity.path.lower(), location.place)
-    node = namespace.request_nodes.get(key)
-    if node is None or node.location.entity is not location.entity:
-        node = namespace.request_nodes[key] = RequestNode(namespace, connection, location)
-    return node
+class RequestNodes:
+    """The request nodes of a namespace that are in use."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._nodes: dict[tuple[str, str, str], RequestNode] = {}
+
+    def attach(self, link: Link, location: Location) -> "RequestLink | ReplyLink":
+        """Open a link to the node that a connection's links to one address share; the link's handler."""
+        key = (link.connection.id, location.entity.path.lower(), location.place)
+        node = self._nodes.get(key)
+        if node is None or node.location.entity is not location.entity:
+            node = self._nodes[key] = RequestNode(self._namespace, link.connection, location)
+            node.when_unused = partial(self._forget, key, node)
+        link.open()
+        return RequestLink(node, link) if link.client_sends else ReplyLink(node, link)
+
+    def _forget(self, key: tuple[str, str, str], node: RequestNode) -> None:
+        """The last link is gone. An entity that was deleted and made anew has another node by then."""
+        if self._nodes.get(key) is node:
+            del self._nodes[key]
 
 
 class _ManagementLink:
@@ -190,8 +202,7 @@ class _ManagementLink:
         node.location.entity.links.discard(self)
         node.users -= 1
         if node.users <= 0:
-            key = (node.connection.id, node.location.entity.path.lower(), node.location.place)
-            node.namespace.request_nodes.pop(key, None)
+            node.when_unused()
 
 
 class RequestLink(_ManagementLink):
@@ -222,6 +233,7 @@ class ReplyLink(_ManagementLink):
         self._replies.on_credit()
 
     def _leave(self) -> None:
+        self._replies.drop()
         if self in self._node.replies:
             self._node.replies.remove(self)
         super()._leave()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from sbpair.amqp.types import Described
 from sbpair.emulator.auth import ALL_RIGHTS, LISTEN, SEND, Signer
@@ -139,15 +140,15 @@ def tls(tmp_path: Path) -> TlsFiles:
 async def open_port(namespace: PlainNamespace, service: AttachService, tls: TlsFiles) -> AsyncIterator[Port]:
     """A port in front of the service, with an HTTP side that says hello."""
 
-    def make_app() -> web.Application:
+    def make_runner(front: Middleware) -> web.AppRunner:
         async def hello(request: web.Request) -> web.Response:
             return web.Response(text=f"{request.scheme} {request.path}")
 
-        app = web.Application()
+        app = web.Application(middlewares=[front])
         app.router.add_route("*", "/{path:.*}", hello)
-        return app
+        return web.AppRunner(app)
 
-    opened = Port(namespace, service, tls, make_app)
+    opened = Port(namespace, service, tls, make_runner)
     await opened.start()
     try:
         yield opened
