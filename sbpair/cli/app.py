@@ -11,14 +11,10 @@ from sbpair.version import __version__
 
 GROUPS = {
     "Find and recover": {
-        "status": Entry(
-            "inspection.status", "status", "Show what is waiting, and whether both namespaces answer."
-        ),
+        "status": Entry("inspection.status", "status", "Show what is waiting, and whether both namespaces answer."),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
         "peek": Entry("transfer.peek", "peek", "Show waiting messages, oldest first; nothing is taken."),
-        "drain": Entry(
-            "transfer.drain", "drain", "Send waiting messages to their destinations, then stop."
-        ),
+        "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
         "syphon": Entry("transfer.syphon", "syphon", "Send waiting messages as they arrive, as a service."),
         "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations."),
         "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
