@@ -44,6 +44,18 @@ async def open_sides(pair: Pair) -> AsyncIterator[Sides]:
         yield Sides(pair, primary, secondary, primary_admin, secondary_admin)
 
 
+@asynccontextmanager
+async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[Messaging, NamespaceAdmin]]":
+    """Connect one namespace; nothing goes over the wire until it is used."""
+    from sbpair.azure.connect import make_admin, make_messaging
+
+    async with AsyncExitStack() as stack:
+        messaging, admin = make_messaging(access), make_admin(access)
+        for part in (messaging, admin):
+            stack.push_async_callback(part.close)
+        yield messaging, admin
+
+
 async def gather_pair(
     pair: Pair, *, backlog_only: bool = False, browse: bool = True, observer: "Observer | None" = None
 ) -> "Snapshot":

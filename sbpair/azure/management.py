@@ -5,6 +5,7 @@ that is not TimeSpan.MaxValue). In resource names `~` stands for the `/` of enti
 """
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import ConfigurationError, EntityExistsError, EntityNotFoundError
-from sbpair.core.names import from_arm_name, subscription_path, to_arm_name
+from sbpair.core.names import from_arm_name, namespace_label, subscription_path, to_arm_name
 
 T = TypeVar("T")
 
@@ -256,9 +257,51 @@ class ArmAdmin:
                         f"There is no namespace {self._access.label} in subscription {self._access.subscription}.",
                         hint="Check `subscription`, or that the credential may read it.",
                     )
-                parts = a_text(match.get("id"), "id").split("/")
-                self._group = parts[[part.lower() for part in parts].index("resourcegroups") + 1]
+                self._group = _group_in(a_text(match.get("id"), "id"))
         return self._group
+
+
+async def list_namespaces(
+    manager: NamespaceAccess, *, credential: NamedCredential | None = None
+) -> list[NamespaceAccess]:
+    """Every Service Bus namespace of a subscription (or of one resource group in it) that the credential may see.
+
+    Args:
+        manager: subscription, credential and management URL; it names no namespace.
+        credential: instead of the one that `manager` names.
+
+    Raises:
+        ServiceError: the resource manager did not answer, or refused.
+    """
+    subscription = manager.subscription or ""
+    client = LazyClient(manager, credential, _make_client, "the resource manager's client", resource_manager=True)
+    try:
+        with translating(f"list the Service Bus namespaces of subscription {subscription}"):
+            namespaces = client.sdk.namespaces
+            group = manager.resource_group
+            listing = namespaces.list_by_resource_group(group, **READ) if group else namespaces.list(**READ)
+            return [_access(an_object(one, "namespace"), manager) for one in await client.items(listing)]
+    finally:
+        await client.close()
+
+
+def _access(found: Json, manager: NamespaceAccess) -> NamespaceAccess:
+    """How a namespace of a list is reached. Its host was written by the server: a token goes there only if it is one of
+    Azure's own."""
+    properties = an_object(found.get("properties"), "properties")
+    endpoint = a_text(properties.get("serviceBusEndpoint"), "serviceBusEndpoint")
+    return replace(
+        manager,
+        label=namespace_label(a_text(found.get("name"), "name")),
+        host=endpoint.partition("://")[2].partition("/")[0].removesuffix(":443"),
+        resource_group=_group_in(a_text(found.get("id"), "id")),
+        chosen_by_user=False,
+    )
+
+
+def _group_in(resource_id: str) -> str:
+    parts = resource_id.split("/")
+    return parts[[part.lower() for part in parts].index("resourcegroups") + 1]
 
 
 def _make_client(client: LazyClient, transport: Any) -> Any:

@@ -11,6 +11,7 @@ from sbpair.version import __version__
 
 GROUPS = {
     "Find and recover": {
+        "discover": Entry("inspection.discover", "discover", "Find out whether you have backlog queues, and whose."),
         "status": Entry("inspection.status", "status", "Show what is waiting, and whether both namespaces answer."),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
         "peek": Entry("transfer.peek", "peek", "Show waiting messages, oldest first; nothing is taken."),

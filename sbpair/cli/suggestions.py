@@ -24,6 +24,15 @@ def pairs(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching([name for name in settings.pair_names() if name not in given] if settings else [], incomplete)
 
 
+def configured_namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the namespaces that the configuration names."""
+    settings = _settings(ctx)
+    if settings is None:
+        return []
+    keys = [f"pairs.{pair}.{side}.namespace" for pair in settings.pair_names() for side in ("primary", "secondary")]
+    return _matching(sorted({str(name) for key in keys if (name := settings.get(key))}), incomplete)
+
+
 def entities(ctx: typer.Context, incomplete: str) -> list[str]:
     """Queues and topics that the configuration names for the pair in use."""
     return _matching(_entities(ctx), incomplete)

@@ -24,7 +24,7 @@ from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.redact import quoted
 from sbpair.settings.environment import from_environment
 from sbpair.settings.files import DocumentError, config_files, read_file, read_text, user_file
-from sbpair.settings.keys import PAIR_KEYS, Sourced
+from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
 from sbpair.settings.state import LOCAL_PAIR, local_pair, remembered_default_pair
 
 PUBLIC_CLOUD_SUFFIX = ".servicebus.windows.net"
@@ -57,6 +57,82 @@ class Settings:
             ConfigurationError: no such pair, none configured, several and none named, or an incomplete one.
         """
         return self._build_pair(self._choose(name))
+
+    def namespaces(self) -> tuple[NamespaceAccess, ...]:
+        """Every namespace of the configuration once, also those of pairs with one side.
+
+        Raises:
+            ConfigurationError: one of them is configured wrongly.
+        """
+        found: dict[str, NamespaceAccess] = {}
+        for access in (self.side(name, side) for name in self._pairs_of_files_first() for side in SIDES):
+            if access is not None:
+                found.setdefault(access.host.lower(), access)
+        return tuple(found.values())
+
+    def side(self, pair: str, side: str) -> NamespaceAccess | None:
+        """One namespace of a pair; None if nothing says which it is.
+
+        Raises:
+            ConfigurationError: it is configured wrongly.
+        """
+        prefix = f"pairs.{pair}.{side}."
+        named = any(self.get(prefix + key) for key in ("namespace", "connection_string"))
+        return self._access(prefix) if named else None
+
+    def keys_of(self, access: NamespaceAccess) -> dict[str, Any]:
+        """The keys that say how a configured namespace is reached, as a file says them; none if nothing names it."""
+        prefix, _ = self._configured(access.label, access.host)
+        if prefix is None:
+            return {}
+        found = {key.name: self.get(prefix + key.name) for key in NAMESPACE_KEYS}
+        return {key: getattr(value, "value", value) for key, value in found.items() if value is not None}
+
+    def named_namespace(self, name: str, auth: AuthMethod | None) -> NamespaceAccess:
+        """A namespace by its host or name: as the configuration reaches it, otherwise with an Entra ID credential.
+
+        Raises:
+            ConfigurationError: it is no name of a namespace, or asks for a connection string where none is known.
+        """
+        host, label = _host(name, None, "NAMESPACE").lower(), namespace_label(name)
+        _, configured = self._configured(label, host)
+        if configured is not None:
+            return configured
+        try:
+            check_namespace_label(label)
+        except InvalidNameError as error:
+            raise ConfigurationError(error.message) from error
+        method = auth or self.get("auth") or AuthMethod.DEFAULT
+        if method is AuthMethod.CONNECTION_STRING:
+            raise ConfigurationError(
+                f"No connection string is configured for {label}.",
+                hint="Set SBPAIR_SECONDARY_CONNECTION_STRING, or name an Entra ID credential with --auth.",
+            )
+        access = NamespaceAccess(label=label, host=host, auth=method, call_seconds=self.call_seconds)
+        check_credential(access)
+        return access
+
+    def _configured(self, label: str, host: str) -> tuple[str, NamespaceAccess] | tuple[None, None]:
+        """Where a namespace is configured, and how it is reached there. What is wrong elsewhere does not matter."""
+        for pair in self._pairs_of_files_first():
+            for side in SIDES:
+                prefix = f"pairs.{pair}.{side}."
+                named = self.get(prefix + "namespace")
+                if named is not None and namespace_label(named) != label:
+                    continue
+                try:
+                    access = self.side(pair, side)
+                except ConfigurationError:
+                    if named is not None:
+                        raise
+                    continue
+                if access is not None and (access.host.lower() == host.lower() or access.label == label):
+                    return prefix, access
+        return None, None
+
+    def _pairs_of_files_first(self) -> list[str]:
+        """Of two ways to reach one namespace the written one counts, not that of the running emulator's state file."""
+        return sorted(self.pair_names(), key=lambda name: name == LOCAL_PAIR)
 
     def _choose(self, name: str | None) -> str:
         names = self.pair_names()

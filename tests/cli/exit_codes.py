@@ -282,6 +282,18 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         signals=Proven("cli/test_ping_peek.py::test_a_signal_ends_ping_with_130_or_143"),
     ),
     "cost": _local("cost", Run("cost right --messages-per-day 1000"), usage=Mistake("cost --prices nothing.yaml")),
+    "discover": row(
+        "discover",
+        arguments="local-secondary",
+        ok=Run("discover local-secondary"),
+        usage=Run("discover --resource-group g"),
+        partial=Never("a namespace that could not be read ends it with 4 or 6, as it does `status`"),
+        denied=Proven("cli/test_discover.py::test_a_wrong_key_is_4_and_nothing_is_said_of_what_is_there"),
+        unreachable=Proven(
+            "cli/test_discover.py::test_a_namespace_that_does_not_answer_is_6_and_nothing_is_said_of_it"
+        ),
+        signals=Stopped("discover"),
+    ),
     "status": row(
         "status",
         ok=Proven("cli/test_status.py::test_both_sides_backlog_age_and_what_a_drain_takes"),

@@ -30,6 +30,7 @@ ONLY_WHEN_RUNNING = {
 QUICK = (
     "audit",
     "completion",
+    "discover",
     "doctor",
     "drain",
     "peek",

@@ -25,6 +25,7 @@ COMMANDS = (
     "send",
     "ping",
     "cost",
+    "discover",
     "status",
     "doctor",
     "schema",

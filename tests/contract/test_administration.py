@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from sbpair.azure.management import list_namespaces
 from sbpair.core.entities import Counts, QueueSettings, Tier
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError
 from sbpair.core.inspection.plan import Expected
+from sbpair.emulator.server import Emulator
 from sbpair.ports import NamespaceAdmin
+from tests.azure.support import FixedCredential
+from tests.contract.conftest import arm_access_to
 
 BACKLOG = QueueSettings(
     lock_duration_seconds=60,
@@ -118,3 +122,17 @@ async def test_a_change_is_told_from_no_change_however_fast_it_is_taken_back(adm
     assert not expected.matches(restored)
     (listed,) = [queue async for queue in admin.list_queues()]
     assert Expected.of(listed) == Expected.of(restored)
+
+
+async def test_the_resource_manager_lists_the_namespaces_of_a_subscription() -> None:
+    """The host in its answer was written by the server: it is no choice of the user's."""
+    async with Emulator(["contoso-weu", "contoso-neu"], seed=1) as emulator:
+        access = arm_access_to(emulator, "contoso-weu")
+        manager = replace(access, label="", host="", resource_group=None)
+        found = await list_namespaces(manager, credential=FixedCredential())
+        assert {one.label for one in found} == {"contoso-weu", "contoso-neu"}
+        assert {one.host for one in found} == {emulator.endpoint(name) for name in ("contoso-weu", "contoso-neu")}
+        assert [(one.chosen_by_user, bool(one.resource_group)) for one in found] == [(False, True)] * 2
+        narrowed = replace(manager, resource_group="rg-weu")
+        of_group = await list_namespaces(narrowed, credential=FixedCredential())
+        assert {one.resource_group for one in of_group} == {"rg-weu"}

@@ -1,0 +1,229 @@
+"""`sbpair discover`: find backlog queues, whoever's they are, and write the configuration for them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.context import load_settings, run_async, stoppable, system_clock
+from sbpair.cli.options import Options, command
+from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.durations import format_duration
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.inspection.discovery import Discovery, NamespaceSearched
+    from sbpair.core.pairing import Pair
+    from sbpair.settings import Settings
+
+COLUMNS = (
+    Column("namespace", "On namespace"),
+    Column("primary", "Backlog of"),
+    Column("indexes", "Queues"),
+    Column("active", "Messages", right=True),
+    Column("dead_letter", "Dead", right=True),
+    Column("oldest", "Oldest", right=True),
+    Column("pair", "Pair"),
+    Column("state", "State"),
+)
+
+
+@command(output="core.inspection.discovery:Discovery")
+def discover(
+    options: Options,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAMESPACE",
+            help="Names or hosts of namespaces. Without one: those of the configuration.",
+            show_default=False,
+            autocompletion=suggestions.configured_namespaces,
+        ),
+    ] = None,
+    subscription: Annotated[
+        str | None,
+        typer.Option(help="Look through every namespace of this Azure subscription.", show_default=False),
+    ] = None,
+    resource_group: Annotated[
+        str | None, typer.Option(help="With --subscription: of this resource group alone.", show_default=False)
+    ] = None,
+    primary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A primary to look for where a namespace does not list its queues.", metavar="NAME", show_default=False
+        ),
+    ] = None,
+    auth: Annotated[
+        AuthMethod | None,
+        typer.Option(help="Credential for namespaces that are not configured.", show_default="of the configuration"),
+    ] = None,
+    pairs_out: Annotated[
+        Path | None,
+        typer.Option(help="Write a configuration with the pairs found to this new file.", show_default=False),
+    ] = None,
+) -> CommandResult:
+    """Find out whether namespaces hold backlog queues, of which primaries, and with how many messages.
+
+    Reads only. The last lines are the `pairs:` block for every backlog that no configured pair covers, and the commands
+    that go on. Needs Manage, which lists the queues. Without it the queues of the configured primaries, and of those
+    named with --primary, are looked for by opening them (Listen). Exit code 6 or 4 when a namespace could not be read.
+
+    \b
+    Examples:
+      sbpair discover
+      sbpair discover contoso-neu --auth azure-cli
+      sbpair discover --subscription 00000000-0000-0000-0000-000000000001 --pairs-out sbpair.yaml
+    """
+    from sbpair.core.inspection.discovery import Discovery, proposed_pairs
+
+    if resource_group is not None and subscription is None:
+        raise UsageError("--resource-group narrows --subscription; give both.")
+    if pairs_out is not None and pairs_out.exists():
+        raise UsageError(f"{pairs_out} exists already, and is not overwritten.", hint="Name another file.")
+    settings = load_settings(options)
+    chosen = _chosen(options, settings, namespaces or [], subscription, resource_group, auth)
+    found = _look(options, settings, chosen, primary or [])
+    known = {access.host.lower(): _keys(settings, access) for access in (*_others(settings), *chosen)}
+    discovery = Discovery(found, proposed_pairs(found, known, settings.pair_names()))
+    if pairs_out is not None and discovery.pairs:
+        pairs_out.write_text(_block({"version": 1, "pairs": discovery.pairs}), encoding="utf-8")
+    return _result(discovery, pairs_out)
+
+
+def _chosen(
+    options: Options,
+    settings: "Settings",
+    names: Sequence[str],
+    subscription: str | None,
+    resource_group: str | None,
+    auth: AuthMethod | None,
+) -> list[NamespaceAccess]:
+    """The namespaces to look through, each once."""
+    chosen = [settings.named_namespace(name, auth) for name in names]
+    if subscription is not None:
+        manager = NamespaceAccess(
+            "",
+            "",
+            auth=auth or settings.get("auth") or AuthMethod.DEFAULT,
+            subscription=subscription,
+            resource_group=resource_group,
+        )
+        chosen += run_async(options, lambda stop: stoppable(stop, _of_subscription(manager)))
+    elif not names:
+        chosen = list(settings.namespaces())
+    if not chosen:
+        raise UsageError(
+            "No namespace was named, and none is configured." if subscription is None else "It has no namespace.",
+            hint="Name one: sbpair discover contoso-neu --auth azure-cli",
+        )
+    return list({access.host.lower(): access for access in chosen}.values())
+
+
+async def _of_subscription(manager: NamespaceAccess) -> list[NamespaceAccess]:
+    from sbpair.azure.management import list_namespaces
+
+    return await list_namespaces(manager)
+
+
+def _look(
+    options: Options, settings: "Settings", chosen: Sequence[NamespaceAccess], primaries: Sequence[str]
+) -> "tuple[NamespaceSearched, ...]":
+    async def work(stop: "asyncio.Event") -> "tuple[NamespaceSearched, ...]":
+        from sbpair.connect import open_namespace
+        from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
+        from sbpair.runtime.inspection.discover import Search
+        from sbpair.runtime.inspection.discover import discover as search_all
+
+        pairs = list(_complete(settings))
+        labels = [*primaries, *(pair.primary.label for pair in pairs), *(access.label for access in chosen)]
+        search = Search(
+            pairs,
+            list(dict.fromkeys(label.lower() for label in labels)),
+            clock=system_clock(),
+            timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
+        )
+        return await stoppable(stop, search_all(chosen, search, open_namespace))
+
+    return run_async(options, work)
+
+
+def _complete(settings: "Settings") -> "Iterator[Pair]":
+    """The pairs that are configured rightly: a search is where one starts, so half a pair must not end it."""
+    for name in settings.pair_names():
+        with suppress(UsageError):
+            yield settings.pair(name)
+
+
+def _others(settings: "Settings") -> Iterator[NamespaceAccess]:
+    """The namespaces of those pairs, one of which may be the primary of a backlog that is found."""
+    for pair in _complete(settings):
+        yield from (pair.primary, pair.secondary)
+
+
+def _keys(settings: "Settings", access: NamespaceAccess) -> dict[str, Any]:
+    """How a namespace is reached, as a configuration says it."""
+    if keys := settings.keys_of(access):
+        return keys
+    keys = {"namespace": access.host, "auth": access.auth.value}
+    if access.subscription:
+        keys |= {"subscription": access.subscription, "resource_group": access.resource_group}
+    return keys
+
+
+def _block(document: Any) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
+    from sbpair.cli.inspection.snapshots import gravest
+    from sbpair.core.inspection.discovery import sentences, summary
+
+    notes = list(sentences(discovery))
+    if pairs_out is not None and discovery.pairs:
+        first = next(iter(discovery.pairs))
+        notes.append(f"Written to {pairs_out}. Check it, then run: sbpair --config {pairs_out} status {first}")
+    elif discovery.pairs:
+        notes += ["For sbpair.yaml:", *_block({"pairs": discovery.pairs}).rstrip().splitlines()]
+        notes.append(f"Add it, check the primary's host, then run: sbpair status {next(iter(discovery.pairs))}")
+    notes += [f"Run: sbpair status {one.pair}" for one in discovery.transfer if one.pair and one.holds_messages]
+    return CommandResult(
+        "discover",
+        discovery,
+        (Table("", COLUMNS, list(_rows(discovery)), style_key="state"),),
+        notes=tuple(notes),
+        summary=summary(discovery),
+        exit=gravest(one.exit_name for one in discovery.namespaces if one.exit_name is not None)
+        if any(one.found_by is None for one in discovery.namespaces)
+        else Exit.OK,
+        closing=True,
+    )
+
+
+def _rows(discovery: "Discovery") -> Iterator[dict[str, Any]]:
+    now = datetime.now(UTC).timestamp()
+    for namespace in discovery.namespaces:
+        if not namespace.transfer:
+            none = "no backlog queue" if namespace.found_by is not None else "not read"
+            yield {"namespace": namespace.namespace, "state": none}
+        for one in namespace.transfer:
+            at = one.oldest_enqueued_at
+            yield {
+                "namespace": namespace.namespace,
+                "primary": one.primary,
+                "indexes": one.indexes,
+                "active": one.active,
+                "dead_letter": one.dead_letter,
+                "oldest": None if at is None else format_duration(max(0.0, now - at)),
+                "pair": one.pair,
+                "state": one.verdict.value,
+            }

@@ -1,0 +1,136 @@
+"""Looks through namespaces for backlog queues, whoever's they are; changes nothing and takes no message."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from sbpair.concurrency import abandoning
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.entities import NamespaceFacts, QueueFacts
+from sbpair.core.errors import ServiceError
+from sbpair.core.inspection.backlog import FoundBy
+from sbpair.core.inspection.discovery import NamespaceSearched, TransferQueues, searched, transfer_queues
+from sbpair.core.names import BACKLOG_INFIX, parse_backlog_queue_path
+from sbpair.core.pairing import Pair
+from sbpair.ports import Clock, Messaging, NamespaceAdmin
+from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, read_backlog
+from sbpair.runtime.inspection.gather import bounded
+
+CONCURRENCY = 4
+"""Namespaces that are looked through at once."""
+
+
+class Search:
+    """One search: what it goes by, and how long one call may take.
+
+    Args:
+        pairs: the configured pairs, so that a backlog is called theirs.
+        primaries: names of primaries to look for where a namespace does not list its queues.
+    """
+
+    def __init__(
+        self, pairs: Sequence[Pair], primaries: Sequence[str], *, clock: Clock, timeout_seconds: float
+    ) -> None:
+        self._pairs = pairs
+        self._primaries = primaries
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+
+    async def look_through(
+        self, access: NamespaceAccess, messaging: Messaging, admin: NamespaceAdmin
+    ) -> NamespaceSearched:
+        """What one namespace holds. Nothing is raised for a namespace that cannot be read: the answer says why."""
+        try:
+            listed = await self._listed(access, admin)
+        except ServiceError as refused:
+            return await self._probed(access, messaging, refused)
+        transfer = [
+            await self._read(access, primary, FoundQueues(tuple(paths), facts=paths), messaging, admin)
+            for primary, paths in sorted(listed.items())
+        ]
+        return searched(access, await self._facts(access, admin), FoundBy.LISTED, transfer)
+
+    async def _listed(self, access: NamespaceAccess, admin: NamespaceAdmin) -> dict[str, dict[str, QueueFacts]]:
+        """Primary -> path -> queue, in the order of the indexes."""
+
+        async def read() -> list[tuple[str, int, QueueFacts]]:
+            names = [(parse_backlog_queue_path(facts.path), facts) async for facts in admin.list_queues()]
+            return sorted(
+                ((name.primary_label, name.index, facts) for name, facts in names if name is not None),
+                key=lambda one: one[:2],
+            )
+
+        found: dict[str, dict[str, QueueFacts]] = {}
+        answer = read()
+        for primary, _, facts in await abandoning(self._timeout_seconds, answer, what=f"Queues of {access.host}"):
+            found.setdefault(primary, {})[facts.path.lower()] = facts
+        return found
+
+    async def _facts(self, access: NamespaceAccess, admin: NamespaceAdmin) -> NamespaceFacts | None:
+        """Tier, region and Geo-DR alias, which a backlog is found without."""
+        try:
+            return await abandoning(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.host}")
+        except ServiceError:
+            return None
+
+    async def _probed(self, access: NamespaceAccess, messaging: Messaging, refused: ServiceError) -> NamespaceSearched:
+        """Without a list: the queues of the primaries whose names are known, opened one after another."""
+        transfer: list[TransferQueues] = []
+        asked = False
+        for primary in self._primaries:
+            pair = _owner(primary, access)
+            found = await find_queues(pair, messaging=messaging, admin=None, timeout_seconds=self._timeout_seconds)
+            if found.found_by is FoundBy.CONFIGURED:
+                break  # not even that is answered: the next name would wait for its time-out as well
+            asked = True
+            if found.existing:
+                transfer.append(await self._read(access, primary, found, messaging, None))
+        return NamespaceSearched(
+            access.label,
+            access.host,
+            transfer=tuple(transfer),
+            found_by=FoundBy.PROBED if asked else None,
+            error_code=refused.code,
+            exit_name=refused.exit_name,
+            detail=refused.message,
+            hint=refused.hint or None,
+        )
+
+    async def _read(
+        self,
+        access: NamespaceAccess,
+        primary: str,
+        found: FoundQueues,
+        messaging: Messaging,
+        admin: NamespaceAdmin | None,
+    ) -> TransferQueues:
+        backlog = await read_backlog(
+            _owner(primary, access),
+            found,
+            messaging=messaging,
+            admin=admin,
+            clock=self._clock,
+            timeout_seconds=self._timeout_seconds,
+            recount=False,
+        )
+        return transfer_queues(backlog, primary, self._pairs, access.host)
+
+
+def _owner(primary: str, access: NamespaceAccess) -> Pair:
+    """A pair for the reading of a backlog: of its primary only the name is known, and only the name is used."""
+    return Pair(primary, NamespaceAccess(primary, f"{primary}/{BACKLOG_INFIX}"), access)
+
+
+Opener = Callable[[NamespaceAccess], AbstractAsyncContextManager[tuple[Messaging, NamespaceAdmin]]]
+"""Connects a namespace; nothing goes over the wire before it is used."""
+
+
+async def discover(
+    namespaces: Sequence[NamespaceAccess], search: Search, open_namespace: Opener
+) -> tuple[NamespaceSearched, ...]:
+    """Look through every namespace, some at once; in the order in which they were given."""
+
+    async def one(access: NamespaceAccess) -> NamespaceSearched:
+        async with open_namespace(access) as (messaging, admin):
+            return await search.look_through(access, messaging, admin)
+
+    return tuple(await bounded(namespaces, one, CONCURRENCY))
