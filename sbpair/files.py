@@ -39,12 +39,14 @@ def _opener(path: str, flags: int) -> int:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder for its owner alone; one that exists is left as it is.
+    """Make a folder for its owner alone, and the missing ones above it; one that exists is left as it is.
 
     Raises:
         OSError: it cannot be made.
     """
-    path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    for folder in reversed([one for one in path.parents if not one.exists()]):
+        folder.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
+    path.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
 
 
 def make_private_file(path: Path) -> None:

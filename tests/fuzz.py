@@ -6,28 +6,49 @@ with `--seed` the same cases come again. A small share of it runs in the suite.
 
 import argparse
 import asyncio
+import base64
+import copy
+import faulthandler
 import random
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sbpair.amqp.sections import build, read, scan
 from sbpair.amqp.types import AmqpError, Symbol, Uint
-from sbpair.core.errors import SbpairError
-from sbpair.core.redact import defused, printable, scrub
+from sbpair.azure.errors import WireError
+from sbpair.azure.frames import FrameBuffer, performative_end
+from sbpair.cli.failover.records import InputFormat, to_payload
+from sbpair.cli.transfer.restore import _read as read_archives
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.message import Received, TtlMode
+from sbpair.core.names import is_destination
+from sbpair.core.redact import defused, json_text, printable, scrub
+from sbpair.core.rewrite import compose, describe, for_backlog, for_primary, is_ping, strip_broker_annotations
+from sbpair.core.summary import plain
+from sbpair.core.transfer.verdict import Classifier
 from sbpair.emulator.admin.calls import Call
 from sbpair.emulator.auth import AuthError, authenticate, make_bearer_token, make_sas_token
 from sbpair.emulator.engine.connection import Connection
 from sbpair.emulator.engine.frames import FramingError
 from sbpair.emulator.engine.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, OPEN, TRANSFER, perform
 from sbpair.emulator.errors import EntityError
+from sbpair.pipeline.journal import read_lines as read_journal
+from sbpair.pipeline.manifest import Commit
+from sbpair.runtime.replication.handlers import Delivery, environment_of
+from sbpair.runtime.transfer.ledger import Ledger, Way
 from sbpair.settings.files import DocumentError, parse_json, read_file
-from sbpair.sqlfilter.lexer import FilterEvaluationError
-from sbpair.sqlfilter.values import like
+from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
+from sbpair.sqlfilter.parser import parse_action, parse_filter
+from sbpair.sqlfilter.values import UNKNOWN, like
+from tests.hostile import SCALARS, json_bytes
 
 SLOWEST_SECONDS = 1.0
+HANGING_SECONDS = 600.0
 Case = Callable[[random.Random], None]
 
 
@@ -52,6 +73,33 @@ def damaged(random_: random.Random, data: bytes) -> bytes:
     return bytes(result)
 
 
+def places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key or index) of a JSON document."""
+    keys = list(document) if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else ()
+    for key in keys:
+        yield document, key
+        yield from places(document[key])
+
+
+def twisted(random_: random.Random, document: Any) -> bytes:
+    """A JSON document with values and keys exchanged for what readers trip over, or its text damaged."""
+    if random_.random() < 0.3:
+        return damaged(random_, json_bytes(document))
+    changed = copy.deepcopy(document)
+    for _ in range(random_.randint(1, 3)):
+        holder, key = random_.choice(list(places(changed)) or [([changed], 0)])
+        match random_.randrange(5):
+            case 0:
+                del holder[key]
+            case 1 if isinstance(holder, dict):
+                holder[random_.choice(["", "x", "\ud800", f"{key} "])] = holder.pop(key)
+            case 2:
+                holder[key] = [holder[key]]
+            case _:
+                holder[key] = random_.choice(SCALARS)
+    return json_bytes(changed)
+
+
 _MESSAGE = build(
     properties=["id", None, "to", "subject", None, "7"],
     application_properties={"x-ms-path": "orders", "n": Uint(1), "f": 2.5},
@@ -67,6 +115,177 @@ def message(random_: random.Random) -> None:
             read(payload, spans, span.section)
     except AmqpError:
         return
+
+
+def backlog_message(random_: random.Random) -> None:
+    """All that a drain does with a message before it sends it, and all that `peek` shows of it."""
+    payload = damaged(random_, random_.choice((_MESSAGE, _DIVERTED)))
+    summary = describe(payload)
+    json_text({name: plain(value) for name, value in summary.application_properties.items()})
+    for work in (
+        is_ping,
+        strip_broker_annotations,
+        lambda data: for_backlog(data, "orders"),
+        lambda data: for_primary(data, now=1e9, enqueued_at=1.0, ttl=TtlMode.REMAINING, from_dead_letter=True),
+    ):
+        with suppress(SbpairError):
+            work(payload)
+    received = Received(payload, 1, "q/0", enqueued_at=1.0)
+    Classifier(now=lambda: 1e9, from_dead_letter=bool(random_.randrange(2)), only=("orders",))(received)
+
+
+_DIVERTED = for_backlog(
+    compose(body=b"body", message_id="m", session_id="s", ttl_seconds=60, scheduled_at=2e9, partition_key="s"), "orders"
+)
+
+
+def frame(random_: random.Random) -> None:
+    """What a server sends to a client."""
+    buffer = FrameBuffer()
+    data = damaged(random_, _DIALOGUE[8:])
+    cut = random_.randrange(len(data))
+    try:
+        for piece in (data[:cut], data[cut:]):
+            for _, body in buffer.feed(piece):
+                if len(body):
+                    performative_end(body)
+    except WireError:
+        return
+
+
+class _View:
+    """A message to ask a filter about."""
+
+    def user(self, name: str) -> object:
+        return {"a": 1, "b": "text", "c": 2.5, "d": None, "e": True}.get(name.lower(), UNKNOWN)
+
+    def system(self, name: str) -> object:
+        if name.lower() not in ("label", "messageid"):
+            raise FilterEvaluationError(name)
+        return "label"
+
+    def new_id(self) -> uuid.UUID:
+        return uuid.UUID(int=1)
+
+
+_WORDS = (
+    *(
+        "a",
+        "b",
+        "sys.Label",
+        "user.c",
+        "[x]",
+        "@p",
+        "1",
+        "0",
+        "-9223372036854775808",
+        "1e308",
+        "2.5",
+        "'x'",
+        "'it''s'",
+    ),
+    *("AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "EXISTS", "TRUE", "newid()", "SET", "REMOVE", ";"),
+    *("=", "<>", "<", ">=", "+", "-", "*", "/", "%", "(", ")", ",", "'%_'", "'"),
+)
+
+
+def sql(random_: random.Random) -> None:
+    words = " ".join(random_.choice(_WORDS) for _ in range(random_.randint(1, 14)))
+    with suppress(FilterSyntaxError, FilterEvaluationError):
+        parse_filter(words, {"@p": 1})(_View())
+    with suppress(FilterSyntaxError, FilterEvaluationError):
+        for statement in parse_action(f"SET q = {words}", {}):
+            if statement.value is not None:
+                statement.value(_View())
+
+
+_LEDGER_LINE = {
+    "queue": "contoso/x-servicebus-transfer/0",
+    "sequence_number": 7,
+    "message_id": "m-7",
+    "enqueued_at_ms": 1,
+    "destination": "orders",
+    "session_id": None,
+    "outcome": "forwarded",
+    "time": "2026-11-01T00:00:00Z",
+    "attempts": 1,
+    "reason": "",
+    "from_namespace": "b",
+    "to_namespace": "a",
+}
+
+
+def ledger(random_: random.Random, path: Path) -> None:
+    path.write_bytes(twisted(random_, _LEDGER_LINE) + random_.choice((b"\n", b"", b"\n{", b"\r\n")))
+    with suppress(UsageError):
+        found = Ledger(path, resume=True, way=Way("b", "a"))
+        found._file.close()
+        assert all(isinstance(key[0], str) and isinstance(key[1], int) for key in found.forwarded)
+
+
+_ARCHIVE_LINE = {
+    "queue": "contoso/x-servicebus-transfer/0",
+    "sequence_number": 7,
+    "message_id": "m-7",
+    "enqueued_at": 1.5,
+    "destination": "orders",
+    "payload_base64": base64.b64encode(_DIVERTED).decode(),
+}
+
+
+def archive(random_: random.Random, path: Path) -> None:
+    """A file for `restore`, and the same line as input of `send`."""
+    line = _ARCHIVE_LINE | {"payload_base64": base64.b64encode(damaged(random_, _DIVERTED)).decode()}
+    data = twisted(random_, random_.choice((line, _ARCHIVE_LINE, _RECORD)))
+    path.write_bytes(data + b"\n")
+    with suppress(UsageError):
+        for one in read_archives([path]):
+            assert is_destination(one.destination)
+    with suppress(SbpairError):
+        to_payload(data, InputFormat.JSONL, now=1e9)
+
+
+_RECORD = {
+    "body": {"n": 1},
+    "message_id": "m",
+    "session_id": "s",
+    "ttl": "1h",
+    "scheduled_at": "2026-12-01T08:00:00Z",
+    "application_properties": {"a": 1, "b": [1, {"c": None}]},
+    "subject": "s",
+}
+
+
+_COMMIT = {
+    "at": 1.0,
+    "run": "r",
+    "added": [],
+    "removed": ["a/b"],
+    "taken": [],
+    "covered": [{"queue": "q", "dead_letter": False, "first": 1, "last": 9}],
+    "versions": {"format": 1, "schema": 1},
+}
+
+
+def manifest(random_: random.Random) -> None:
+    """A step of a Spark archive's history."""
+    with suppress(SbpairError):
+        Commit.from_json(twisted(random_, _COMMIT), 1, "here")
+
+
+def journal_line(random_: random.Random, path: Path) -> None:
+    """The ledger of a replay."""
+    path.write_bytes(twisted(random_, _LEDGER_LINE | {"dead_letter": False, "digest": "eA=="}) + b"\n")
+    with suppress(SbpairError):
+        for one in read_journal(path):
+            hash(one.key)
+
+
+def variables(random_: random.Random) -> None:
+    """The environment of a command that processes a message."""
+    payload = damaged(random_, _MESSAGE)
+    found = environment_of(Delivery(payload, "s\0", "m", "p:1", "primary", 1, 1, 1))
+    assert all("\0" not in name + value and "=" not in name for name, value in found.items())
 
 
 class _Nowhere:
@@ -172,7 +391,7 @@ def text(random_: random.Random) -> None:
     assert not line.lstrip().startswith("::")
 
 
-async def run(cases: int, seed: int, folder: Path) -> dict[str, int]:
+async def run(cases: int, seed: int, folder: Path, told: Callable[[int], None] = lambda number: None) -> dict[str, int]:
     """The number of cases of each kind that were run.
 
     Raises:
@@ -180,6 +399,14 @@ async def run(cases: int, seed: int, folder: Path) -> dict[str, int]:
     """
     kinds: dict[str, Case] = {
         "message": message,
+        "backlog_message": backlog_message,
+        "frame": frame,
+        "sql": sql,
+        "ledger": lambda random_: ledger(random_, folder / "ledger.jsonl"),
+        "archive": lambda random_: archive(random_, folder / "archive.jsonl"),
+        "manifest": manifest,
+        "journal_line": lambda random_: journal_line(random_, folder / "journal.jsonl"),
+        "variables": variables,
         "dialogue": dialogue,
         "token": token,
         "http_body": http_body,
@@ -200,7 +427,8 @@ async def run(cases: int, seed: int, folder: Path) -> dict[str, int]:
         if time.process_time() - begun > SLOWEST_SECONDS:
             raise FuzzFailure(f"seed {seed}, case {number} ({name}) took more than {SLOWEST_SECONDS} s of CPU time")
         counts[name] += 1
-        if number % 500 == 0:
+        if number % 100 == 0:
+            told(number)
             await asyncio.sleep(0)
     return counts
 
@@ -212,14 +440,31 @@ def main() -> int:
     options = parser.parse_args()
     import tempfile
 
+    memory: list[float] = []
+
+    def told(number: int) -> None:
+        faulthandler.dump_traceback_later(HANGING_SECONDS, exit=True)  # a case that does not end is shown where it is
+        if number % (options.cases // 20 // 500 * 500 or 500) == 0:
+            memory.append(resident_megabytes())
+
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        counts = asyncio.run(run(options.cases, options.seed, Path(folder)))
+        counts = asyncio.run(run(options.cases, options.seed, Path(folder), told))
+    faulthandler.cancel_dump_traceback_later()
     seconds = time.monotonic() - begun
     print(
-        f"seed {options.seed}: {options.cases:,} cases in {seconds:.1f} s ({options.cases / seconds:,.0f}/s): {counts}"
+        f"seed {options.seed}: {options.cases:,} cases in {seconds:.1f} s ({options.cases / seconds:,.0f}/s), "
+        f"memory in MB along the way: {[round(one) for one in [*memory, resident_megabytes()]]}: {counts}"
     )
     return 0
+
+
+def resident_megabytes() -> float:
+    """Memory that this process has now; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+    except OSError:
+        return 0.0
 
 
 if __name__ == "__main__":

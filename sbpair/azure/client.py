@@ -3,9 +3,12 @@ calls within a bound, and whole lists."""
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+
+import certifi
 
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
@@ -123,6 +126,12 @@ MOST_PAGES: Final = 300
 T = TypeVar("T")
 
 
+def authorities(ca_file: str | None) -> str:
+    """PEM file of the certificate authorities that a namespace's connections trust, AMQP and HTTP alike: the configured
+    one, else what SSL_CERT_FILE names as for other programs on OpenSSL, else those that the SDKs trust, certifi's."""
+    return ca_file or os.environ.get("SSL_CERT_FILE") or certifi.where()
+
+
 class LazyClient:
     """One SDK client of a namespace, closed together with the credential it uses."""
 
@@ -153,7 +162,7 @@ class LazyClient:
                 from sbpair.azure.http import make_transport
 
                 origin = check_credential(self.access, resource_manager=self._resource_manager)
-                self._transport = make_transport(self.access.ca_file, origin)
+                self._transport = make_transport(authorities(self.access.ca_file), origin)
                 self._sdk = self._make(self, self._transport)
         return self._sdk
 

@@ -84,11 +84,10 @@ def _epoch_of(date: str) -> float | None:
         return None
 
 
-def make_transport(ca_file: str | None, origin: str) -> ClockTransport:
-    """`origin`: see `ClockTransport`."""
-    options: dict[str, Any] = {"connection_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS}
-    if ca_file is not None:
-        options["connection_verify"] = ca_file
-    transport = ClockTransport(**options)
+def make_transport(ca_file: str, origin: str) -> ClockTransport:
+    """`ca_file`: the authorities to trust; `origin`: see `ClockTransport`."""
+    transport = ClockTransport(
+        connection_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, connection_verify=ca_file
+    )
     transport.origin = origin
     return transport

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import certifi
-
-from sbpair.azure.client import check_scope, quiet_sdk
+from sbpair.azure.client import authorities, check_scope, quiet_sdk
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.links import OPEN_SECONDS
@@ -25,8 +23,8 @@ from sbpair.core.redact import quoted
 
 
 @lru_cache(maxsize=16)
-def tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """Trusts the authorities in `ca_file` (PEM), else those that the SDK trusts, certifi's.
+def tls_context(ca_file: str) -> ssl.SSLContext:
+    """Trusts the authorities in `ca_file` (PEM).
 
     Kept, because to read the authorities takes longer than to connect, and the SDK reads them for every connection.
 
@@ -34,7 +32,7 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
         OSError: the file cannot be read, or holds no certificate (ssl.SSLError).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(ca_file or certifi.where())
+    context.load_verify_locations(ca_file)
     return context
 
 
@@ -144,7 +142,7 @@ class AzureMessaging:
         access = self._access
         check_credential(access)
         plain = is_plaintext(access) or self._client_options.get("use_tls") is False
-        context = no_tls_context() if plain else tls_context(access.ca_file)
+        context = no_tls_context() if plain else tls_context(authorities(access.ca_file))
         options: dict[str, Any] = {"retry_total": 0, "ssl_context": context}
         if access.transport is Transport.WEBSOCKET:
             options["transport_type"] = TransportType.AmqpOverWebsocket

@@ -50,7 +50,7 @@ def show(options: Options) -> CommandResult:
       sbpair config show
       SBPAIR_AUTH=azure-cli sbpair config show -o json
     """
-    settings = load_settings(options)
+    settings = load_settings(options, to_act=False)
     found = tuple(Setting(key, _shown(one.value), one.source) for key, one in sorted(settings.values.items()))
     columns = (Column("key", "Key"), Column("value", "Value"), Column("source", "Source"))
     files = ", ".join(str(path) for path in settings.files) or "none"
@@ -82,7 +82,7 @@ def check(options: Options) -> CommandResult:
       sbpair --config ci/sbpair.yaml config check
     """
     try:
-        pairs = list(_every_pair(load_settings(options)))
+        pairs = list(_every_pair(load_settings(options, to_act=False)))
     except ConfigurationError as error:
         # The hint of such errors is this very command.
         again = "Correct it and check again." if error.hint == ConfigurationError.hint else error.hint
@@ -151,7 +151,7 @@ def use(
       sbpair config use orders
       sbpair config use local
     """
-    settings = load_settings(options)
+    settings = load_settings(options, to_act=False)
     settings.pair(pair)
     path = remember_default_pair(pair, settings.environ, write_atomically)
     return CommandResult(

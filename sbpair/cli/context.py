@@ -11,13 +11,14 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.cli.options import LogFormat, Options
 from sbpair.core.access import CALL_SECONDS
-from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError
+from sbpair.core.errors import ConfigurationError, InterruptedWorkError, ServiceError, UsageError
 from sbpair.core.outcome import Exit
-from sbpair.core.pairing import Pair
+from sbpair.core.pairing import Pair, Side
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,12 +29,42 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 
-def load_settings(options: Options) -> "Settings":
-    """Effective settings of this run, the pair `local` included when the embedded namespaces are running."""
+def load_settings(options: Options, *, to_act: bool = True) -> "Settings":
+    """Effective settings of this run, the pair `local` included when the embedded namespaces are running. `to_act`: not
+    only to show them."""
     from sbpair.settings import load
 
     seconds = max(1.0, options.timeout_seconds(CALL_SECONDS))  # with less, nothing at all would be answered
-    return load(config=options.config, call_seconds=seconds)
+    settings = load(config=options.config, call_seconds=seconds)
+    if to_act and settings.project_file is not None and not options.quiet:
+        _say_first_use(settings, settings.project_file, options)
+    return settings
+
+
+def _say_first_use(settings: "Settings", file: Path, options: Options) -> None:
+    """Whoever works in a folder of somebody else's is told once that its file decides where commands go, and again when
+    it has changed."""
+    from sbpair.cli.log import json_line
+    from sbpair.render.console import say, write_atomically
+    from sbpair.settings import first_use
+
+    try:
+        if not first_use(file, settings.environ, write_atomically):
+            return
+    except (OSError, ConfigurationError):
+        pass  # it cannot be written down: then it is said every time
+    pairs = ", ".join(f"{name} ({_hosts(settings, name)})" for name in settings.pairs_of_project())
+    text = f"First use of {file}, as it is now; it defines {pairs or 'no pair'}. --config FILE uses another one."
+    say(json_line("info", text) if options.log_format is LogFormat.JSON else text)
+
+
+def _hosts(settings: "Settings", pair: str) -> str:
+    def place(side: Side) -> str:
+        reference = settings.get(f"pairs.{pair}.{side}.connection_string") or {}
+        named = [f"connection string of {kind} {name}" for kind, name in reference.items()]
+        return settings.get(f"pairs.{pair}.{side}.namespace") or "".join(named) or "no namespace"
+
+    return " with ".join(map(place, Side))
 
 
 def choose_pairs(settings: "Settings", names: list[str] | None) -> list[Pair]:

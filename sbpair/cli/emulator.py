@@ -20,6 +20,7 @@ from sbpair.core.names import check_namespace_label
 from sbpair.core.redact import quoted, shortened
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
+from sbpair.files import make_private_folder
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import emulator_state, state_directory
@@ -265,7 +266,7 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
     if len(names) < 2 or _somebody_elses():
         yield False
         return
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(folder)
     namespaces = []
     secrets = [folder / f"emulator-{name}.connection" for name in names]
     for name, file in zip(names, secrets, strict=True):

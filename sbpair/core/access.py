@@ -128,6 +128,12 @@ def entity_path_of(access: NamespaceAccess) -> str | None:
     return parse_connection_string(access.connection_string.reveal()).get("entitypath", "").strip("/") or None
 
 
+def namespace_name(access: NamespaceAccess) -> str:
+    """The namespace by a name that stays: its host. An embedded one, whose port changes, is `contoso-weu@localhost`."""
+    bare = _without_port(access.host.lower())
+    return f"{access.label}@localhost" if is_loopback(bare) else bare
+
+
 def credential_name(access: NamespaceAccess) -> str:
     """The credential by name, for people and logs: `azure-cli`, or `connection-string (RootManageSharedAccessKey)`."""
     if access.connection_string is None:
@@ -151,8 +157,9 @@ PUBLIC_RESOURCE_MANAGER = "https://management.azure.com"
 def check_credential(access: NamespaceAccess, *, resource_manager: bool = False) -> str:
     """The one origin (`https://host`) that may receive the credential of `access`, for AMQP and HTTP alike.
 
-    An Entra ID token is good for all that the user may do, so it goes to Azure's own hosts, to this machine, and
-    elsewhere only where the user has written the host down. A token in clear stays on this machine.
+    An Entra ID token is good for all that the user may do, so it goes to Azure's own hosts, and elsewhere - this
+    machine included, whose ports others may listen on - only where the user has written the host down. A token in clear
+    stays on this machine.
 
     Raises:
         ConfigurationError: the credential may not go there; nothing was sent.
@@ -174,12 +181,12 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
             hint="Write `management_url: https://...`.",
         )
     known = bare in RESOURCE_MANAGER_HOSTS if resource_manager else bare.endswith(SERVICE_BUS_SUFFIXES)
-    if access.chosen_by_user or local:
+    if access.chosen_by_user or (local and access.connection_string is not None):
         return f"{scheme}://{host}"
     if access.connection_string is None and not known:
         raise ConfigurationError(
-            f"The configuration of this folder would send your Entra ID token to {bare}, which is no host of Azure "
-            "Service Bus. Nothing was sent.",
+            f"The configuration of this folder would send your Entra ID token to {bare}, which is no host of Azure"
+            f"{', and another user may listen on a port here' if local else ' Service Bus'}. Nothing was sent.",
             hint=_IF_THAT_IS_RIGHT,
         )
     if access.ca_file is not None:

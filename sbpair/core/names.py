@@ -19,7 +19,7 @@ DEAD_LETTER_SUFFIX = "$deadletterqueue"
 
 _NAMESPACE = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{4,48}[a-zA-Z0-9]")
 _SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
-_BACKLOG = re.compile(rf"([^/]+)/{BACKLOG_INFIX}/(0|[1-9][0-9]*)", re.IGNORECASE)
+_BACKLOG = re.compile(rf"({_SEGMENT.pattern})/{BACKLOG_INFIX}/(0|[1-9][0-9]*)", re.IGNORECASE)
 _FORBIDDEN_ENDINGS = ("-sb", "-mgmt")
 
 

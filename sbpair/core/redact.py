@@ -2,11 +2,14 @@
 
 Messages, names, reasons, answers of servers and files are written by others. Before any of it is shown it passes one of
 these: `printable` (no control character, so no new line and no escape of a terminal), `scrub` (no secret), `quoted`
-(of a length that can be read), and, on its way out, `defused` (nothing a build runner takes for a command).
+(of a length that can be read), `json_text` (JSON for output, ledgers and archives), and, on its way out, `defused`
+(nothing a build runner takes for a command).
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 _SECRETS = (
     re.compile(r"((?:SharedAccess|Account)Key\s*=\s*)[^;\s'\"]+", re.IGNORECASE),
@@ -34,6 +37,23 @@ def printable(text: str) -> str:
 def defused(text: str) -> str:
     """`text`, one line or several, with a space in what a build runner would take for a command."""
     return _RUNNER_LINES.sub(r"\1 ", _RUNNER_WORDS.sub("# ", text))
+
+
+def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+    """JSON that drives neither a terminal nor a build runner, however it is looked at: `cat ledger.jsonl` is enough.
+
+    Nothing is lost: a reader of JSON gets the value as it was.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
+    return DRIVES_A_TERMINAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+DRIVES_A_TERMINAL = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]|(?<=#)#(?=(?:vso)?\\[)",
+    re.IGNORECASE,
+)
+"""What JSON leaves as it is: the second set of control characters, line ends beyond ASCII, those that turn the writing
+direction, halves of surrogate pairs, which no file can hold, and the second `#` of a build runner's `##[`."""
 
 
 def in_build_runner(environ: Mapping[str, str]) -> bool:

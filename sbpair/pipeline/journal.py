@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sbpair.core.errors import UsageError
+from sbpair.core.redact import json_text
 from sbpair.core.serialization import from_plain
-from sbpair.files import AppendedFile, claim, is_claimed, make_private_folder, open_private
+from sbpair.files import AppendedFile, claim, is_claimed, make_private_file, make_private_folder, open_private
 from sbpair.pipeline.errors import ReplayError
 from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.rows import to_batch
@@ -97,7 +98,7 @@ class Journal:
     def record(self, lines: Iterable[Sent]) -> None:
         """Returns when the lines are on disk."""
         lines = list(lines)
-        data = b"".join(json.dumps(one.plain(), ensure_ascii=False).encode() + b"\n" for one in lines)
+        data = b"".join(json_text(one.plain()).encode() + b"\n" for one in lines)
         try:
             self._file.append(data)
         except OSError as error:
@@ -140,7 +141,8 @@ class _Folded:
         schema = arrow_schema(OUTCOME_COLUMNS)
         try:
             if self._writer is None:
-                self._temporary.parent.mkdir(exist_ok=True)
+                make_private_folder(self._temporary.parent)
+                make_private_file(self._temporary)
                 self._writer = pq.ParquetWriter(self._temporary, schema, compression="zstd")
             self._writer.write_batch(to_batch(rows, schema))
         except OSError:

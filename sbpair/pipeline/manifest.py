@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sbpair.core.errors import UsageError
-from sbpair.core.redact import quoted
+from sbpair.core.redact import json_text, quoted
 from sbpair.core.serialization import from_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError
@@ -78,7 +78,7 @@ class Commit:
     def to_json(self) -> str:
         document = asdict(self)
         del document["number"]
-        return json.dumps(document, ensure_ascii=False, indent=1)
+        return json_text(document, indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes, number: int, where: str) -> "Commit":

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sbpair.core.outcome import Exit
-from sbpair.core.redact import defused, printable
+from sbpair.core.redact import DRIVES_A_TERMINAL, defused, json_text, printable
 from sbpair.core.serialization import to_plain
 from sbpair.render.result import CommandResult, Table
 from sbpair.version import __version__
@@ -40,7 +40,7 @@ def to_yaml(result: CommandResult) -> str:
 
     plain = json.loads(dump_json(envelope(result.command, result.exit, data=result.data)))
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-    if _DRIVES_A_TERMINAL.search(text) or defused(text) != text:
+    if DRIVES_A_TERMINAL.search(text) or defused(text) != text:
         # In double quotes and on one line each, YAML has an escape for whatever must not stand there as it is.
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, default_style='"', width=_ONE_LINE)
         return _RUNNER_WORDS.sub(r"\\x23", text)
@@ -126,17 +126,8 @@ _TO_SPACES = str.maketrans("\t\n\r\v\f", "     ")
 
 
 def dump_json(value: Any, indent: int | None = None) -> str:
-    """JSON that drives neither a terminal nor a build runner; times as ISO 8601, bytes as hex, others as their text."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
-    return _DRIVES_A_TERMINAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-_DRIVES_A_TERMINAL = re.compile(
-    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]|(?<=#)#(?=(?:vso)?\\[)",
-    re.IGNORECASE,
-)
-"""What JSON leaves as it is: the second set of control characters, line ends beyond ASCII, those that turn the writing
-direction, halves of surrogate pairs, which no file can hold, and the second `#` of a build runner's `##[`."""
+    """`core.redact.json_text` with times as ISO 8601, bytes as hex, others as their text."""
+    return json_text(value, indent=indent, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,14 @@ from sbpair.settings.environment import environment_names
 from sbpair.settings.files import DocumentError, parse_json, parse_yaml, read_file, read_text, together
 from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
 from sbpair.settings.resolve import HOW_TO_CONFIGURE, Settings, load
-from sbpair.settings.state import LOCAL_PAIR, emulator_state, local_pair, remember_default_pair, state_directory
+from sbpair.settings.state import (
+    LOCAL_PAIR,
+    emulator_state,
+    first_use,
+    local_pair,
+    remember_default_pair,
+    state_directory,
+)
 
 __all__ = [
     "FILE_NAME",
@@ -22,6 +29,7 @@ __all__ = [
     "Sourced",
     "emulator_state",
     "environment_names",
+    "first_use",
     "json_schema",
     "load",
     "local_pair",

@@ -1,5 +1,6 @@
 """The keys of sbpair.yaml as one table: their checks, their documentation, the JSON Schema made from them."""
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -125,10 +126,20 @@ def _one_of(enum: type[AuthMethod] | type[ControlPlane] | type[Transport]) -> Ca
         try:
             return enum(str(value))
         except ValueError:
-            known = ", ".join(member.value for member in enum)
-            raise UsageError(f"is {quoted(value)}; known: {known}") from None
+            known = [member.value for member in enum]
+            near = difflib.get_close_matches(str(value)[:_MOST_NAME_CHARACTERS], known, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"is {_as_a_word(value)}none of {', '.join(known)}{meant}") from None
 
     return run
+
+
+def _as_a_word(value: Any) -> str:
+    """The value for a message, if it is a word, which no key is: keys are easily pasted where a name belongs."""
+    return f"{value!r}, " if isinstance(value, str) and _WORD.fullmatch(value) else ""
+
+
+_WORD = re.compile(r"[a-z-]{1,24}")
 
 
 def secret_reference(value: Any) -> Mapping[str, str]:

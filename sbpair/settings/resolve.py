@@ -46,6 +46,13 @@ class Settings:
         names = {key.split(".")[1] for key in self.values if key.startswith("pairs.")}
         return tuple(sorted(names))
 
+    def pairs_of_project(self) -> tuple[str, ...]:
+        """Those that the project file defines."""
+        return tuple(name for name in self.pair_names() if any(self._of_project(key) for key in self._keys_of(name)))
+
+    def _keys_of(self, name: str) -> list[str]:
+        return [key for key in self.values if key.startswith(f"pairs.{name}.")]
+
     def get(self, key: str) -> Any:
         found = self.values.get(key)
         return None if found is None else found.value
@@ -292,14 +299,14 @@ def load(
     values: dict[str, Sourced] = {}
     files = []
     found = config_files(config, variables, directory or Path.cwd())
+    of_project = None
     for path in found:
         read = read_file(path)
-        _refuse_redefinition(values, read)
+        if config is None and not variables.get("SBPAIR_CONFIG") and path != user_file(variables):
+            of_project = path
+            read = _of_its_own_pairs(values, read)
         values.update(read)
         files.append(path)
-    of_project = files[-1] if files and files[-1] not in (config, user_file(variables)) else None
-    if variables.get("SBPAIR_CONFIG"):
-        of_project = None
     remembered = remembered_default_pair(variables)
     embedded = local_pair(variables)
     if remembered and any(key.startswith(f"pairs.{remembered['default_pair'].value}.") for key in values | embedded):
@@ -309,9 +316,32 @@ def load(
     return Settings(values, tuple(files), dict(variables), call_seconds, of_project)
 
 
+def _of_its_own_pairs(values: Mapping[str, Sourced], read: dict[str, Sourced]) -> dict[str, Sourced]:
+    """What a file in some folder may say: its own pairs, and how they sign in.
+
+    A pair of the user's own file is theirs. A file that changes parts of it (what is protected, where the backlog is),
+    chooses another of their pairs for commands that name none, or another credential for all of them would turn a
+    command they know into another.
+
+    Raises:
+        ConfigurationError: it defines a pair of the user's once more, or its default pair is one of the user's.
+    """
+    _refuse_redefinition(values, read)
+    default = read.get("default_pair")
+    if default is not None and any(key.startswith(f"pairs.{default.value}.") for key in values):
+        raise ConfigurationError(
+            f"{default.source}: default_pair is {quoted(default.value)}, a pair of your own file; a file in a folder "
+            "does not choose among yours.",
+            hint="Choose with `sbpair config use PAIR`, or use this file alone with --config.",
+        )
+    if "auth" not in read or not any(key.startswith("pairs.") for key in values):
+        return read
+    auth = read.pop("auth")
+    names = {key.split(".")[1] for key in read if key.startswith("pairs.")}
+    return {f"pairs.{name}.{side}.auth": auth for name in names for side in SIDES} | read
+
+
 def _refuse_redefinition(values: Mapping[str, Sourced], read: Mapping[str, Sourced]) -> None:
-    """A pair of the user's own file is theirs: a file in some folder that changes parts of it (what is protected, where
-    the backlog is) under the same name would turn a command they know into another."""
     pairs = {key.split(".")[1]: found for key, found in values.items() if key.startswith("pairs.")}
     for key, found in read.items():
         if key.startswith("pairs.") and (name := key.split(".")[1]) in pairs:

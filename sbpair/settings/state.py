@@ -1,5 +1,6 @@
 """State that outlives a command, in the XDG state folder: running embedded namespaces, the remembered default pair."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,28 @@ def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
         for side, (name, file) in zip(SIDES, state.connection_string_files.items(), strict=False)
         for key, value in (("namespace", name), ("connection_string", {"file": file}), ("ca_file", state.ca_file))
     }
+
+
+MOST_REMEMBERED_FILES = 1000
+
+
+def first_use(file: Path, environ: Mapping[str, str], write: Callable[[Path, str], None]) -> bool:
+    """Whether a configuration file with these contents is used for the first time by this user, and from now on not.
+
+    Raises:
+        OSError: the file cannot be read, or that it was used cannot be written down.
+        ConfigurationError: there is no state folder.
+    """
+    digest = hashlib.sha256(bytes(file.absolute()) + b"\0" + file.read_bytes()).hexdigest()
+    path = state_directory(environ) / "project-files"
+    try:
+        known = read_text(path, most_bytes=_MOST_BYTES).split()
+    except DocumentError:
+        known = []
+    if digest in known:
+        return False
+    write(path, "\n".join([*known[1 - MOST_REMEMBERED_FILES :], digest]) + "\n")
+    return True
 
 
 def remember_default_pair(name: str, environ: Mapping[str, str], write: Callable[[Path, str], None]) -> Path:

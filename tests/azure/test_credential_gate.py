@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator
 
+import certifi
 import pytest
 from aiohttp import web
 
 from sbpair.azure.administration import DataPlaneAdmin
+from sbpair.azure.client import authorities
 from sbpair.azure.management import ArmAdmin
-from sbpair.azure.messaging import AzureMessaging
+from sbpair.azure.messaging import AzureMessaging, tls_context
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, check_credential
 from sbpair.core.errors import ConfigurationError, SbpairError
 from tests.azure.support import FixedCredential, message
@@ -102,6 +104,16 @@ def test_a_folders_file_sends_no_entra_token_to_a_stranger(host: str) -> None:
     assert check_credential(access(host)) == f"https://{host}"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:5671", "localhost", "[::1]:5"])
+def test_a_folders_file_sends_no_entra_token_to_a_port_here_where_anybody_may_listen(host: str) -> None:
+    for more in ({}, {"ca_file": "x"}):
+        with pytest.raises(ConfigurationError, match="another user may listen"):
+            check_credential(access(host, chosen_by_user=False, **more))
+    with pytest.raises(ConfigurationError, match="Nothing was sent"):
+        check_credential(access("h", management_url=f"https://{host}", chosen_by_user=False), resource_manager=True)
+    assert check_credential(access(host)) == f"https://{host}"
+
+
 @pytest.mark.parametrize("cloud", ["windows.net", "chinacloudapi.cn", "usgovcloudapi.net"])
 def test_the_known_clouds_are_fine(cloud: str) -> None:
     host = f"contoso.servicebus.{cloud}"
@@ -131,3 +143,22 @@ async def test_what_was_refused_never_reached_the_server(server: Server) -> None
         await admin.get_queue("orders")
     await admin.close()
     assert server.asked > 0
+
+
+async def test_both_protocols_trust_the_same_authorities(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What SSL_CERT_FILE names for other programs counts for HTTP and AMQP; a configured authority comes before it."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    server.atom("")
+    asked: list[int] = []
+    for variable, configured in ((None, None), (authority(server), None), (certifi.where(), authority(server))):
+        if variable is not None:
+            monkeypatch.setenv("SSL_CERT_FILE", variable)
+        admin = DataPlaneAdmin(access(server.host, ca_file=configured), credential=FixedCredential())
+        with pytest.raises(SbpairError):
+            await admin.get_queue("orders")
+        await admin.close()
+        asked.append(server.asked)
+        serials = {one["serialNumber"] for one in tls_context(authorities(configured)).get_ca_certs()}
+        assert (len(serials) > 20) is (variable is None)
+    assert asked[0] == 0
+    assert 0 < asked[1] < asked[2]

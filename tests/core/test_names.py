@@ -76,3 +76,9 @@ def test_namespace_names_the_service_refuses(label: str) -> None:
 )
 def test_the_label_is_the_first_dns_label(host: str) -> None:
     assert names.namespace_label(host) == "contoso"
+
+
+@pytest.mark.parametrize("label", ["x$(id)", "a b", "a;b", "\x1b[31m", "a\nb", "a'b", "\u202ex"])
+def test_a_backlog_queue_has_a_name_that_the_service_allows(label: str) -> None:
+    """Names of pairs and commands to copy are made of it."""
+    assert names.parse_backlog_queue_path(f"{label}/x-servicebus-transfer/0") is None

@@ -8,8 +8,11 @@ import pytest
 from sbpair.amqp import sections
 from sbpair.amqp.types import Int, Timestamp
 from sbpair.core.errors import ArgumentRefusedError
+from sbpair.core.events import Forwarded
+from sbpair.core.message import Received
 from sbpair.core.names import is_destination
-from sbpair.core.rewrite import compose, describe
+from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.core.transfer.verdict import NOT_CONFIGURED, Classifier
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import DrainRequest, syphon
@@ -181,3 +184,58 @@ async def test_no_sender_opens_such_a_path_whoever_asks_for_it(path: str) -> Non
             await sender.send([delete_everything("orders")], timeout_seconds=30)
         await sender.close()
         assert len(await on.at_home()) == 5
+
+
+async def test_only_the_configured_entities_get_messages_if_asked_so() -> None:
+    async with stage(queues=2) as on:
+        on.emulator.namespace("primary").create_queue("payroll")
+        await on.divert([compose(body=b"", message_id=f"o{number}") for number in range(3)], "Orders")
+        await on.divert([compose(body=b"", message_id=f"p{number}", session_id="s") for number in range(2)], "payroll")
+        await on.divert([compose(body=b"", message_id="q")], "PAYROLL", queue=1)
+        planned = await on.drain(only=("orders",), dry_run=True)
+        report = await on.drain(only=("orders",))
+        for one in (planned, report):
+            assert one.forwarded == 3
+            assert {(left.reason.lower(), left.count) for left in one.left} == {(f"{NOT_CONFIGURED}payroll", 3)}
+        assert (len(await on.at_home()), len(await on.at_home("payroll"))) == (3, 0)
+        assert not report.confirmed_empty
+        assert (await on.drain(only=("orders", "payroll"))).forwarded == 3
+        assert len(await on.at_home("payroll")) == 3
+
+
+async def test_a_thousand_strange_destinations_are_a_hundred_reasons() -> None:
+    async with stage(queues=1) as on:
+        sender = on.secondary.sender(on.queues[0])
+        for start in range(0, 1000, 100):
+            batch = [for_backlog(compose(body=b"", message_id=f"{n}"), f"x{n}") for n in range(start, start + 100)]
+            await sender.send(batch, timeout_seconds=30)
+        await sender.close()
+        report = await on.drain(only=("orders",), dry_run=True)
+        assert (len(report.left), sum(left.count for left in report.left)) == (101, 1000)
+
+
+async def test_spellings_of_one_destination_are_one_link_and_one_number() -> None:
+    async with stage(queues=1) as on:
+        for path in ("orders", "ORDERS", "Orders", "oRdErS"):
+            await on.divert([compose(body=b"", message_id=path)], path)
+        planned = await on.drain(dry_run=True)
+        report = await on.drain()
+        for one in (planned, report):
+            (place,) = one.per_destination
+            assert (place[0].lower(), place[1]) == ("orders", 4)
+        entities = {event.entity for event in on.observer.events if isinstance(event, Forwarded)}
+        assert len(entities) == 1
+
+
+async def test_reasons_that_strangers_gave_dead_letters_are_cut_and_few() -> None:
+    classify = Classifier(now=lambda: 1e9, from_dead_letter=True)
+    for number in range(300):
+        payload = sections.build(
+            properties=["m"],
+            application_properties={"x-ms-path": "orders", "DeadLetterReason": f"{number}-" + "r" * 5000},
+            data=b"",
+        )
+        classify(Received(payload, number, "q/0/$deadletterqueue"))
+    assert sum(classify.original_faults.values()) == 300
+    assert len(classify.original_faults) == 101
+    assert max(map(len, classify.original_faults)) == 260

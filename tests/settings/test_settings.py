@@ -8,7 +8,8 @@ import yaml
 
 from sbpair.core.access import AuthMethod, Secret
 from sbpair.core.errors import ConfigurationError, PairingError, UsageError
-from sbpair.settings import Settings, json_schema, load, remember_default_pair
+from sbpair.render.console import write_atomically
+from sbpair.settings import Settings, first_use, json_schema, load, remember_default_pair
 from sbpair.settings.environment import environment_names
 from sbpair.settings.keys import check_pair_name
 
@@ -69,7 +70,7 @@ def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
         ("failover_interval: 2m", "failover_interval: 2 minutes", r":7: .*not a duration"),
         ("failover_interval: 2m", "failover_interval: 120", r":7: .*not a duration"),
         ("orders, invoices/incoming", "orders, 'bad name'", r":9: .*not an entity path"),
-        ("auth: azure-cli", "auth: azcli", r":12: .*known: connection-string"),
+        ("auth: azure-cli", "auth: azcli", r":12: .*none of connection-string.*did you mean azure-cli"),
         ("version: 1", "version: 2", r"`version: 1` is expected"),
         ("version: 1\n", "", r"`version: 1` is expected"),
         ("auth: azure-cli", "auth: azure-cli\nauth: browser", r":13: the key 'auth' is given twice"),
@@ -170,11 +171,20 @@ def test_the_project_file_wins_over_the_users_and_is_found_upwards(tmp_path: Pat
     project = tmp_path / "repository"
     (project / "deep" / "er").mkdir(parents=True)
     (project / ".git").mkdir()
-    write(project, "version: 1\nauth: managed-identity\n")
+    write(project, BILLING)
     settings = load(environ=environ(tmp_path), directory=project / "deep" / "er")
-    assert settings.get("auth") is AuthMethod.MANAGED_IDENTITY
-    assert settings.get("default_pair") == "orders"
+    assert settings.pair("billing").primary.auth is AuthMethod.MANAGED_IDENTITY
+    assert settings.get("default_pair") == "billing"
+    assert settings.pairs_of_project() == ("billing",)
     assert len(settings.files) == 2
+
+
+BILLING = """\
+version: 1
+auth: managed-identity
+default_pair: billing
+pairs: {billing: {primary: {namespace: billing-weu}, secondary: {namespace: billing-neu, auth: browser}}}
+"""
 
 
 def test_the_search_stops_at_the_repository_root(tmp_path: Path) -> None:
@@ -245,6 +255,33 @@ def in_project(tmp_path: Path, text: str, users: str | None = None) -> Settings:
 def test_a_project_file_changes_no_pair_of_the_users(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigurationError, match=r"`orders` is defined in .*cannot change it"):
         in_project(tmp_path, f"version: 1\npairs:\n  orders:\n    {key}\n", GOOD)
+
+
+def test_a_project_file_changes_no_credential_of_the_users_pairs(tmp_path: Path) -> None:
+    settings = in_project(tmp_path, BILLING, GOOD)
+    assert settings.pair("orders").secondary.auth is AuthMethod.AZURE_CLI
+    assert settings.pair("billing").primary.auth is AuthMethod.MANAGED_IDENTITY
+    assert settings.pair("billing").secondary.auth is AuthMethod.BROWSER
+    alone = in_project(tmp_path / "alone", BILLING)
+    assert alone.pair("billing").primary.auth is AuthMethod.MANAGED_IDENTITY
+
+
+def test_a_project_file_does_not_choose_among_the_users_pairs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"default_pair is 'orders', a pair of your own file"):
+        in_project(tmp_path, "version: 1\ndefault_pair: orders\n", GOOD)
+
+
+def test_a_file_is_used_for_the_first_time_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+    variables, path = environ(tmp_path), write(tmp_path, GOOD)
+    other = tmp_path / "other.yaml"
+    other.write_text(GOOD, encoding="utf-8")
+
+    def first(file: Path) -> bool:
+        return first_use(file, variables, write_atomically)
+
+    assert [first(path), first(path), first(other), first(path)] == [True, False, True, False]
+    write(tmp_path, GOOD.replace("backlog_queues: 5", "backlog_queues: 6"))
+    assert [first(path), first(path), first(other)] == [True, False, False]
 
 
 STRANGE = """\

@@ -34,6 +34,7 @@ from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
+from sbpair.files import make_private_folder, open_private
 from sbpair.render.console import unwritable
 from sbpair.render.formats import dump_json, iso_time
 from sbpair.render.result import Column, CommandResult, Table
@@ -117,11 +118,11 @@ def _audit(
 
 def _append_history(folder: Path, audited: Sequence[Audited]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         for one in audited:
             line = dump_json(history_line(one.snapshot, one.report))
-            with (folder / f"{quote(one.report.pair, safe=' ')}.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with open_private(folder / f"{quote(one.report.pair, safe=' ')}.jsonl", "ab") as file:
+                file.write(line.encode() + b"\n")
     except OSError as error:
         raise unwritable(folder, error) from error
 

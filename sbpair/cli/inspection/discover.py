@@ -15,6 +15,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
+from sbpair.render.console import write_file
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def discover(
     known = {access.host.lower(): _keys(settings, access) for access in (*_others(settings), *chosen)}
     discovery = Discovery(found, proposed_pairs(found, known, settings.pair_names()))
     if pairs_out is not None and discovery.pairs:
-        pairs_out.write_text(_block({"version": 1, "pairs": discovery.pairs}), encoding="utf-8")
+        write_file(pairs_out, _block({"version": 1, "pairs": discovery.pairs}))
     return _result(discovery, pairs_out)
 
 

@@ -1,18 +1,19 @@
 """What provision and cleanup share: plan files, plans and reports as tables."""
 
 import getpass
-import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sbpair.core.access import credential_name
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.inspection.plan import Plan, StepKind
 from sbpair.core.outcome import Report, Result
 from sbpair.core.pairing import Pair
+from sbpair.core.redact import json_text
+from sbpair.files import make_private_folder, open_private
 from sbpair.render.console import write_file
 from sbpair.render.result import Column, Table
 from sbpair.settings import DocumentError, parse_json, read_text, state_directory
@@ -53,7 +54,7 @@ def read_plans(path: Path) -> list[Plan]:
 
 def write_plans(path: Path, plans: Iterable[Plan]) -> None:
     """Write plans to a file that `--plan` reads again."""
-    write_file(path, json.dumps({"plans": [plan.to_dict() for plan in plans]}, indent=2) + "\n", private=True)
+    write_file(path, json_text({"plans": [plan.to_dict() for plan in plans]}, indent=2) + "\n", private=True)
 
 
 def plan_table(plans: Iterable[Plan]) -> Table:
@@ -129,12 +130,12 @@ class OperationsLog:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.path = state_directory(environ) / FILE_NAME
-        self._descriptor = self._open()
+        self._file = self._open()
 
-    def _open(self) -> int:
+    def _open(self) -> BinaryIO:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            make_private_folder(self.path.parent)
+            return open_private(self.path, "ab")
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
@@ -142,12 +143,13 @@ class OperationsLog:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append one line."""
         try:
-            os.write(self._descriptor, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self._file.write(json_text(line).encode() + b"\n")
+            self._file.flush()
         except OSError as error:
             raise _unwritable(self.path, error) from error
 

@@ -1,6 +1,5 @@
 """What audit, cost and others share: snapshots of pairs, gathered or read from a file, and what could not be read."""
 
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.inspection.snapshot import Snapshot, Unread
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
+from sbpair.core.redact import json_text
 from sbpair.render.console import write_file
 from sbpair.settings import DocumentError, Settings, parse_json, read_text
 
@@ -55,7 +55,7 @@ def choose_snapshots(path: Path, names: Sequence[str] | None) -> list[Snapshot]:
 def write_snapshots(path: Path, snapshots: Iterable[Snapshot]) -> None:
     """Write snapshots to a file that `--snapshot` reads. They hold no keys."""
     document = {"snapshots": [snapshot.to_dict() for snapshot in snapshots]}
-    write_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n", private=True)
+    write_file(path, json_text(document, indent=1) + "\n", private=True)
 
 
 def configured_pairs(settings: Settings, affected: str) -> tuple[list[Pair], list[str]]:

@@ -11,6 +11,7 @@ import typer
 from sbpair.cli.options import Options
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
+from sbpair.files import make_private_folder
 from sbpair.render.console import say
 from sbpair.render.progress import Shown
 from sbpair.render.result import CommandResult
@@ -99,7 +100,7 @@ def check_folder(folder: Path, *, create: bool) -> None:
     """
     try:
         if create:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     except OSError as error:
         raise UsageError(f"Cannot write into {folder}: {error.strerror or error}.") from error

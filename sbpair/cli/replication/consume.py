@@ -3,6 +3,7 @@
 import logging
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -54,6 +55,15 @@ def consume(
             "--exec", metavar="COMMAND", help="Command to run for each message: body on stdin, SBPAIR_... variables."
         ),
     ] = "",
+    exec_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exec-env",
+            metavar="NAME",
+            help="Pass this environment variable to COMMAND; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     handler_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="Kill a command that takes longer; the attempt has failed.")
     ] = "5m",
@@ -87,6 +97,9 @@ def consume(
 
     If the command exits with 0 the message is done; 75 means try later; anything else is a failed attempt. Run as many
     consumers as you like, in both regions, with the same journal, lease and margin. Needs Listen on both namespaces.
+
+    The command's environment is PATH, HOME, the locale and the like, the message, and what --exec-env names: no
+    credential of this program.
 
     Exit code: 0 every message that came was processed, 3 some were dead-lettered; if idle because a namespace refuses
     or does not answer: 4 or 6.
@@ -124,9 +137,10 @@ def consume(
     pair = load_settings(options).pair(pair_name)
     store = journal_at(journal, journal_key)
     seconds = duration_option(handler_timeout) or 0.0
+    environ = inherited(os.environ, exec_env or ())
 
     async def work(stop: "asyncio.Event") -> "ConsumeReport":
-        return await _consume(options, pair, request, store, words, seconds, stop)
+        return await _consume(options, pair, request, store, words, seconds, environ, stop)
 
     try:
         return _consumed(pair, source, run_async(options, work))
@@ -142,12 +156,13 @@ async def _consume(
     store: "Journal",
     words: list[str],
     handler_seconds: float,
+    environ: Mapping[str, str],
     stop: "asyncio.Event",
 ) -> "ConsumeReport":
     from sbpair.runtime.replication.consumer import consume as consume_queue
     from sbpair.runtime.replication.handlers import CommandHandler
 
-    handler = CommandHandler(words, timeout_seconds=handler_seconds, environ=_own_environment())
+    handler = CommandHandler(words, timeout_seconds=handler_seconds, environ=environ)
     async with AsyncExitStack() as stack:
         sides = await stack.enter_async_context(open_sides(pair))
         stack.push_async_callback(store.close)
@@ -166,9 +181,25 @@ async def _consume(
         )
 
 
-def _own_environment() -> dict[str, str]:
-    """What the command inherits: everything but this program's own settings, which may hold keys."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SBPAIR_")}
+INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR"),
+    *("SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP"),
+)
+"""Of Unix; of Windows."""
+
+
+def inherited(environ: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:
+    """What the command gets of this process' environment: what says who and where it is, and the variables that were
+    named. Connection strings and tokens of the others stay here: the command works on what strangers have sent.
+
+    Raises:
+        UsageError: a variable was named that is not set.
+    """
+    for name in named:
+        if name not in environ:
+            raise UsageError(f"--exec-env {name}: there is no such variable in the environment.")
+    wanted = {*INHERITED, *named}
+    return {name: value for name, value in environ.items() if name in wanted or name.startswith("LC_")}
 
 
 def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:

@@ -16,6 +16,7 @@ from sbpair.cli.transfer.report import (
     report_result,
     what_was_asked,
 )
+from sbpair.core.access import namespace_name
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from sbpair.runtime.inspection.backlog import FoundQueues
     from sbpair.runtime.transfer.drain import DrainRequest
-    from sbpair.runtime.transfer.ledger import Ledger
+    from sbpair.runtime.transfer.ledger import Ledger, Way
 
 
 @command
@@ -104,7 +105,7 @@ async def run_drain(
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
     from sbpair.runtime.transfer.drain import drain as drain_backlog
 
-    opened_ledger = open_ledger(ledger, new=new_ledger)
+    opened_ledger = open_ledger(ledger, way_of(pair, request), new=new_ledger)
     usage, clock = Usage(), system_clock()
     log = None if options.quiet else EventLog().notify
     with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
@@ -170,7 +171,16 @@ def chosen_paths(pair: Pair, found: "FoundQueues", only: tuple[str, ...]) -> tup
     return only or found.existing
 
 
-def open_ledger(path: Path | None, *, new: bool) -> "Ledger | None":
+def way_of(pair: Pair, request: "DrainRequest") -> "Way":
+    """Between which namespaces the run moves messages."""
+    from sbpair.runtime.transfer.drain import ToArchive
+    from sbpair.runtime.transfer.ledger import Way
+
+    to = None if isinstance(request.to, ToArchive) else namespace_name(pair.primary)
+    return Way(namespace_name(pair.secondary), to)
+
+
+def open_ledger(path: Path | None, way: "Way", *, new: bool) -> "Ledger | None":
     """The ledger, continued if the file is there; with `new` the old file is renamed to the first free FILE.N."""
     from sbpair.runtime.transfer.ledger import Ledger
 
@@ -179,7 +189,7 @@ def open_ledger(path: Path | None, *, new: bool) -> "Ledger | None":
     try:
         if new and path.is_file() and path.stat().st_size:
             path.rename(_free_name(path))
-        return Ledger(path, resume=True)
+        return Ledger(path, resume=True, way=way)
     except OSError as error:
         raise unwritable(path, error).with_state("Nothing was moved.") from error
 

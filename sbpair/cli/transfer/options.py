@@ -25,6 +25,11 @@ TtlOption = Annotated[
     TtlMode, typer.Option("--ttl", help="Restart the time to live in full, or keep what remains of it.")
 ]
 
+OnlyEntitiesOption = Annotated[
+    bool,
+    typer.Option("--only-entities", help="Send only to the pair's configured entities; leave and name all others."),
+]
+
 
 class OnMissing(StrEnum):
     """What becomes of a message whose destination does not exist."""
@@ -101,6 +106,7 @@ class MoveOptions(OptionSet):
             "--archive", metavar="DIR", help="Write the messages to a file in this folder instead.", show_default=False
         ),
     ] = None
+    only_entities: OnlyEntitiesOption = False
     rate: RateOption = None
     concurrency: ConcurrencyOption = 8
     ttl: TtlOption = TtlMode.FULL
@@ -134,7 +140,8 @@ class MoveOptions(OptionSet):
         return shlex.join(words)
 
     def _flags(self) -> list[str]:
-        return ["--dlq"] if self.dlq else []
+        flags = (("--dlq", self.dlq), ("--only-entities", self.only_entities))
+        return [name for name, given in flags if given]
 
 
 @dataclass(frozen=True, slots=True)

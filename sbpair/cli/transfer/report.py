@@ -76,7 +76,28 @@ def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
         rate_per_second=options.rate,
         concurrency=options.concurrency,
         ttl=options.ttl,
+        only=_allowed(pair, options) if options.only_entities else None,
     )
+
+
+def _allowed(pair: Pair, options: MoveOptions) -> tuple[str, ...]:
+    if options.to != "primary" or options.archive is not None:
+        raise UsageError("--only-entities limits each message's own destination; --to and --archive name another one.")
+    return only_entities(pair)
+
+
+def only_entities(pair: Pair) -> tuple[str, ...]:
+    """The queues and topics of the primary that --only-entities sends to.
+
+    Raises:
+        UsageError: the configuration names none.
+    """
+    if not pair.entities:
+        raise UsageError(
+            f"--only-entities sends to the entities of {pair.name}, and its configuration has none. Nothing was moved.",
+            hint="Write `entities: [orders, ...]` below the pair in sbpair.yaml.",
+        )
+    return pair.entities
 
 
 @contextmanager
@@ -162,7 +183,7 @@ def report_result(
 
 
 def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
-    from sbpair.core.transfer.report import Kind, fields_of
+    from sbpair.core.transfer.report import Kind, fields_of, numbers
 
     went = "archived" if report.archive is not None else "moved" if asked.queue is not None else "to the primary"
     named = {one.name: one.metadata["row"] or went for one in fields_of(Kind.BY_NAME)}
@@ -171,8 +192,9 @@ def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
             yield {"what": what, "where": where, "messages": messages}
     for one in report.left:
         yield {"what": "left", "where": one.reason, "messages": one.count}
-    if report.pings:
-        yield {"what": "ping messages completed", "where": "", "messages": report.pings}
+    for counter in numbers():
+        if (row := counter.metadata["row"]) is not None and (messages := getattr(report, counter.name)):
+            yield {"what": row, "where": "", "messages": messages}
     for failure in report.failures:
         yield {"what": "not read", "where": f"{failure.queue}: {failure.error.message}", "messages": None}
 

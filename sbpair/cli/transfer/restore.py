@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +13,8 @@ import typer
 
 from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.options import OnlyEntitiesOption
+from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.render.result import Column, CommandResult, Table
@@ -57,6 +59,7 @@ def restore(
     session_id: Annotated[
         str | None, typer.Option("--session-id", help="Only this session.", show_default=False)
     ] = None,
+    only_entities: OnlyEntitiesOption = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="At most so many, the oldest first.", show_default=False)
     ] = None,
@@ -86,9 +89,14 @@ def restore(
     """
     chosen = load_settings(options).pair(pair)
     messages = _chosen(_read(files), destination, session_id, limit)
+    count = len(messages)
+    elsewhere: dict[str, int] = {}
+    if only_entities:
+        messages, elsewhere = _within(allowed_entities(chosen), messages)
 
     async def work(stop: "asyncio.Event") -> "Restored":
-        from sbpair.runtime.transfer.ledger import Ledger
+        from sbpair.core.access import namespace_name
+        from sbpair.runtime.transfer.ledger import Ledger, Way
         from sbpair.runtime.transfer.restore import Restored
         from sbpair.runtime.transfer.restore import restore as send_back
 
@@ -99,10 +107,11 @@ def restore(
                 sent: dict[str, int] = {}
                 for one in messages:
                     sent[one.destination] = sent.get(one.destination, 0) + 1
-                return Restored(sent)
-            opened_ledger = None if ledger is None else Ledger(ledger, resume=True)
+                return Restored(sent, elsewhere)
+            way = Way(namespace_name(chosen.secondary), namespace_name(chosen.primary))
+            opened_ledger = None if ledger is None else Ledger(ledger, resume=True, way=way)
             try:
-                return await send_back(
+                report = await send_back(
                     messages,
                     primary=sides.primary,
                     ledger=opened_ledger,
@@ -115,13 +124,13 @@ def restore(
             finally:
                 if opened_ledger is not None:
                     await opened_ledger.close()
+            report.left |= elsewhere
+            return report
 
     try:
-        return _result(chosen, len(messages), run_async(options, work), dry_run)
+        return _result(chosen, count, run_async(options, work), dry_run)
     except Interrupted as interrupted:
-        result = _result(chosen, len(messages), interrupted.partial, dry_run)  # type: ignore[arg-type]
-        from dataclasses import replace
-
+        result = _result(chosen, count, interrupted.partial, dry_run)  # type: ignore[arg-type]
         return replace(result, exit=Exit.from_label(interrupted.exit_name))
 
 
@@ -161,7 +170,7 @@ def _messages(file: Path) -> "Iterator[Restorable]":
             for number, line in enumerate(iter(lambda: opened.readline(MOST_LINE_BYTES), b""), 1):
                 try:
                     message = _message(json.loads(line))
-                except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+                except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError, UsageError) as error:
                     if not line.endswith(b"\n") and not opened.read(1):
                         return
                     why = f": {error.message}" if isinstance(error, UsageError) else ""
@@ -207,15 +216,29 @@ def _message(read: "Mapping[str, Any]") -> "Restorable":
 def _chosen(
     messages: "Iterator[Restorable]", destination: str | None, session_id: str | None, limit: int | None
 ) -> "list[Restorable]":
-    """Those that are wanted, each once, in the order in which they were put into the backlog."""
+    """Those that are wanted, each once, in the order in which they were put into the backlog. A destination, whose case
+    does not matter, has the spelling that came first."""
+    spellings: dict[str, str] = {}
     by_key = {
-        one.key: one
+        one.key: replace(one, destination=spellings.setdefault(one.destination.lower(), one.destination))
         for one in messages
         if (destination is None or fnmatchcase(one.destination.lower(), destination.lower()))
         and (session_id is None or one.session_id == session_id)
     }
     ordered = sorted(by_key.values(), key=lambda one: (one.key[3], one.key[0], one.key[1]))
     return ordered if limit is None else ordered[:limit]
+
+
+def _within(allowed: "Sequence[str]", messages: "list[Restorable]") -> "tuple[list[Restorable], dict[str, int]]":
+    """The messages for these destinations, and how many others there are by the reason that names theirs."""
+    from collections import Counter
+
+    from sbpair.core.transfer.verdict import NOT_CONFIGURED
+
+    names = {path.lower() for path in allowed}
+    inside = [one for one in messages if one.destination.lower() in names]
+    others = Counter(NOT_CONFIGURED + one.destination for one in messages if one.destination.lower() not in names)
+    return inside, dict(others)
 
 
 def _result(pair: "Pair", count: int, report: "Restored", dry_run: bool) -> CommandResult:

@@ -12,7 +12,7 @@ import typer
 from sbpair.cli.asking import pair_to_write
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.transfer.drain import chosen_paths, open_ledger
+from sbpair.cli.transfer.drain import chosen_paths, open_ledger, way_of
 from sbpair.cli.transfer.options import MoveOptions
 from sbpair.cli.transfer.report import (
     Drained,
@@ -146,7 +146,7 @@ async def run_service(
 
         async def run(uncompleted: "frozenset[Key]") -> "SyphonRun":
             nonlocal new_ledger, backlog
-            opened_ledger = open_ledger(service.ledger, new=new_ledger)
+            opened_ledger = open_ledger(service.ledger, way_of(pair, request), new=new_ledger)
             new_ledger = False
             try:
                 async with open_sides(pair) as sides:

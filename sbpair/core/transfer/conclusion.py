@@ -14,8 +14,8 @@ from sbpair.core import errors
 from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
 from sbpair.core.outcome import Exit
-from sbpair.core.transfer.report import DrainReport
-from sbpair.core.transfer.verdict import FILTERED_OUT
+from sbpair.core.transfer.report import DrainReport, Left
+from sbpair.core.transfer.verdict import FILTERED_OUT, NOT_CONFIGURED
 from sbpair.core.words import counted
 
 _ERROR_CODE = re.compile(r"\(([a-z-]+)\)$")
@@ -54,13 +54,21 @@ def moved(report: DrainReport, asked: Asked) -> str:
     return f"{number} {verb} {asked.primary}"
 
 
+def _before(report: DrainReport) -> str:
+    """Said in every format: whoever could write to the ledger could have a message completed that was never sent."""
+    if not report.already_forwarded:
+        return ""
+    verb = "was" if report.already_forwarded == 1 else "were"
+    return f"; {report.already_forwarded:,} had been sent before and {verb} completed without being sent again"
+
+
 _ENDED = {"stop": "stopped by a signal", "time": "the time was up", "count": "the limit was reached"}
 
 
 def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
     """The last sentence of a run: what happened, what is left, and the command that goes on."""
     ended = _ENDED.get(report.ended_by)
-    first = f"{moved(report, asked)}{f'; {ended}' if ended else ''}."
+    first = f"{moved(report, asked)}{_before(report)}{f'; {ended}' if ended else ''}."
     if report.dry_run:
         return f"{first} Nothing was changed."
     if backlog is None:
@@ -162,6 +170,16 @@ def _why_left(report: DrainReport) -> Iterator[str]:
     for code, number in sorted(by_code.items()):
         verb = "would be left" if report.dry_run else "is left" if number == 1 else "are left"
         yield f"{counted(number, 'message')} {verb} ({code}). {_CURES.get(code, _TRY_AGAIN)}"
+    elsewhere = {one.reason.removeprefix(NOT_CONFIGURED): one.count for one in report.left if _is_elsewhere(one)}
+    if elsewhere:
+        yield (
+            f"{counted(sum(elsewhere.values()), 'message')} for {_listed(sorted(elsewhere))} stay in the backlog: not "
+            "among the pair's `entities:`. Add what belongs there, or drain without --only-entities."
+        )
+
+
+def _is_elsewhere(one: Left) -> bool:
+    return one.reason.startswith(NOT_CONFIGURED) and one.count > 0
 
 
 _TRY_AGAIN = "The destination did not take them in time; drain again when it does."
@@ -176,8 +194,6 @@ def _notes(report: DrainReport) -> Iterator[str]:
         )
     if report.archive is not None and report.forwarded:
         yield f"Archive: {report.archive}"
-    if report.already_forwarded:
-        yield f"{counted(report.already_forwarded, 'message')} had been sent before; completed now, not sent again."
     if report.uncompleted:
         yield (
             f"{counted(report.uncompleted, 'message')} {'was' if report.uncompleted == 1 else 'were'} sent, but the "

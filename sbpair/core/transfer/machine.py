@@ -373,12 +373,12 @@ class Settlement:
 
     def _await_sending(self, item: Item, verdict: Forward) -> None:
         self._count(item)
-        item.payload, item.destination = verdict.payload, verdict.destination
+        destination = self._destination(verdict.destination)
+        item.payload, item.destination = verdict.payload, destination.path  # one spelling: one link, one metric series
         item.session_id, item.partition_key = verdict.session_id, verdict.partition_key
         item.size_bytes = len(item.payload)
         self._bytes += item.size_bytes
         self._mean_bytes += (len(item.payload) - self._mean_bytes) / 64
-        destination = self._destination(verdict.destination)
         if destination.abandoned is not None:
             self._leave(item, destination.abandoned)
         elif destination.too_large(item):

@@ -25,8 +25,9 @@ class Kind(StrEnum):
     """Only the last run's is still so."""
 
 
-def _count(what: str, *, metric: str | None = None, last: bool = False) -> dict[str, Any]:
-    return {"kind": Kind.LAST if last else Kind.COUNT, "what": what, "metric": metric, "number": True}
+def _count(what: str, *, metric: str | None = None, row: str | None = None, last: bool = False) -> dict[str, Any]:
+    """`row`: what a line of the table calls it; None: the table has no line for it."""
+    return {"kind": Kind.LAST if last else Kind.COUNT, "what": what, "metric": metric, "row": row, "number": True}
 
 
 def _by_name(row: str) -> dict[str, Any]:
@@ -72,7 +73,12 @@ class DrainReport:
     forwarded_bytes: int = field(default=0, metadata=_count("Their size."))
     completed: int = field(default=0, metadata=_count("Of these, completed in their backlog queue."))
     already_forwarded: int = field(
-        default=0, metadata=_count("Sent by an earlier attempt; completed now without being sent again.")
+        default=0,
+        metadata=_count(
+            "Sent by an earlier attempt; completed now without being sent again.",
+            metric="sbpair_already_forwarded_messages",
+            row="sent before, completed now",
+        ),
     )
     uncompleted: int = field(
         default=0, metadata=_count("Sent, but not confirmed as completed: they come again with the same id.", last=True)
@@ -81,7 +87,7 @@ class DrainReport:
         default=0, metadata=_count("Messages dead-lettered in this run.", metric="sbpair_dead_lettered_messages")
     )
     released: int = field(default=0, metadata=_count("Messages received and released again."))
-    pings: int = field(default=0, metadata=_count("Ping messages completed."))
+    pings: int = field(default=0, metadata=_count("Ping messages completed.", row="ping messages completed"))
     locks_lost: int = field(default=0, metadata=_count("Locks that ran out while a message was held."))
     per_destination: Named = field(default=(), metadata=_by_name(""))
     dead_letter_reasons: Named = field(default=(), metadata=_by_name("dead-lettered"))

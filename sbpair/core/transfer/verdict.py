@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sbpair.core.errors import MessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
@@ -12,6 +12,13 @@ from sbpair.core.transfer.state import Finish, Forward, Leave, Verdict
 from sbpair.core.where import Where
 
 FILTERED_OUT = "filtered out"
+NOT_CONFIGURED = "not among the pair's entities: "
+"""Beginning of the reason for which a message is left whose destination is not one of those allowed."""
+OTHERS = "(others)"
+MOST_NAME_CHARACTERS = 260
+"""Of a dead-letter reason that a stranger has set, as long as the longest path of an entity."""
+MOST_NAMES = 100
+"""So many different names of somebody else's choice are counted one by one; the rest together."""
 NO_REASON = "(no reason)"
 UNREADABLE_PATH = "(unknown)"
 _PING_BYTES = PING_CONTENT_TYPE.encode()
@@ -25,6 +32,8 @@ class Classifier:
         verbatim: keep the exact bytes (an archive) instead of restoring the message.
         destination: send everything there instead of to where it was to go.
         path: shell pattern of destinations, `session` a session id, `where` a filter; all have to match.
+        only: the destinations that may be sent to, None for all; messages for others are left, and the reason names
+            their destination.
     """
 
     def __init__(
@@ -38,6 +47,7 @@ class Classifier:
         path: str | None = None,
         session: str | None = None,
         where: Where | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         self._now = now
         self._ttl = ttl
@@ -47,6 +57,8 @@ class Classifier:
         self._path = path.lower() if path is not None else None
         self._session = session
         self._where = where
+        self._only = None if only is None else frozenset(path.lower() for path in only)
+        self._refused: dict[str, str] = {}
         self._filtering = path is not None or session is not None or where is not None
         self._noted: set[tuple[str, int]] = set()
         self.original_faults: Counter[str] = Counter()
@@ -71,7 +83,9 @@ class Classifier:
         place = received.source, received.sequence_number
         if place not in self._noted:
             self._noted.add(place)
-            self.original_faults[summary.dead_letter_reason or NO_REASON] += 1
+            reason = (summary.dead_letter_reason or NO_REASON)[:MOST_NAME_CHARACTERS]
+            known = reason in self.original_faults or len(self.original_faults) < MOST_NAMES
+            self.original_faults[reason if known else OTHERS] += 1
 
     def _for_primary(self, received: Received) -> Verdict:
         # Cheap test first: to look into every message twice would cost more than sending it.
@@ -84,9 +98,18 @@ class Classifier:
             ttl=self._ttl,
             from_dead_letter=self._from_dead_letter,
         )
+        if self._only is not None and restored.destination.lower() not in self._only:
+            return Leave(NOT_CONFIGURED + self._one_of_few(restored.destination))
         return Forward(
             restored.payload, self._destination or restored.destination, restored.session_id, restored.partition_key
         )
+
+    def _one_of_few(self, destination: str) -> str:
+        """The destination in its first spelling, as long as there are not too many of them."""
+        name = destination.lower()
+        if name not in self._refused and len(self._refused) >= MOST_NAMES:
+            return OTHERS
+        return self._refused.setdefault(name, destination)
 
     def _wanted(self, summary: MessageSummary, received: Received) -> bool:
         if self._path is not None and not fnmatch.fnmatchcase((summary.destination or "").lower(), self._path):

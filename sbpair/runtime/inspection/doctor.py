@@ -50,7 +50,9 @@ async def try_port(access: NamespaceAccess, clock: Clock, timeout_seconds: float
     host, port = address(access)
 
     async def connect() -> None:
-        context = ssl.create_default_context(cafile=access.ca_file)
+        from sbpair.azure.client import authorities
+
+        context = ssl.create_default_context(cafile=authorities(access.ca_file))
         try:
             _, writer = await asyncio.open_connection(host, port, ssl=context)
         except socket.gaierror as error:

@@ -131,7 +131,8 @@ class CommandHandler:
 
 def environment_of(delivery: Delivery) -> dict[str, str]:
     """What a command is told beside the body. Application properties come as SBPAIR_PROPERTY_NAME, in JSON's spelling
-    of numbers and booleans; letters of the name that a variable cannot have become underscores."""
+    of numbers and booleans; letters of the name that a variable cannot have become underscores. No variable can hold a
+    null character; it is left out."""
     summary = describe(delivery.payload)
     known = {
         "SBPAIR_SESSION_ID": delivery.session_id,
@@ -149,8 +150,8 @@ def environment_of(delivery: Delivery) -> dict[str, str]:
         letters = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
         shown = plain(value)
         text = {True: "true", False: "false", None: ""}.get(shown) if isinstance(shown, bool | None) else str(shown)
-        known[f"SBPAIR_PROPERTY_{letters.upper()}"] = (text or "").replace("\0", "")
-    return known
+        known[f"SBPAIR_PROPERTY_{letters.upper()}"] = text or ""
+    return {name: value.replace("\0", "") for name, value in known.items()}
 
 
 async def _kill_group(process: asyncio.subprocess.Process) -> None:

@@ -68,6 +68,8 @@ class DrainRequest:
     """Only messages to destinations that match this shell pattern (case does not matter)."""
     session: str | None = None
     where: Where | None = None
+    only: tuple[str, ...] | None = None
+    """The only destinations that are sent to; messages for others stay in the backlog. None: all."""
     max_messages: int | None = None
     for_seconds: float | None = None
     rate_per_second: float | None = None
@@ -106,6 +108,7 @@ def make_classifier(request: DrainRequest, clock: Clock) -> Classifier:
         path=request.path,
         session=request.session,
         where=request.where,
+        only=request.only,
     )
 
 

@@ -39,6 +39,8 @@ class DryRun:
     wanted: dict[str, Wanted] = field(default_factory=dict)
     dead_letters: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    _spellings: dict[str, str] = field(default_factory=dict)
+    """Of destinations, whose case does not matter: the first one that came."""
 
     async def browse(
         self, sources: Sequence[Source], *, clock: Clock, stop: asyncio.Event, patience_seconds: float
@@ -73,7 +75,8 @@ class DryRun:
             case Forward() if self.most is not None and self.forwarded >= self.most:
                 self.left[OVER_THE_LIMIT] += 1
             case Forward(payload, destination, session_id):
-                self.wanted.setdefault(destination, Wanted()).add(len(payload), session_id)
+                spelling = self._spellings.setdefault(destination.lower(), destination)
+                self.wanted.setdefault(spelling, Wanted()).add(len(payload), session_id)
             case Finish(Disposition.DEAD_LETTER):
                 self._refuse(verdict.reason, 1)
             case Finish():

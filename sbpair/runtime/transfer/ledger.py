@@ -6,14 +6,15 @@ twice. Lines are written and fsynced in groups: all that wait while one group is
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sbpair.core.errors import UsageError
+from sbpair.core.redact import json_text, quoted
 from sbpair.core.transfer.state import Key
-from sbpair.files import AppendedFile
+from sbpair.files import AppendedFile, open_private
 
 SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
 
@@ -42,15 +43,31 @@ class Entry:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Hosts between which messages move. They stand in every line: the same queue names and numbers mean other messages
+    on other namespaces, and what a ledger has is completed without being sent."""
+
+    from_namespace: str
+    to_namespace: str | None
+    """None: into an archive."""
+
+
 class Ledger:
     """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
 
+    Args:
+        way: written into every line, and compared with the lines that are there. Lines of earlier versions have none
+            and are taken as they are.
+
     Raises:
-        UsageError: the file exists and `resume` was not given, is not a ledger, or another process writes it.
+        UsageError: the file exists and `resume` was not given, is not a ledger, is the ledger of other namespaces, or
+            another process writes it.
     """
 
-    def __init__(self, path: Path, *, resume: bool = False) -> None:
+    def __init__(self, path: Path, *, resume: bool = False, way: Way | None = None) -> None:
         self.path = path
+        self._way = {} if way is None else asdict(way)
         self.forwarded: frozenset[Key] = frozenset()
         self._file = AppendedFile(path)
         try:
@@ -62,7 +79,7 @@ class Ledger:
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                self.forwarded = _cut_and_read(path)
+                self.forwarded = _cut_and_read(path, self._way)
         except BaseException:
             self._file.close()
             raise
@@ -73,7 +90,7 @@ class Ledger:
         """Returns when the entries are on disk."""
         if not entries:
             return
-        lines = b"".join(json.dumps(asdict(entry), ensure_ascii=False).encode() + b"\n" for entry in entries)
+        lines = b"".join(json_text(asdict(entry) | self._way).encode() + b"\n" for entry in entries)
         written = asyncio.get_running_loop().create_future()
         self._waiting.append((lines, written))
         if self._writer is None or self._writer.done():
@@ -100,25 +117,25 @@ class Ledger:
         self._file.close()
 
 
-def _cut_and_read(path: Path) -> frozenset[Key]:
+def _cut_and_read(path: Path, way: Mapping[str, Any]) -> frozenset[Key]:
     """The keys of what was sent. A last line cut off by a crash is removed: its receipt was never settled."""
     forwarded: set[Key] = set()
     complete = 0
-    with path.open("r+b") as file:
+    with open_private(path, "r+b") as file:
         for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
             if not line.endswith(b"\n"):
                 if not line.startswith(_BEGINNING[: len(line)]) or file.read(1):
                     raise _no_ledger(path, number)
                 break
             complete += len(line)
-            key = _key_of_line(line, path, number)
+            key = _key_of_line(line, way, path, number)
             if key is not None:
                 forwarded.add(key)
         file.truncate(complete)
     return frozenset(forwarded)
 
 
-def _key_of_line(line: bytes, path: Path, number: int) -> Key | None:
+def _key_of_line(line: bytes, way: Mapping[str, Any], path: Path, number: int) -> Key | None:
     try:
         read = json.loads(line)
         key = (read["queue"], read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
@@ -127,7 +144,19 @@ def _key_of_line(line: bytes, path: Path, number: int) -> Key | None:
         raise _no_ledger(path, number) from error
     if not all(isinstance(value, kinds) for value, kinds in zip((*key, outcome), _KINDS, strict=True)):
         raise _no_ledger(path, number)
+    there = {name: read[name] for name in way if name in read}
+    if there and there != way:
+        raise UsageError(
+            f"Line {number} of the ledger {path} tells of messages {_told(there)}; this run moves them {_told(way)}. "
+            "The file was left as it was, and nothing was moved.",
+            hint="Name the ledger of this pair, or begin one anew with --new-ledger.",
+        )
     return key if outcome in SENT_OUTCOMES else None
+
+
+def _told(way: Mapping[str, Any]) -> str:
+    to = way.get("to_namespace")
+    return f"from {quoted(way.get('from_namespace'))} to {'an archive' if to is None else quoted(to)}"
 
 
 def _no_ledger(path: Path, number: int) -> UsageError:

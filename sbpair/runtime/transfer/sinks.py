@@ -2,12 +2,12 @@
 
 import asyncio
 import base64
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from sbpair.core.errors import SbpairError
+from sbpair.core.redact import json_text
 from sbpair.core.transfer.state import Item
 from sbpair.files import AppendedFile, make_private_folder
 from sbpair.ports import MessageSender, Messaging
@@ -91,4 +91,4 @@ def _archived(item: Item) -> bytes:
         "destination": item.destination or None,
         "payload_base64": base64.b64encode(item.payload).decode(),
     }
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    return json_text(line).encode() + b"\n"
