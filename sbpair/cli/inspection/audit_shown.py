@@ -11,7 +11,7 @@ from sbpair.core.errors import SbpairError
 from sbpair.core.inspection import audit
 from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
-from sbpair.render.formats import iso_time
+from sbpair.render.formats import iso_time, utc_time
 from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Page, Section, Text, Tone
 from sbpair.render.result import Check, Column, Metric, Table
 from sbpair.render.result import Severity as Shown
@@ -288,7 +288,7 @@ def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
 def _facts(pairs: Sequence[_Pair]) -> Iterator[tuple[str, str]]:
     if not pairs:
         return
-    yield "Taken", iso_time(min(pair.snapshot.taken_at for pair in pairs)) or ""
+    yield "Taken", utc_time(min(pair.snapshot.taken_at for pair in pairs)).strftime("%Y-%m-%d %H:%M:%S UTC")
     yield "Checks", str(len(pairs[0].report.checks))
     if skipped := sum(len(pair.report.skipped) for pair in pairs):
         yield "Skipped", str(skipped)
@@ -307,8 +307,7 @@ def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
     for (pair, code, severity), equal in sorted(together.items(), key=lambda one: -one[0][2].rank):
         places = [(finding.subject, finding.message) for finding in equal]
         steps = tuple(dict.fromkeys(line for finding in equal for line in finding.remedy.splitlines()))
-        where = f"Pair {pair}" if len(equal) == 1 else f"Pair {pair}: {len(equal)} places"
-        yield Finding(severity.value, code, audit.explain(code).title, where, places, steps)
+        yield Finding(severity.value, code, audit.explain(code).title, f"Pair {pair}", places, steps)
 
 
 def _tone(pairs: Sequence[_Pair], errors: Errors) -> Tone:
