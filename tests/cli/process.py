@@ -1,4 +1,7 @@
-"""Starts the real `sbpair` process in a home of its own."""
+"""Starts the real `sbpair` process in a home of its own.
+
+One that only has to run and end is forked from a process that has the imports behind it (`tests.cli.forked`).
+"""
 
 import json
 import os
@@ -9,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.cli.forked import FORKS, SERVER, can_fork
 
 ROOT = Path(__file__).parents[2]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -69,6 +74,9 @@ class Sbpair:
     def __call__(
         self, *arguments: str, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout: float = 90
     ) -> Ran:
+        more = {**self.environ, **(env or {})}
+        if can_fork(arguments, more):
+            return Ran(*SERVER.run(arguments, env=self.variables(env), cwd=self.home, stdin=stdin, timeout=timeout))
         done = subprocess.run(
             self.command(arguments),
             input=stdin,
@@ -93,16 +101,14 @@ class Sbpair:
 
     def python(self, code: str, *arguments: str) -> None:
         """Run Python code in the same home; it has to succeed."""
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            env=self.variables(),
-            cwd=self.home,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        if FORKS:
+            done = Ran(*SERVER.run(arguments, env=self.variables(), cwd=self.home, timeout=90, code=code))
+        else:
+            command = [sys.executable, "-c", code, *arguments]
+            given: dict[str, Any] = {"env": self.variables(), "cwd": self.home, "encoding": "utf-8"}
+            ended = subprocess.run(command, capture_output=True, timeout=90, check=False, **given)
+            done = Ran(ended.returncode, ended.stdout, ended.stderr)
+        assert done.code == 0, done.stderr
 
     def make_queue(self, path: str) -> None:
         """Create a queue on the primary of the pair `local`."""
