@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.cli.app import COMMANDS
 from tests.cli.process import Sbpair
 
 COMPLETIONS = Path(__file__).parents[2] / "completions"
@@ -168,7 +169,7 @@ def test_fish(configured: Sbpair) -> None:
         "complete -C 'sbpair audit --check SBP001'",
     ]
     first, *indexes, check = shell_says(configured, ["fish", "--no-config", "-c", "; ".join(asked)])
-    assert first == f"audit\t{COMMANDS['audit'].help}"
+    assert first == f"audit\t{COMMANDS['audit'].summary}"
     assert indexes == ["0", "1", "2", "3"]
     assert check == "SBP001\tBacklog queue missing"
 
