@@ -75,6 +75,19 @@ def test_the_spark_program_runs(place: Place, tmp_path: Path) -> None:
     assert "|contoso-weu/x-ser" in done.stdout
 
 
+@pytest.mark.timeout(300)  # it is idle for 20 seconds at its end
+def test_the_consumer_program_runs(place: Place) -> None:
+    (block,) = blocks("python", "consumer program")
+    done = place.run(
+        "sbpair replicate provision orders parcels --yes\n"
+        "echo arrived | sbpair replicate send orders parcels --session-id parcel-8\n"
+        f"python - <<'EOF'\n{block.body}\nEOF",
+        timeout=270,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "parcel-8 arrived" in done.stdout
+
+
 def test_the_diagram_is_drawn_from_the_table() -> None:
     (drawn,) = blocks("mermaid")
     assert drawn.body.strip() == diagram().strip()

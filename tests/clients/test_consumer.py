@@ -1,0 +1,226 @@
+"""The consumer of active/active as an application uses it: a loop or a callback, on real sockets."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage
+
+from sbpair.aio import Consumer, ReplicatedMessage, RetryLater, consume
+from sbpair.core.errors import JournalError, LockLostError, UsageError
+from sbpair.core.events import MessageHandled
+from sbpair.core.pairing import Pair, Side
+from sbpair.core.replication.ownership import Terms
+from sbpair.journal.sqlite import SqliteJournal
+from tests.runtime.replication import BRISK, QUEUE, Stage, access_to, stage
+
+LONG_ENOUGH = {"until_idle_seconds": 3.0, "terms": BRISK}
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage(tmp_path) as ready:
+        yield ready
+
+
+def pair(both: Stage) -> Pair:
+    return Pair("boxes", access_to(both.emulator, "primary"), access_to(both.emulator, "secondary"))
+
+
+def consumer(both: Stage, **options: Any) -> Consumer:
+    return Consumer(QUEUE, **{"pair": pair(both), "journal": both.journal} | LONG_ENOUGH | options)
+
+
+async def test_a_loop_gets_every_message_once_and_in_order(both: Stage) -> None:
+    await both.send(*((f"s{number % 3}", f"m{number}") for number in range(9)))
+    seen: list[tuple[str | None, str | None]] = []
+    async with consumer(both) as messages:
+        async for work in messages:
+            async with work as message:
+                assert isinstance(message, ServiceBusReceivedMessage)
+                assert b"".join(message.body) == str(message.message_id).encode()
+                assert (work.session_id, work.message_id, work.attempt) == (message.session_id, message.message_id, 1)
+                seen.append((message.session_id, message.message_id))
+    assert sorted(seen) == sorted((f"s{number % 3}", f"m{number}") for number in range(9))
+    for session in ("s0", "s1", "s2"):
+        ids = [str(message) for owner, message in seen if owner == session]
+        assert ids == sorted(ids)
+    assert messages.report is not None
+    assert (messages.report.total("completed"), messages.report.ended_by) == (9, "idle")
+    assert both.left(Side.PRIMARY) == both.left(Side.SECONDARY) == (0, 0)
+
+
+async def test_an_exception_is_a_failed_attempt_and_the_loop_goes_on(
+    both: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await both.send(("s", "bad"), ("s", "good"))
+    attempts: list[tuple[str, int]] = []
+    told: list[object] = []
+    with caplog.at_level(logging.WARNING, "sbpair"):
+        async with consumer(both, on_event=told.append) as messages:
+            async for work in messages:
+                async with work as message:
+                    attempts.append((str(message.message_id), work.attempt))
+                    if message.message_id == "bad":
+                        raise ValueError("cannot be booked")
+    assert attempts == [("bad", 1), ("bad", 2), ("bad", 3), ("good", 1)]
+    assert caplog.text.count("Message bad failed in attempt") == 3
+    assert "cannot be booked" in caplog.text
+    assert messages.report is not None
+    assert (messages.report.total("failed"), messages.report.total("completed")) == (1, 1)
+    assert any(isinstance(one, MessageHandled) for one in told)
+
+
+async def test_retry_later_is_no_attempt(both: Stage) -> None:
+    await both.send(("s", "m"))
+    attempts = []
+    async with consumer(both) as messages:
+        async for work in messages:
+            async with work:
+                attempts.append(work.attempt)
+                if len(attempts) < 3:
+                    raise RetryLater("not yet", seconds=0.1)
+    assert attempts == [1, 1, 1]
+
+
+async def test_leaving_the_loop_releases_what_was_not_begun(both: Stage) -> None:
+    await both.send(*((f"s{number}", f"m{number}") for number in range(4)))
+    async with consumer(both, concurrency=4, until_idle_seconds=None) as messages:
+        first = await anext(messages)
+        second = await anext(messages)
+        async with first:
+            pass
+    assert not second.waits
+    with pytest.raises(LockLostError):
+        await second.__aenter__()
+    report = await consume(QUEUE, lambda work: None, pair=pair(both), journal=both.journal, **LONG_ENOUGH)
+    assert report.total("completed") == 3
+
+
+async def test_what_another_consumer_took_over_is_cancelled_and_the_loop_goes_on(both: Stage) -> None:
+    """The lease of the first one runs out because its journal is away; its block must not run beside the second's."""
+    await both.send(("s", "m"))
+    running = asyncio.Event()
+    ended: list[str] = []
+
+    async def first() -> None:
+        cut_off = {"journal": _Failing(both), "sides": (Side.PRIMARY,), "until_idle_seconds": None}
+        async with consumer(both, **cut_off) as messages:
+            async for work in messages:
+                async with work:
+                    running.set()
+                    try:
+                        await asyncio.sleep(60)
+                    finally:
+                        ended.append("first")
+
+    beginning = asyncio.create_task(first())
+    await asyncio.wait_for(running.wait(), 30)
+    _Failing.away = True
+    try:
+        other = {"sides": (Side.SECONDARY,), "max_messages": 1, "until_idle_seconds": None}
+        async with consumer(both, **other) as messages:
+            async for work in messages:
+                async with work:
+                    assert ended == ["first"], "two owners at once"
+                    assert work.fence > 1
+                    ended.append("second")
+        assert ended == ["first", "second"]
+        assert not beginning.done()
+    finally:
+        _Failing.away = False
+        beginning.cancel()
+        await asyncio.gather(beginning, return_exceptions=True)
+
+
+class _Failing:
+    """The journal of a consumer that is cut off from it."""
+
+    away = False
+
+    def __init__(self, both: Stage) -> None:
+        self._journal = both.journal
+
+    def __getattr__(self, name: str) -> Any:
+        from sbpair.core.errors import JournalUnavailableError
+
+        if self.away and name in ("read", "create", "replace"):
+
+            async def refuse(*_: object, **__: object) -> None:
+                raise JournalUnavailableError("cut off")
+
+            return refuse
+        return getattr(self._journal, name)
+
+
+async def test_callbacks_may_be_coroutines_or_plain_functions_and_run_side_by_side(both: Stage) -> None:
+    await both.send(*((f"s{number}", f"m{number}") for number in range(6)))
+    together, most = 0, 0
+
+    async def work(one: ReplicatedMessage) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await asyncio.sleep(0.3)
+        together -= 1
+
+    report = await consume(QUEUE, work, pair=pair(both), journal=both.journal, **LONG_ENOUGH)
+    assert (report.total("completed"), most > 1) == (6, True)
+    await both.send(("plain", "p"))
+    seen: list[str] = []
+    report = await consume(
+        QUEUE, lambda one: seen.append(one.message_id), pair=pair(both), journal=both.journal, **LONG_ENOUGH
+    )
+    assert (seen, report.total("completed")) == (["p"], 1)
+
+
+async def test_cancelling_ends_it_in_good_order(both: Stage) -> None:
+    await both.send(("s", "m1"), ("s", "m2"))
+    begun = asyncio.Event()
+
+    async def work(one: ReplicatedMessage) -> None:
+        begun.set()
+        await asyncio.sleep(0.5)
+        both.done.append((one.session_id, one.message_id, one.side))
+
+    running = asyncio.create_task(
+        consume(QUEUE, work, pair=pair(both), journal=both.journal, terms=BRISK, concurrency=1)
+    )
+    await asyncio.wait_for(begun.wait(), 30)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    first = [message for _, message, _ in both.done]
+    assert first[:1] == ["m1"], "what was being processed has ended, not been cut off"
+    report = await consume(QUEUE, lambda one: None, pair=pair(both), journal=both.journal, **LONG_ENOUGH)
+    assert report.total("completed") == 2 - len(first)
+
+
+async def test_what_is_configured_wrongly_is_said_when_it_opens(both: Stage, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        await consume(QUEUE, lambda one: None, pair=pair(both), journal="redis:host")
+    with pytest.raises(JournalError):
+        async with Consumer(QUEUE, pair=pair(both), journal=f"sqlite:{tmp_path}/no/such/folder/j.db"):
+            pass
+    with pytest.raises(RuntimeError, match="async with"):
+        await anext(Consumer(QUEUE, pair=pair(both), journal=both.journal))
+
+
+async def test_a_journal_by_its_address_is_closed_and_one_of_the_application_stays_open(
+    both: Stage, tmp_path: Path
+) -> None:
+    await both.send(("s", "m"), journal=None)
+    report = await consume(
+        QUEUE,
+        lambda one: None,
+        pair=pair(both),
+        journal=f"sqlite:{tmp_path}/own.db",
+        terms=Terms(),
+        until_idle_seconds=3,
+    )
+    assert report.total("completed") == 1
+    assert isinstance(both.journal, SqliteJournal)
+    assert [one async for one in both.journal.scan("session")] == []
