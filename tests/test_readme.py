@@ -79,7 +79,7 @@ def test_the_spark_program_runs(place: Place, tmp_path: Path) -> None:
 def test_the_consumer_program_runs(place: Place) -> None:
     (block,) = blocks("python", "consumer program")
     done = place.run(
-        "sbpair replicate provision orders parcels --yes\n"
+        "sbpair replicate provision orders parcels\n"
         "echo arrived | sbpair replicate send orders parcels --session-id parcel-8\n"
         f"python - <<'EOF'\n{block.body}\nEOF",
         timeout=270,
