@@ -885,6 +885,15 @@ def empty_batch(sender: Any, max_size_in_bytes: int | None) -> Any:
     return ServiceBusMessageBatch(max_size_in_bytes or limit, amqp_transport=sender._amqp_transport)
 
 
+_SECRETS = ("named_key", "signature", "policy", "key", "token")
+
+
+def secrets_of(credential: Any) -> tuple[Any, ...]:
+    """What tells one credential of the SDK from another: its kind, and the key or signature that it holds. Those of
+    Entra ID hold none that they would show."""
+    return (type(credential).__qualname__, *(str(getattr(credential, name, None)) for name in _SECRETS))
+
+
 def check_live(sender: Any) -> None:
     """Raise as the SDK's sender does once it was closed (ValueError)."""
     sender._check_live()

@@ -63,7 +63,8 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBu
     async def close(self) -> None:
         """As the SDK's; ends the pings too. The backlog stays for `sbpair drain` or `sbpair syphon`."""
         await super().close()
-        await asyncio.to_thread(self._failover.close)
+        if self._failover.is_open:
+            await asyncio.to_thread(self._failover.close)
 
 
 class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: ignore[misc]  # the SDK's own bases disagree
@@ -73,6 +74,11 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
         check_live(self)
         await self._run(steps(self._part, None, None), lambda seconds: open_within_async(self, seconds))
         return self
+
+    async def close(self) -> None:
+        """As the SDK's."""
+        await super().close()
+        self._part.close()
 
     async def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""

@@ -12,17 +12,25 @@ JOIN_SECONDS = 5.0
 
 
 class Background:
-    """Runs coroutines for callers in other threads. A daemon: it never keeps a process from ending."""
+    """Runs coroutines for callers in other threads, until nobody needs it. A daemon: it never keeps a process from
+    ending.
 
-    def __init__(self, name: str) -> None:
+    `idle`: nothing that was begun there goes on. Asked on the loop and from other threads.
+    """
+
+    def __init__(self, name: str, idle: Callable[[], bool]) -> None:
         self._name = name
-        self._lock = threading.Lock()
+        self._idle = idle
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ending: threading.Thread | None = None
+        self._asked = 0
 
     @property
-    def running(self) -> bool:
-        return self._loop is not None
+    def is_here(self) -> bool:
+        """This is the loop's own thread."""
+        return threading.current_thread() is self._thread
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Start the coroutine there, from any thread but its own.
@@ -30,43 +38,54 @@ class Background:
         Raises:
             RuntimeError: called from the loop's own thread, which would then wait for itself.
         """
-        if threading.current_thread() is self._thread:
+        if self.is_here:
             work.close()
             raise RuntimeError("A callback of the client (on_event) must not send: it would wait for itself.")
-        return asyncio.run_coroutine_threadsafe(work, self._started())
+        return self.begin(work)
 
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Run the callback there soon; nothing if the loop does not run."""
-        loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(callback)
+    def begin(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        """Start the coroutine there, from any thread; nobody of the loop's own may wait for it."""
+        with self._lock:
+            begun = asyncio.run_coroutine_threadsafe(work, self._started())
+            self._asked += 1
+        begun.add_done_callback(self._answered)
+        return begun
+
+    def _answered(self, _: object) -> None:
+        with self._lock:
+            self._asked -= 1
+        self.rest()
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True)
-                self._thread.start()
-                self._loop = loop
-            return self._loop
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True)
+            self._thread.start()
+            self._loop = loop
+        return self._loop
 
-    def stop(self) -> None:
-        """End the loop and its thread. What is asked afterwards starts new ones."""
+    def rest(self) -> None:
+        """End the loop and its thread if nothing goes on there. What is asked afterwards starts new ones."""
         with self._lock:
-            loop, thread = self._loop, self._thread
+            if self._loop is None or self._asked or not self._idle():
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._ending = self._thread
             self._loop = self._thread = None
-        if loop is None or thread is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        if thread is not threading.current_thread():
-            thread.join(JOIN_SECONDS)
+
+    def join(self) -> None:
+        """Wait for a thread that is ending, within a bound."""
+        ending = self._ending
+        if ending is not None and ending is not threading.current_thread():
+            ending.join(JOIN_SECONDS)
 
     def after_fork(self) -> None:
         """In a child process: the thread is the parent's, and so is the loop, which must not even be closed here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if self._loop is not None:
             _LOOPS_OF_PARENTS.append(self._loop)
-        self._loop = self._thread = None
+        self._loop = self._thread = self._ending = None
+        self._asked = 0
 
 
 _LOOPS_OF_PARENTS: list[asyncio.AbstractEventLoop] = []

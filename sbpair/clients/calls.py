@@ -9,7 +9,7 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusMessage, exceptions
 
 from sbpair.azure.wire import knows_limits, translate_sdk_error
-from sbpair.clients.failover import SenderFailover, budget_of, sdk_error
+from sbpair.clients.failover import Line, SenderFailover, budget_of, sdk_error
 from sbpair.core.errors import MessageError, SbpairError, ServiceError
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import (
@@ -71,12 +71,14 @@ def steps(
     """
     line = part.line
     budget = budget_of(timeout, started)
+    if line.has_to_join:
+        yield Ask(part.ready())
     if failed is not None and (yield from _failed(part, failed, ticket, payloads, budget)):
         return DIVERTED
     while True:
         if line.route is Route.BACKLOG or (line.failover.holding and payloads and (yield Ask(part.holds(payloads())))):
             if payloads is not None and (encoded := payloads()):
-                yield from _ask(part, Ask(part.divert(encoded, budget)))
+                yield from _ask(line, Ask(part.divert(encoded, budget)))
             return DIVERTED
         ticket = line.ticket
         try:
@@ -96,26 +98,20 @@ def _failed(part: SenderFailover, error: Exception, ticket: int, payloads: Paylo
         raise error
     failure = translate_sdk_error(error, f"send to {part.line.entity}", part.line.entity)
     encoded = None if payloads is None else payloads()
-    taken = yield from _ask(part, Ask(part.take_over(encoded, failure, ticket, budget)), failure, error)
+    taken = yield from _ask(part.line, Ask(part.take_over(encoded, failure, ticket, budget)), failure, error)
     return taken is not None
 
 
-def _ask(
-    part: SenderFailover, request: Ask, failure: ServiceError | None = None, error: Exception | None = None
-) -> Steps:
+def _ask(line: Line, request: Ask, failure: ServiceError | None = None, error: Exception | None = None) -> Steps:
     """The answer of the failover; its refusal as the SDK's error."""
     try:
         answer = yield request
     except SbpairError as refusal:
-        if error is not None and not part.line.healthy:
-            part.line.last_error = error
         if error is not None and refusal is failure:
             raise error from error.__cause__
         if isinstance(refusal, ServiceError | MessageError):
-            raise sdk_error(refusal, part.line) from refusal
+            raise sdk_error(refusal, error or line.primarys_error) from refusal
         raise ValueError(refusal.message) from refusal
-    if error is not None:
-        part.line.last_error = error
     return answer
 
 

@@ -1,26 +1,29 @@
-"""The failover of one client: its pairing on a loop of its own, opened at the first failure of the primary.
+"""The failover of the clients: on one loop of the process's own, opened at the first failure of the primary.
 
 Nothing here is touched by a send that the primary accepts, but for one look at a state that says so.
 """
 
+import hashlib
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from sbpair.azure.wire import secrets_of
 from sbpair.clients.background import Background
 from sbpair.core.errors import MessageError, ServiceError
-from sbpair.core.events import Event, FailedBack, FailedOver
+from sbpair.core.events import Event, FailedBack, FailedOver, SideFaulted, SideRestored
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import ROUTES, Route, State
 from sbpair.core.failover.sending import Budget, QueueStanding
 from sbpair.core.pairing import Pair
-from sbpair.ports import Messaging
+from sbpair.ports import Messaging, Observer
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT
+from sbpair.runtime.failover.entity import MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingState
 from sbpair.runtime.failover.sender import FailoverSender, SendResult
 
@@ -28,8 +31,114 @@ T = TypeVar("T")
 
 LOGGER = logging.getLogger("sbpair.clients")
 CLOSE_SECONDS = 15.0
+LOOP_NAME = "sbpair failover"
 
 OnEvent = Callable[[Event], object]
+
+_WARNED = (FailedOver, FailedBack, SideFaulted, SideRestored)
+
+
+class Process:
+    """What the clients of one process share: the loop, and what is known of each pair's entities.
+
+    Clients share that if they are for the same two namespaces, with the same options and the same key (or kind of
+    credential). Connections are never shared: each client diverts with its own credentials.
+    """
+
+    def __init__(self) -> None:
+        self.background = Background(LOOP_NAME, self._is_idle)
+        self._pairings: set[PairedNamespaces] = set()
+        self._entities: weakref.WeakValueDictionary[Hashable, MonitoredEntities] = weakref.WeakValueDictionary()
+        self._remembered: dict[Hashable, MonitoredEntities] = {}
+        self._lock = threading.RLock()
+
+    def entities(self, pair: Pair, credential: Any) -> MonitoredEntities:
+        """What is known of the pair's entities; nothing at first."""
+        signs_with = hashlib.sha256(repr(secrets_of(credential)).encode()).digest()
+        namespaces = pair.primary.host.lower(), pair.primary.label, pair.secondary.host.lower()
+        key = (*namespaces, pair.options, signs_with)
+        now = time.monotonic()
+        with self._lock:
+            for old, known in list(self._remembered.items()):
+                if all(one.is_stale(now) for one in known.all()):
+                    del self._remembered[old]
+            if (entities := self._entities.get(key)) is None:
+                entities = self._entities[key] = MonitoredEntities(
+                    pair.options,
+                    policy=pair.options.failover_policy,
+                    clock=SystemClock(),
+                    observer=Chronicle(pair.name),
+                    shared=True,
+                    on_rest=self.background.rest,
+                )
+            return entities
+
+    def opened(self, pairing: PairedNamespaces) -> None:
+        """On the loop: the pairing needs it until it is closed."""
+        self._pairings.add(pairing)
+
+    async def close(self, pairing: PairedNamespaces, entities: MonitoredEntities) -> None:
+        """On the loop: close a pairing; what it knows of an outage is kept for the next."""
+        try:
+            await pairing.close()
+        finally:
+            self._pairings.discard(pairing)
+            with self._lock:
+                for key, one in self._entities.items():
+                    if one is entities and not entities.empty:
+                        self._remembered[key] = entities
+
+    def _is_idle(self) -> bool:
+        return not self._pairings and all(entities.resting for entities in list(self._entities.values()))
+
+    def after_fork(self) -> None:
+        """In a child process: begin anew. What was the parent's must not be closed here, nor collected."""
+        _OF_PARENTS.append((self._pairings, self._remembered, list(self._entities.values())))
+        self._pairings, self._remembered = set(), {}
+        self._entities = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+        self.background.after_fork()
+
+
+class Chronicle:
+    """Logs what happens, and counts it where OpenTelemetry is installed."""
+
+    def __init__(self, pair: str) -> None:
+        self._pair = pair
+
+    def notify(self, event: Event) -> None:
+        from sbpair.clients.telemetry import record
+        from sbpair.render.service import describe
+
+        if (text := describe(event)) is not None:
+            LOGGER.log(logging.WARNING if isinstance(event, _WARNED) else logging.INFO, "%s", text)
+        record(event, self._pair)
+
+
+class Audience:
+    """Tells the application."""
+
+    def __init__(self, on_event: OnEvent | None) -> None:
+        self._on_event = on_event
+
+    def notify(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            LOGGER.exception("The application's on_event failed on %s.", type(event).__name__)
+
+
+class _Both:
+    """What concerns this client alone is told by it to both."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def notify(self, event: Event) -> None:
+        for observer in self._observers:
+            observer.notify(event)
 
 
 class Failover:
@@ -41,18 +150,21 @@ class Failover:
         *,
         primary: Callable[[], Messaging],
         secondary: Callable[[], Messaging],
+        credential: Any,
         on_event: OnEvent | None = None,
         credentials: Sequence[Any] = (),
     ) -> None:
+        """`credential`: the primary's, as the application gave it. `credentials`: borrowed ones, which are told the
+        application's event loop."""
         self.pair = pair
         self._make = primary, secondary
-        self._on_event = on_event
+        self._audience = Audience(on_event)
+        self._credential = credential
         self.credentials = credentials
-        """Borrowed ones, which are told the application's event loop."""
-        self._background = Background(f"failover of {pair.name}")
         self._pairing: PairedNamespaces | None = None
         self._lines: dict[str, Line] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self.entities = PROCESS.entities(pair, credential)
         _failovers.add(self)
         if pair.options.enable_syphon:
             self.call(self._opened())
@@ -64,7 +176,7 @@ class Failover:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any thread."""
-        asked = self._background.submit(work)
+        asked = PROCESS.background.submit(work)
         try:
             return asked.result()
         except BaseException:
@@ -77,7 +189,12 @@ class Failover:
 
         for credential in self.credentials:
             credential.loop = asyncio.get_running_loop()
-        return await asyncio.wrap_future(self._background.submit(work))
+        return await asyncio.wrap_future(PROCESS.background.submit(work))
+
+    @property
+    def is_open(self) -> bool:
+        """There is something to close."""
+        return self._pairing is not None
 
     async def sender(self, entity: str) -> FailoverSender:
         """On the loop: a sender of the pairing, opened now if need be."""
@@ -87,31 +204,20 @@ class Failover:
         if self._pairing is None:
             primary, secondary = (make() for make in self._make)
             self._pairing = await PairedNamespaces.open(
-                self.pair, primary=primary, secondary=secondary, clock=SystemClock(), observer=self
+                self.pair,
+                primary=primary,
+                secondary=secondary,
+                clock=SystemClock(),
+                observer=_Both(Chronicle(self.pair.name), self._audience),
+                entities=self.entities,
+                audience=self._audience,
             )
+            PROCESS.opened(self._pairing)
         return self._pairing
-
-    def soon(self, callback: Callable[[], object]) -> None:
-        self._background.call_soon(callback)
-
-    def notify(self, event: Event) -> None:
-        """Log what happened, count it where OpenTelemetry is installed, and tell the application."""
-        from sbpair.clients.telemetry import record
-        from sbpair.render.service import describe
-
-        if (text := describe(event)) is not None:
-            LOGGER.log(logging.WARNING if isinstance(event, FailedOver | FailedBack) else logging.INFO, "%s", text)
-        record(event, self.pair.name)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            LOGGER.exception("The application's on_event failed on %s.", type(event).__name__)
 
     def state(self) -> PairingState:
         """Everything at this moment: entities, backlog queues, both sides."""
-        if self._pairing is None:
+        if self._pairing is None and self.entities.empty:
             queues = tuple(QueueStanding(path, True) for path in self.pair.backlog_paths())
             return PairingState((), queues, Condition.OPEN, Condition.OPEN, 0, 0)
         return self.call(self._state())
@@ -129,43 +235,46 @@ class Failover:
 
     async def _by_hand(self, entity: str, change: Callable[[PairedNamespaces, str], None]) -> None:
         change(await self._opened(), entity)
-        await self.line(entity).watched()
 
     @property
     def holding(self) -> bool:
         """A session is held, so that its messages have to be looked for."""
         return self._pairing is not None and self._pairing.holds_sessions
 
-    def close(self) -> None:
-        """End pings, links and the thread. What is under way gets a moment to end."""
+    def close(self, *, wait: bool = True) -> None:
+        """End pings and links. What is under way gets a moment to end."""
         pairing, self._pairing = self._pairing, None
-        if self._background.running:
-            if pairing is not None:
-                try:
-                    self._background.submit(pairing.close()).result(CLOSE_SECONDS)
-                except TimeoutError:
-                    LOGGER.warning("The pairing %s was not closed within %g s.", self.pair.name, CLOSE_SECONDS)
-            self._background.stop()
         for line in self._lines.values():
-            line.reset()
+            line.generation += 1
+        if pairing is None:
+            return
+        closing = PROCESS.background.begin(PROCESS.close(pairing, self.entities))
+        if not wait or PROCESS.background.is_here:
+            return
+        try:
+            closing.result(CLOSE_SECONDS)
+        except TimeoutError:
+            LOGGER.warning("The pairing %s was not closed within %g s.", self.pair.name, CLOSE_SECONDS)
+        PROCESS.background.rest()
+        PROCESS.background.join()
 
     def after_fork(self) -> None:
         """In a child process: begin anew; the parent keeps its links and goes on with its pings."""
-        if self._pairing is not None:
-            _OF_PARENTS.append(self._pairing)
         self._pairing = None
-        self._lock = threading.Lock()
-        self._background.after_fork()
+        self._lock = threading.RLock()
+        self.entities = PROCESS.entities(self.pair, self._credential)
         for line in self._lines.values():
-            line.reset()
+            line.generation += 1
 
 
+PROCESS = Process()
 _failovers: "weakref.WeakSet[Failover]" = weakref.WeakSet()
 _OF_PARENTS: list[object] = []
 """What a child process has from its parent and must not close."""
 
 
 def _after_fork() -> None:
+    PROCESS.after_fork()
     for failover in tuple(_failovers):
         failover.after_fork()
 
@@ -180,44 +289,57 @@ class Line:
     def __init__(self, failover: Failover, entity: str) -> None:
         self.failover = failover
         self.entity = entity
-        self.last_error: Exception | None = None
-        """What the SDK raised last about the primary."""
-        self._watched: FailoverSender | None = None
-        """Shows the entity's state, once there is one."""
+        self._key = entity.lower()
         self.generation = 0
+        """Grows when the client is closed, and in a child process."""
 
-    def reset(self) -> None:
-        """Begin anew, after a close or in a child process."""
-        self._watched = self.last_error = None
-        self.generation += 1
+    @property
+    def _known(self) -> MonitoredEntity | None:
+        """What this process knows of the entity; None: nothing is wrong with it."""
+        known = self.failover.entities.known(self._key)
+        return None if known is None or known.is_stale(time.monotonic()) else known
 
     @property
     def plain(self) -> bool:
         """There is nothing to do but to send to the primary."""
-        return self._watched is None or (self._watched.state is State.HEALTHY and not self.failover.holding)
+        known = self._known
+        return known is None or (known.quiet and not self.failover.holding)
 
     @property
-    def healthy(self) -> bool:
-        """Sends go to the primary, and nobody waits to hear that one succeeded."""
-        return self._watched is None or self._watched.state is State.HEALTHY
+    def has_to_join(self) -> bool:
+        """Another client of the process has met an outage, and this one has to take part in it."""
+        return not self.failover.is_open and (known := self._known) is not None and not known.quiet
 
     @property
     def route(self) -> Route:
-        return Route.PRIMARY if self._watched is None else ROUTES[self._watched.state]
+        known = self._known
+        return Route.PRIMARY if known is None else ROUTES[known.state]
 
     @property
     def ticket(self) -> int:
-        return 0 if self._watched is None else self._watched.ticket
+        known = self._known
+        return 0 if known is None else known.ticket
+
+    @property
+    def primarys_error(self) -> Exception | None:
+        """What the SDK raised of the primary when it failed over."""
+        from azure.servicebus import exceptions
+
+        known = self._known
+        error: BaseException | None = None if known is None else known.cause
+        while error is not None and not isinstance(error, exceptions.ServiceBusError):
+            error = error.__cause__
+        return error
 
     def note_sent(self) -> None:
-        if (watched := self._watched) is not None and watched.state is State.SUSPECT:
-            self.failover.soon(watched.note_sent)
+        """The primary accepted a message."""
+        known = self._known
+        if known is not None and (known.state is State.SUSPECT or known.refusal_of_primary is not None):
+            PROCESS.background.begin(_tell_sent(known))
 
-    async def watched(self) -> FailoverSender:
-        """On the loop: from now on the entity's state shows."""
-        if self._watched is None:
-            self._watched = await self.failover.sender(self.entity)
-        return self._watched
+
+async def _tell_sent(known: MonitoredEntity) -> None:
+    known.sent()
 
 
 class SenderFailover:
@@ -228,23 +350,29 @@ class SenderFailover:
         self._sender: FailoverSender | None = None
         self._generation = 0
 
-    async def _ready(self) -> FailoverSender:
-        await self.line.watched()
+    async def ready(self) -> FailoverSender:
+        """On the loop."""
         if self._sender is None or self._generation != self.line.generation:
             self._sender = await self.line.failover.sender(self.line.entity)
             self._generation = self.line.generation
         return self._sender
 
     async def divert(self, payloads: Sequence[bytes], budget: Budget) -> SendResult:
-        return await (await self._ready()).divert(payloads, budget)
+        return await (await self.ready()).divert(payloads, budget)
 
     async def take_over(
         self, payloads: Sequence[bytes] | None, error: ServiceError, ticket: int, budget: Budget
     ) -> SendResult | None:
-        return await (await self._ready()).take_over(payloads, error, ticket, budget)
+        return await (await self.ready()).take_over(payloads, error, ticket, budget)
 
     async def holds(self, payloads: Sequence[bytes]) -> bool:
-        return (await self._ready()).holds(payloads)
+        return (await self.ready()).holds(payloads)
+
+    def close(self) -> None:
+        """The sender is closed: its backlog queue is free for the next one of the entity."""
+        sender, self._sender = self._sender, None
+        if sender is not None and self._generation == self.line.generation:
+            sender.give_queue_back()
 
 
 def budget_of(timeout: float | None, started: float | None = None) -> Budget:
@@ -252,15 +380,14 @@ def budget_of(timeout: float | None, started: float | None = None) -> Budget:
     return Budget.of(timeout, partitioned=False, now=time.monotonic() if started is None else started)
 
 
-def sdk_error(error: ServiceError | MessageError, line: Line) -> Exception:
-    """What the application is to see: the primary's own error, as the SDK raised it, with a note on the backlog; or,
-    for what is wrong with the message itself, the SDK's class for that."""
-    own_fault = isinstance(error, MessageError) or error.category in MESSAGE_AT_FAULT
-    if not own_fault and line.last_error is not None:
-        raised = _again(line.last_error)
-        raised.add_note(error.message)
-        return raised
-    return _in_sdk_words(error)
+def sdk_error(error: ServiceError | MessageError, primarys: Exception | None) -> Exception:
+    """What the application is to see: `primarys`, the primary's own error as the SDK raised it, with a note on the
+    backlog; or, for what is wrong with the message itself, the SDK's class for that."""
+    if primarys is None or isinstance(error, MessageError) or error.category in MESSAGE_AT_FAULT:
+        return _in_sdk_words(error)
+    raised = _again(primarys)
+    raised.add_note(error.message)
+    return raised
 
 
 def _again(error: Exception) -> Exception:

@@ -63,6 +63,7 @@ def make_failover(
         chosen,
         primary=lambda: _messaging(NamespaceAccess(chosen.primary.label, host), own, for_primary),
         secondary=make_secondary,
+        credential=credential,
         on_event=on_event,
         credentials=[one for one in made if isinstance(one, BorrowedCredential)],
     )

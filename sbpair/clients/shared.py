@@ -49,7 +49,7 @@ class ClientWithFailover(Generic[S]):
             options=options,
             on_event=on_event,
         )
-        weakref.finalize(self, self._failover.close).atexit = False
+        weakref.finalize(self, self._failover.close, wait=False).atexit = False
 
     def get_queue_sender(self, queue_name: str, **options: Any) -> S:
         """As the SDK's."""

@@ -104,6 +104,11 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
         self._run(steps(self._part, None, None), lambda seconds: open_within(self, seconds))
         return self
 
+    def close(self) -> None:
+        """As the SDK's."""
+        super().close()
+        self._part.close()
+
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""
         if is_wrong(timeout):

@@ -1,6 +1,7 @@
 """Two embedded namespaces, the drop-in clients over real sockets, and what became of their messages."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,10 +10,12 @@ import azure.servicebus as sdk
 import pytest
 
 from sbpair.azure.messaging import AzureMessaging
+from sbpair.clients.failover import LOOP_NAME
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.emulator import EmulatorThread
+from sbpair.emulator.namespace import new_auth_rule
 from sbpair.events import Event
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairingState
@@ -38,6 +41,12 @@ class World:
 
     def connection_string(self, name: str = "contoso") -> str:
         return self.emulator.connection_string(name)
+
+    def other_key(self) -> str:
+        """Of the primary, signed with a key of its own."""
+        namespace = self.emulator.namespace("contoso")
+        namespace.set_auth_rule(new_auth_rule("other", {"Send"}, now=time.time()))
+        return self.emulator.connection_string("contoso", "other")
 
     def dark(self) -> None:
         """The primary refuses connections and cuts those it has."""
@@ -93,6 +102,11 @@ class World:
 
 def backlog_queue(index: int) -> str:
     return f"contoso/x-servicebus-transfer/{index}"
+
+
+def own_threads() -> list[str]:
+    """The thread of the drop-in clients (the SDK's senders have one each, to keep their connection alive)."""
+    return [thread.name for thread in threading.enumerate() if thread.name == LOOP_NAME]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

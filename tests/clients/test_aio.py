@@ -1,7 +1,6 @@
 """The asynchronous drop-in client, over real sockets."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 
 import azure.servicebus.aio as sdk_aio
@@ -12,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 from sbpair.aio import ServiceBusClient, ServiceBusSender
 from sbpair.clients.credentials import BorrowedCredential
 from sbpair.core.failover.machine import State
-from tests.clients.conftest import FAST, World, state_of
+from tests.clients.conftest import FAST, World, own_threads, state_of
 
 
 def a_client(world: World, **more: object) -> ServiceBusClient:
@@ -36,7 +35,7 @@ async def test_through_an_outage_and_back(world: World) -> None:
         assert isinstance(sender, sdk_aio.ServiceBusSender)
         assert isinstance(sender, ServiceBusSender)
         await sender.send_messages(ServiceBusMessage("before"))
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("failover of")]
+        assert own_threads() == []
         await off_loop(world.dark)
         await sender.send_messages(ServiceBusMessage("single"))
         await sender.send_messages([ServiceBusMessage("listed"), {"body": "as a dict"}])

@@ -16,13 +16,14 @@ from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Described, Long, Symbol
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.azure.wire import encode_outgoing
+from sbpair.clients.failover import LOOP_NAME
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import SendAvailabilityOptions
 from sbpair.core.rewrite import for_primary
 from sbpair.events import Diverted, FailedBack, FailedOver, SideFaulted
-from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, state_of, wait_until
+from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, own_threads, state_of, wait_until
 
 EMPTY_DELIVERY_ANNOTATIONS = b"\x00\x53\x71\xc1\x01\x00"
 """What a browse puts in front of a message."""
@@ -32,11 +33,6 @@ LATER = datetime.datetime(2035, 1, 1, tzinfo=datetime.UTC)
 def a_client(world: World, **more: object) -> ServiceBusClient:
     arguments: dict[str, object] = {"pair": world.pair(), "on_event": world.events.append, **FAST} | more
     return ServiceBusClient.from_connection_string(world.connection_string(), **arguments)  # type: ignore[arg-type]
-
-
-def own_threads() -> list[str]:
-    """The threads of drop-in clients (the SDK's senders have one each, to keep their connection alive)."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("failover of")]
 
 
 def test_while_all_is_well_the_sdk_sends_and_nothing_else_happens(world: World) -> None:
@@ -346,7 +342,7 @@ def test_closing_ends_the_pings_and_the_thread(world: World) -> None:
     with a_client(world) as client, client.get_queue_sender("orders") as sender:
         world.dark()
         sender.send_messages(ServiceBusMessage("diverted"))
-        assert own_threads() == ["failover of embedded"]
+        assert own_threads() == [LOOP_NAME]
     seen = len(world.events)
     time.sleep(1.5)
     assert len(world.events) == seen

@@ -91,7 +91,7 @@ def session_of(payload: bytes) -> object:
 @virtual_time
 async def test_a_ping_is_the_documented_message() -> None:
     messaging = recorder()
-    await Pinger(messaging, "orders").ping()
+    await Pinger(lambda: messaging, "orders").ping()
     (payload,) = messaging.payloads
     ping = EncodedMessage(payload)
     assert ping.content_type == PING_CONTENT_TYPE == "application/vnd.ms-servicebus-ping"
@@ -105,7 +105,7 @@ async def test_a_ping_is_the_documented_message() -> None:
 async def test_an_entity_that_requires_sessions_gets_pings_with_one() -> None:
     messaging = recorder()
     messaging.needs_session = True
-    pinger = Pinger(messaging, "orders")
+    pinger = Pinger(lambda: messaging, "orders")
     await pinger.ping()
     await pinger.ping()
     assert [session_of(payload) is None for payload in messaging.payloads] == [True, False, False]
@@ -116,7 +116,7 @@ async def test_a_refusal_that_a_session_does_not_cure_is_raised() -> None:
     messaging = recorder()
     messaging.namespace.fail("send", ArgumentRefusedError("no"))
     with pytest.raises(ArgumentRefusedError):
-        await Pinger(messaging, "orders").ping()
+        await Pinger(lambda: messaging, "orders").ping()
     assert len(messaging.payloads) == 2
 
 
@@ -125,7 +125,7 @@ async def test_a_ping_ends_after_two_minutes_even_if_the_call_cannot_be_cancelle
     messaging = recorder()
     messaging.deaf = True
     with pytest.raises(OperationTimeoutError):
-        await Pinger(messaging, "orders").ping()
+        await Pinger(lambda: messaging, "orders").ping()
     assert asyncio.get_running_loop().time() == pytest.approx(120)
     messaging.deaf = False
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -136,7 +136,7 @@ async def test_a_ping_ends_after_two_minutes_even_if_the_call_cannot_be_cancelle
 @virtual_time
 async def test_after_a_failed_ping_the_next_uses_a_new_link() -> None:
     messaging = recorder()
-    pinger = Pinger(messaging, "orders")
+    pinger = Pinger(lambda: messaging, "orders")
     await pinger.ping()
     await pinger.ping()
     assert messaging.links == 1

@@ -27,16 +27,14 @@ from sbpair.core.errors import (
 )
 from sbpair.core.events import PairingNoticed, Paused, Resumed, SideEnded, SideFaulted, SideRestored, StepDone
 from sbpair.core.failover.coupling import Condition, Coupling
-from sbpair.core.failover.machine import EntityFailover, Policy, State
+from sbpair.core.failover.machine import Policy, State
 from sbpair.core.failover.sending import QueueStanding, Rotation, SessionHolds
-from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Result
 from sbpair.core.pairing import Pair, Side, backlog_settings
 from sbpair.core.transfer.report import DrainReport
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper, SyphonedPosition
-from sbpair.runtime.failover.entity import MonitoredEntity
-from sbpair.runtime.failover.ping import Pinger
+from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.links import Links, close_quietly
 from sbpair.runtime.transfer.syphon import DrainRequest
@@ -245,7 +243,8 @@ class PairedNamespaces:
         secondary: Messaging,
         clock: Clock,
         observer: Observer,
-        policy: Policy,
+        entities: MonitoredEntities,
+        audience: Observer | None,
         syphon: SyphonFactory | None,
         hold_sessions: bool,
         position: SyphonedPosition | None,
@@ -256,7 +255,6 @@ class PairedNamespaces:
         self._messaging = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
         self._clock = clock
         self._observer = observer
-        self._policy = policy
         self._holds = SessionHolds()
         browsed = position or BrowsedPosition(secondary)
         self._keeper = SessionKeeper(self._holds, browsed, clock=clock) if hold_sessions else None
@@ -270,7 +268,8 @@ class PairedNamespaces:
         self._retries = retries
         self._primary_links = Links(primary)
         self._in_flight = InFlightSends()
-        self._entities: dict[str, MonitoredEntity] = {}
+        self._entities = entities
+        self._member = Member(primary, observer if audience is None else audience)
         self._syphon = None if syphon is None else SyphonRunner(syphon, clock=clock, observer=observer)
         self._coupling = Coupling(with_syphon=syphon is not None)
         self._partner_watch: asyncio.Task[None] | None = None
@@ -290,6 +289,8 @@ class PairedNamespaces:
         secondary_admin: NamespaceAdmin | None = None,
         create_missing: bool = False,
         policy: Policy | None = None,
+        entities: MonitoredEntities | None = None,
+        audience: Observer | None = None,
         syphon: SyphonFactory | None = None,
         hold_sessions: bool | None = None,
         position: SyphonedPosition | None = None,
@@ -307,6 +308,9 @@ class PairedNamespaces:
             create_missing: list the backlog queues and create those that are missing first, with `secondary_admin` and
                 the Manage right. Queues that cannot be created are not used.
             policy: which errors start a failover; by default the pair's.
+            entities: what several pairings on this event loop share: the states of their entities, the pings, and the
+                policy. By default the pairing has its own.
+            audience: hears in place of `observer` what `entities` announce to all who share them.
             retries: how often a send to the primary is tried again before the policy hears of its failure, at the
                 distances of the SDK. 0 where something below retries already.
             syphon: makes the coroutine that empties the backlog, given the event that stops it, in place of the
@@ -342,7 +346,9 @@ class PairedNamespaces:
             secondary=secondary,
             clock=clock,
             observer=observer,
-            policy=policy or pair.options.failover_policy,
+            entities=entities
+            or MonitoredEntities(pair.options, policy=policy or pair.options.failover_policy, clock=clock),
+            audience=audience,
             syphon=(syphon or usual) if pair.options.enable_syphon else None,
             hold_sessions=pair.options.hold_sessions if hold_sessions is None else hold_sessions,
             position=position,
@@ -375,6 +381,7 @@ class PairedNamespaces:
             self._backlog,
             self._in_flight,
             clock=self._clock,
+            observer=self._observer,
             partitioned=partitioned,
             hold_sessions=self._keeper is not None,
             retries=self._retries,
@@ -397,10 +404,10 @@ class PairedNamespaces:
 
     def state(self) -> PairingState:
         return PairingState(
-            entities=tuple(_entity_state(failover) for _, failover in sorted(self._entities.items())),
+            entities=tuple(map(_entity_state, self._entities.all())),
             backlog=self._backlog.standings(),
-            primary=self._coupling.condition(Side.PRIMARY),
-            secondary=self._condition_of_secondary(),
+            primary=self._condition(Side.PRIMARY, refused=self._entities.refused()),
+            secondary=self._condition(Side.SECONDARY, refused=self._secondary_fault is not None),
             sends_under_way=len(self._in_flight),
             held_sessions=len(self._holds),
         )
@@ -434,27 +441,16 @@ class PairedNamespaces:
     ) -> None:
         await self.close()
 
-    def _monitored(self, entity: str) -> MonitoredEntity:
-        path = check_entity_path(entity)
-        if (failover := self._entities.get(path.lower())) is None:
-            options = self._pair.options
-            machine = EntityFailover(
-                failover_interval_seconds=options.failover_interval_seconds,
-                ping_interval_seconds=options.ping_interval_seconds,
-                policy=self._policy,
-            )
-            pinger = Pinger(self._messaging[Side.PRIMARY], path)
-            failover = MonitoredEntity(path, machine, pinger, clock=self._clock, observer=self._observer)
-            self._entities[path.lower()] = failover
-        return failover
-
     def _check_open(self) -> None:
         if self._coupling.condition(Side.PRIMARY) is not Condition.OPEN:
             raise InterruptedWorkError("The pairing is closed.")
 
-    def _condition_of_secondary(self) -> Condition:
-        condition = self._coupling.condition(Side.SECONDARY)
-        return Condition.FAULTED if condition is Condition.OPEN and self._secondary_fault is not None else condition
+    def _monitored(self, entity: str) -> MonitoredEntity:
+        return self._entities.of(entity, self._member)
+
+    def _condition(self, side: Side, *, refused: bool) -> Condition:
+        condition = self._coupling.condition(side)
+        return Condition.FAULTED if condition is Condition.OPEN and refused else condition
 
     def _secondary_refused(self, error: ServiceError) -> None:
         """The key is revoked, or the queues are gone. The side counts as faulted from now on, and is probed.
@@ -492,14 +488,17 @@ class PairedNamespaces:
                 await self._end_primary(why)
             else:
                 await self._end_secondary(why)
-            await close_quietly(self._messaging[side])
+                await close_quietly(self._messaging[side])
 
     async def _end_primary(self, why: str) -> None:
         self._in_flight.refuse(why)
         await self._in_flight.interrupt()
-        await asyncio.gather(*(failover.stop() for failover in self._entities.values()))
+        primary = self._messaging[Side.PRIMARY]
+        _unregister(primary)
+        still_pinged = await self._entities.leave(self._member)
         await self._primary_links.close()
-        _unregister(self._messaging[Side.PRIMARY])
+        if not still_pinged:
+            await close_quietly(primary)
 
     async def _end_secondary(self, why: str) -> None:
         self._backlog.refuse(why)

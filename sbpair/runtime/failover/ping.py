@@ -62,10 +62,16 @@ PING_ID_PREFIX = "sbpair-ping-"
 
 
 class Pinger:
-    """Pings one entity over a link of its own: the link of the sends may be what hangs."""
+    """Pings one entity over a link of its own: the link of the sends may be what hangs.
 
-    def __init__(self, messaging: Messaging, entity: str, *, timeout_seconds: float = PING_TIMEOUT_SECONDS) -> None:
+    `messaging` says at each ping which connection to use.
+    """
+
+    def __init__(
+        self, messaging: Callable[[], Messaging], entity: str, *, timeout_seconds: float = PING_TIMEOUT_SECONDS
+    ) -> None:
         self._messaging = messaging
+        self._used: Messaging | None = None
         self._entity = entity
         self._timeout = timeout_seconds
         self._link: MessageSender | None = None
@@ -86,6 +92,9 @@ class Pinger:
             raise
 
     async def _attempt(self) -> None:
+        if (messaging := self._messaging()) is not self._used:
+            await self.close()
+            self._used = messaging
         try:
             await self._send()
         except ArgumentRefusedError:
@@ -96,7 +105,7 @@ class Pinger:
 
     async def _send(self) -> None:
         if self._link is None:
-            self._link = self._messaging.sender(self._entity)
+            self._link = (self._used or self._messaging()).sender(self._entity)
         message_id = PING_ID_PREFIX + str(uuid.uuid4())
         payload = ping_message(session_id=message_id if self.with_session else None, message_id=message_id)
         await self._link.send([payload], timeout_seconds=self._timeout)
@@ -122,7 +131,7 @@ def message_target(
     side: Side, messaging: Messaging, entity: str, *, timeout_seconds: float = PING_TIMEOUT_SECONDS
 ) -> PingTarget:
     """Measure by sending ping messages to a queue or topic: needs the Send right and leaves a one-second message."""
-    pinger = Pinger(messaging, entity, timeout_seconds=timeout_seconds)
+    pinger = Pinger(lambda: messaging, entity, timeout_seconds=timeout_seconds)
     return PingTarget(side, entity, pinger.ping, pinger.close)
 
 

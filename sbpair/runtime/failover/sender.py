@@ -32,7 +32,7 @@ from sbpair.core.failover.sending import (
     refuse_reserved,
 )
 from sbpair.core.retry import SDK, SENDER
-from sbpair.ports import Clock, MessageSender
+from sbpair.ports import Clock, MessageSender, Observer
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT, Backlog, KeptQueue, accepted_of, incomplete
 from sbpair.runtime.failover.entity import MonitoredEntity
 from sbpair.runtime.links import Links
@@ -177,11 +177,13 @@ class FailoverSender:
         in_flight: InFlightSends,
         *,
         clock: Clock,
+        observer: Observer,
         partitioned: bool | None,
         hold_sessions: bool,
         retries: int = 0,
     ) -> None:
         self._failover = failover
+        self._observer = observer
         self._primary = primary
         self._backlog = backlog
         self._in_flight = in_flight
@@ -319,6 +321,13 @@ class FailoverSender:
     async def close(self) -> None:
         """No more sends through this sender; the entity's link belongs to the pairing."""
         self._closed = True
+        self.give_queue_back()
+
+    def give_queue_back(self) -> None:
+        """This sender's backlog queue is the next sender's; from any thread."""
+        queue, self._kept.queue = self._kept.queue, None
+        if queue is not None:
+            self._failover.give_queue_back(queue)
 
     async def _send_patiently(
         self, item: _Item, timeout_seconds: float | None, retry_seconds: float, stop: asyncio.Event | None
@@ -463,9 +472,9 @@ class FailoverSender:
         """Raise the error, or return when the message is to be routed again."""
         if isinstance(error, SendIncompleteError):
             if isinstance(error.__cause__, ServiceError):
-                self._failover.failed(error.__cause__, ticket)
+                self._failover.failed(error.__cause__, ticket, self._observer)
             raise error
-        verdict = self._failover.failed(error, ticket)
+        verdict = self._failover.failed(error, ticket, self._observer)
         if verdict is Verdict.REROUTE:
             return
         left = budget.for_primary(self._clock.monotonic())
@@ -477,8 +486,10 @@ class FailoverSender:
         self._failover.rules.check(payloads, self.entity)
         if keys_of(payloads[0]).session_id is not None:
             self._failover.expect_sessions()
+        if self._kept.queue is None:
+            self._kept.queue = self._failover.take_queue()
         try:
-            diversion = await self._backlog.divert(self.entity, payloads, budget, self._failover.diverted, self._kept)
+            diversion = await self._backlog.divert(self.entity, payloads, budget, self._note_diverted, self._kept)
         except ServiceError as error:
             error.uncertain = error.uncertain or uncertain
             if (refusal := self._refusal_of_both(error)) is None:
@@ -492,6 +503,9 @@ class FailoverSender:
             diverted=len(payloads),
             queues=tuple(diversion.queues),
         )
+
+    def _note_diverted(self, queue: str, messages: int) -> None:
+        self._failover.diverted(queue, messages, self._observer)
 
     def _refusal_of_both(self, error: ServiceError) -> ServiceError | None:
         """What to raise when the backlog did not take a message either: why it does not go to the primary, which is
