@@ -1,6 +1,6 @@
 """The options that every command takes, before or after its name, and the decorator that gives them to a command.
 
-    @command
+    @command(output="cli.inspection.audit_run:Printed")
     def audit(options: Options, pair: PairArgument = None, ...) -> CommandResult: ...
 
 The decorator adds the common options to the signature typer sees, folds those given before the command's name under
@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeGuard, overload
+from typing import Annotated, Any, Self, TypeGuard
 
 import typer
 
@@ -179,15 +179,7 @@ class Finished:
 Command = Callable[..., CommandResult]
 
 
-@overload
-def command(function: Command, /) -> Callable[..., Finished]: ...
-
-
-@overload
-def command(*, output: str, besides: str = "") -> Callable[[Command], Callable[..., Finished]]: ...
-
-
-def command(function: Command | None = None, /, *, output: str = "", besides: str = "") -> Any:
+def command(*, output: str, besides: str = "") -> Callable[[Command], Callable[..., Finished]]:
     """Give a command the common options as its first argument, `options`; its errors are part of what it returns.
 
     A command that has a parameter `ctx` gets typer's context.
@@ -196,8 +188,10 @@ def command(function: Command | None = None, /, *, output: str = "", besides: st
     `sbpair schema` derives the JSON Schema from it. It is a text because few who call a command want its schema.
     `besides` tells what the command prints that is no JSON.
     """
-    if function is None:
-        return lambda wrapped: _declared(command(wrapped), output, besides)
+    return lambda function: _wrapped(function, Output(output, besides))
+
+
+def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
     parameters = inspect.signature(function).parameters
     sets = {name: p.annotation for name, p in parameters.items() if _is_set(p.annotation)}
     own = [
@@ -229,7 +223,8 @@ def command(function: Command | None = None, /, *, output: str = "", besides: st
             return Finished(called, options, error=UsageError(error.format_message(), hint=hint))
 
     _present_as(run, own)
-    return _declared(run, "", "")
+    setattr(run, "output", output)  # noqa: B010
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +238,6 @@ class Output:
         """The dataclass, or the union of some."""
         module, _, name = self.kind.partition(":")
         return getattr(import_module(f"sbpair.{module}"), name)
-
-
-def _declared(run: Any, output: str, besides: str) -> Any:
-    run.output = Output(output, besides)
-    return run
 
 
 def before_the_command(ctx: typer.Context, **values: Any) -> None:

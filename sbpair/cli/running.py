@@ -148,8 +148,7 @@ def _fail(error: SbpairError, command: str, options: Options) -> int:
         put(f"SBPAIR UNKNOWN - {printable(error.message)}\n".replace("|", "/"))
         return 3
     if options.output is Format.JSON:
-        described = {"code": error.code, "message": error.message, "hint": error.hint}
-        put(dump_json(envelope(command, code, error=described), indent=2) + "\n")
+        put(dump_json(envelope(command, code, error=error), indent=2) + "\n")
     level = "warning" if isinstance(error, InterruptedWorkError) else "error"
     if isinstance(error, ConfigurationError) and error.problems and options.log_format is not LogFormat.JSON:
         say(f"Error: {len(error.problems)} problems in the configuration:")

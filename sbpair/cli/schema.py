@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sbpair.cli.options import Options, Output, command
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import output_schema, says
 from sbpair.render.result import Column, CommandResult, Table
@@ -62,27 +62,16 @@ def envelope_schema(name: str, output: Output) -> dict[str, Any]:
             "version": {"type": "string"},
             "exit_code": {"enum": [int(code) for code in Exit]},
             "exit_name": {"enum": sorted({code.label for code in Exit})},
-            "data": data_schema(name, output),
-            "error": output_schema(_Error),
+            "data": data_schema(output),
+            "error": output_schema(SbpairError),
         },
         "required": ["command", "version", "exit_code", "exit_name"],
         "oneOf": [{"required": ["data"]}, {"required": ["error"]}],
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Error:
-    code: str
-    message: str
-    hint: str
-
-
-def data_schema(name: str, output: Output) -> dict[str, Any]:
+def data_schema(output: Output) -> dict[str, Any]:
     """The schema of the envelope's `data`."""
-    if not output.kind:
-        from sbpair.cli.schemas import COMMANDS
-
-        return COMMANDS[name]()
     return output_schema(output.load())
 
 

@@ -9,25 +9,31 @@ A field says with its metadata where its JSON differs from the attribute:
 
     forecast: Forecast | None = field(default=None, metadata=OMITTED_IF_NONE)
     report: AuditReport = field(metadata=INLINED)      # its fields (or a mapping's entries) stand in this object
+    left: tuple[Left, ...] = field(metadata=AS_OBJECT)  # pairs of a name and a value, as one object
+    look: Callable[[View], Found] = field(metadata=HIDDEN)
+    seconds: float = field(metadata=rounded(3))
+    taken_at: float = field(metadata=AS_TIME)           # epoch seconds, written as ISO 8601
     from_: Decimal = field(metadata=named("from"))
 
-and an annotation what its schema should add: `at: Annotated[str, says(format="date-time")]`, or `Time` for short.
+an annotation what its schema should add: `at: Annotated[str, says(format="date-time")]`, or `Time` for short; and
+`@published` what is written beside the fields because it follows from them. An error is written as its code, message
+and hint.
 """
 
 import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, overload
 
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import quoted
 
 T = TypeVar("T")
@@ -35,12 +41,44 @@ T = TypeVar("T")
 OMITTED_IF_NONE: Mapping[str, Any] = {"omitted_if_none": True}
 """Metadata of a field that is left out of the plain form instead of being null."""
 INLINED: Mapping[str, Any] = {"inlined": True}
-"""Metadata of a field, a dataclass or a mapping, whose own entries stand in the object itself. Not for reading back."""
+"""Metadata of a field, a dataclass, an error or a mapping, whose own entries stand in the object itself; a later field
+of the same name counts. Not for reading back."""
+HIDDEN: Mapping[str, Any] = {"hidden": True}
+"""Metadata of a field that is not written. Not for reading back."""
+AS_OBJECT: Mapping[str, Any] = {"as_object": True}
+"""Metadata of a tuple of pairs, each a name and a value: they are written as one object. A pair is a tuple or a
+dataclass of two fields. Not for reading back."""
 
 
 def named(name: str) -> Mapping[str, Any]:
     """Metadata of a field whose key in the plain form is no Python name, e.g. `from`. Not for reading back."""
     return {"named": name}
+
+
+AS_TIME: Mapping[str, Any] = {"as_time": True}
+"""Metadata of UTC epoch seconds that are written as ISO 8601 text. Not for reading back."""
+
+
+def rounded(digits: int) -> Mapping[str, Any]:
+    """Metadata of a number that is written with so many digits after the point."""
+    return {"rounded": digits}
+
+
+class published(Generic[T]):
+    """A property that is written beside the fields. Not for reading back."""
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "published[T]": ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type) -> "published[T] | T":
+        return self if instance is None else self.function(instance)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,32 +96,88 @@ Time = Annotated[str, says(format="date-time")]
 Money = Annotated[Decimal, says(pattern=r"^-?\d+(\.\d+)?(E-?\d+)?$", description="A decimal number as text.")]
 
 
+@overload
+def iso_time(epoch_seconds: float) -> str: ...
+
+
+@overload
+def iso_time(epoch_seconds: None) -> None: ...
+
+
+@overload
+def iso_time(epoch_seconds: float | None) -> str | None: ...
+
+
+def iso_time(epoch_seconds: float | None) -> str | None:
+    """UTC time as ISO 8601 with milliseconds; None stays None."""
+    if epoch_seconds is None:
+        return None
+    return utc_time(epoch_seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def utc_time(epoch_seconds: float) -> datetime:
+    """The moment; the first or last one of the calendar (years 1 to 9999) for a time beyond it, which a message or a
+    file may hold."""
+    try:
+        return datetime.fromtimestamp(epoch_seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return (datetime.max if epoch_seconds > 0 else datetime.min).replace(tzinfo=UTC)
+
+
 def to_plain(value: Any) -> Any:
-    """`value` as dicts, lists, strings, numbers, booleans and None. Decimals and fractions become text."""
+    """`value` as dicts, lists, strings, numbers, booleans and None. Times become ISO 8601, decimals
+    and fractions text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _plain_fields(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (Decimal, Fraction, Path)):
         return str(value)
+    if isinstance(value, datetime):
+        return iso_time(value.timestamp())
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list, frozenset)):
         return [to_plain(item) for item in value]
+    if isinstance(value, SbpairError):
+        return {name: getattr(value, name) for name in _ERROR}
     return value
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(value):
+        how = field.metadata
         item = getattr(value, field.name)
-        if item is None and field.metadata.get("omitted_if_none"):
+        if how.get("hidden") or (item is None and how.get("omitted_if_none")):
             continue
-        if field.metadata.get("inlined"):
+        if how.get("inlined"):
             plain |= to_plain(item)
+        elif how.get("as_object"):
+            plain[_key(field)] = {str(name): to_plain(content) for name, content in map(_pair, item)}
+        elif how.get("as_time"):
+            plain[_key(field)] = iso_time(item)
+        elif "rounded" in how and item is not None:
+            plain[_key(field)] = round(item, how["rounded"])
         else:
             plain[_key(field)] = to_plain(item)
-    return plain
+    kind: type = type(value)
+    return plain | {name: to_plain(getattr(value, name)) for name, _ in _published(kind)}
+
+
+def _pair(item: Any) -> Any:
+    return item if isinstance(item, tuple) else [getattr(item, field.name) for field in dataclasses.fields(item)]
+
+
+@cache
+def _published(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Names and types of what is published, in the order of the class."""
+    found = {name: member for each in reversed(kind.__mro__) for name, member in vars(each).items()}
+    return tuple(
+        (name, typing.get_type_hints(member.function, include_extras=True)["return"])
+        for name, member in found.items()
+        if isinstance(member, published)
+    )
 
 
 def _key(field: "dataclasses.Field[Any]") -> str:
@@ -139,30 +233,58 @@ class _Describer:
             return {"enum": list(arguments)}
         if isinstance(kind, type) and issubclass(kind, Enum):
             return {"enum": [member.value for member in kind]}
+        if isinstance(kind, type) and issubclass(kind, SbpairError):
+            return {
+                "type": "object",
+                "properties": {name: {"type": "string"} for name in _ERROR},
+                "required": [*_ERROR],
+            }
         return dict(_SCHEMAS[kind])
 
     def _object(self, kind: type) -> dict[str, Any]:
-        schema: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
+        properties: dict[str, Any] = {}
+        required: list[str] = []
         rest: Any = False if self.closed else None
-        for field in dataclasses.fields(kind):
-            hint = _hints(kind)[field.name]
-            if field.metadata.get("inlined"):
+        for field in self._fields(kind):
+            hint, how = _hints(kind)[field.name], field.metadata
+            if how.get("inlined"):
                 inner = self.describe(hint)
-                schema["properties"] |= inner.get("properties", {})
-                schema["required"] += inner.get("required", [])
+                properties |= inner.get("properties", {})
+                required += inner.get("required", [])
                 rest = inner.get("additionalProperties", rest)
                 continue
-            omitted = field.metadata.get("omitted_if_none", False)
-            schema["properties"][_key(field)] = self.describe(_without_none(hint) if omitted else hint)
+            omitted = how.get("omitted_if_none", False)
+            if how.get("as_object"):
+                described = {"type": "object", "additionalProperties": self.describe(_second_of_pairs(hint))}
+            elif how.get("as_time"):
+                described = self.describe(Time if hint is float else Time | None)
+            else:
+                described = self.describe(_without_none(hint) if omitted else hint)
+            properties[_key(field)] = described | ({"description": how["what"]} if "what" in how else {})
             if _required(field) if self.closed else not omitted:
-                schema["required"].append(_key(field))
+                required.append(_key(field))
+        if not self.closed:
+            properties |= {name: self.describe(hint) for name, hint in _published(kind)}
+            required += [name for name, _ in _published(kind)]
+        schema = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
         return schema if rest is None else schema | {"additionalProperties": rest}
+
+    def _fields(self, kind: type) -> Iterator["dataclasses.Field[Any]"]:
+        return (field for field in dataclasses.fields(kind) if self.closed or not field.metadata.get("hidden"))
+
+
+def _second_of_pairs(hint: Any) -> Any:
+    """The type of the values of `tuple[PAIR, ...]`."""
+    pair = typing.get_args(hint)[0]
+    return typing.get_args(pair)[1] if typing.get_origin(pair) is tuple else [*_hints(pair).values()][1]
 
 
 def _without_none(kind: Any) -> Any:
     return Union[tuple(option for option in typing.get_args(kind) if option is not types.NoneType)]  # noqa: UP007
 
 
+_ERROR = ("code", "message", "hint")
+"""What is written of an error."""
 _SCHEMAS: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
     int: {"type": "integer"},

@@ -12,7 +12,7 @@ is completed that is not in a committed file.
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from sbpair.pipeline.manifest import (
     refuse_overlap,
 )
 from sbpair.pipeline.reader import find_spans
+from sbpair.pipeline.reports import ArchiveReport
 from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
 from sbpair.pipeline.settling import Archived, Completing, Settled
 from sbpair.pipeline.source_options import queue_paths, spans_to_json
@@ -67,30 +68,6 @@ class ArchiveRequest:
     unit_messages: int = UNIT_MESSAGES
     round_messages: int = TAKE_ROUND_MESSAGES
     compact: bool = True
-    dry_run: bool = False
-
-
-@dataclass(slots=True)
-class ArchiveReport:
-    """What a run did. `spans`: what it found not yet covered."""
-
-    archive: str
-    run: str
-    spans: tuple[Span, ...] = ()
-    rows: int = 0
-    bytes: int = 0
-    files: int = 0
-    retried: int = 0
-    """Units that needed more than one attempt."""
-    settled: int = 0
-    gone: int = 0
-    """Archived messages that somebody else had taken out of their queue before they were completed here."""
-    left: dict[str, int] = field(default_factory=dict)
-    """Archived messages that could not be completed, by reason."""
-    compacted: int = 0
-    per_queue: dict[str, int] = field(default_factory=dict)
-    total_rows: int = 0
-    seconds: float = 0.0
     dry_run: bool = False
 
 

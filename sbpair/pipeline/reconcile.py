@@ -15,7 +15,6 @@ id) and ledger lines of messages that no given archive has (`not_archived`). Nei
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, read_ledgers
 from sbpair.pipeline.manifest import Manifest, check_archive
 from sbpair.pipeline.reader import find_spans
+from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in
 
@@ -35,26 +35,7 @@ if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
 
 FINAL_OUTCOMES = ("forwarded", "dead-lettered", "ping", "duplicate")
-FINDINGS = ("lost", "unaccounted", "waiting", "altered", "doubled")
 LISTED = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class ReconcileReport:
-    """Messages by verdict, outcomes of the good ones, and the findings (up to a number) one by one."""
-
-    messages: int
-    counts: dict[str, int]
-    outcomes: dict[str, int]
-    perhaps_doubled: int
-    not_archived: int
-    not_looked_at: dict[str, str]
-    """Places that could not be looked into, and why."""
-    listed: tuple[dict[str, Any], ...]
-
-    @property
-    def findings(self) -> int:
-        return sum(self.counts.get(kind, 0) for kind in FINDINGS)
 
 
 def verdicts(archived: "DataFrame", outcomes: "DataFrame") -> "DataFrame":
@@ -280,7 +261,7 @@ def _report(rows: Sequence[Any], found: Sequence[Any], not_looked_at: dict[str, 
     not_archived = counts.pop("not archived", 0)
     return ReconcileReport(
         messages=sum(counts.values()),
-        counts=counts,
+        verdicts=counts,
         outcomes=outcomes,
         perhaps_doubled=sum(row["resent"] or 0 for row in rows if row["verdict"] == "ok"),
         not_archived=not_archived,
@@ -289,7 +270,7 @@ def _report(rows: Sequence[Any], found: Sequence[Any], not_looked_at: dict[str, 
     )
 
 
-def _listed(row: Any) -> dict[str, Any]:
+def _listed(row: Any) -> Finding:
     unknown = f"refused: {row['refused']}" if row["refused"] else "no ledger knows it"
     why = {
         "lost": f"{unknown}; taken, and neither in its queue nor at its destination",
@@ -298,15 +279,15 @@ def _listed(row: Any) -> dict[str, Any]:
         "altered": "another id, session or content than in the archive",
         "doubled": f"{row['finals']} final outcomes",
     }[row["verdict"]]
-    return {
-        "verdict": row["verdict"],
-        "pair": row["pair"],
-        "queue": row["queue"],
-        "dead_letter": row["dead_letter"],
-        "sequence_number": row["sequence_number"],
-        "message_id": row["message_id"],
-        "session_id": row["session_id"],
-        "destination": row["destination"],
-        "why": why,
-        "ledgers": list(row["ledgers"] or ()),
-    }
+    return Finding(
+        verdict=row["verdict"],
+        pair=row["pair"],
+        queue=row["queue"],
+        dead_letter=row["dead_letter"],
+        sequence_number=row["sequence_number"],
+        message_id=row["message_id"],
+        session_id=row["session_id"],
+        destination=row["destination"],
+        why=why,
+        ledgers=tuple(row["ledgers"] or ()),
+    )

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.journal import FOLDED, FORWARDED, PING, REFUSED, the_only_run
 from sbpair.pipeline.ledgers import LEDGER_KEY, fold, has_lines, read_ledgers
 from sbpair.pipeline.paths import spark_path
+from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.waiting import ENQUEUED_MS, looked, refusal, spans_in_queues, still_waiting
 from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
 
@@ -69,31 +70,6 @@ class ReplayRequest:
     tasks: int | None = None
     """How many tasks send at the same time; None: as many as there are cores."""
     dry_run: bool = False
-
-
-@dataclass(slots=True)
-class ReplayReport:
-    """What became of the rows that matched. In a dry run `outcomes` says what would."""
-
-    run: str
-    ledger: str
-    matched: int = 0
-    already_done: int = 0
-    """In the ledger from earlier runs."""
-    duplicates: int = 0
-    waiting: int | None = 0
-    """Of those to be sent: still in their backlog queues. None: nobody looked."""
-    outcomes: dict[str, int] = field(default_factory=dict)
-    refusals: dict[str, int] = field(default_factory=dict)
-    per_destination: dict[str, int] = field(default_factory=dict)
-    resent: int = 0
-    skipped_by_retry: int = 0
-    seconds: float = 0.0
-    dry_run: bool = False
-
-    @property
-    def forwarded(self) -> int:
-        return self.outcomes.get("forwarded", 0)
 
 
 @dataclass(frozen=True, slots=True)

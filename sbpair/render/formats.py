@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from sbpair.core.errors import SbpairError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import DRIVES_A_TERMINAL, defused, json_text, printable
 from sbpair.core.serialization import to_plain
@@ -14,12 +14,10 @@ from sbpair.render.result import CommandResult, Table
 from sbpair.version import __version__
 
 
-def envelope(
-    command: str, exit_code: Exit, *, data: Any = None, error: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def envelope(command: str, exit_code: Exit, *, data: Any = None, error: SbpairError | None = None) -> dict[str, Any]:
     """The JSON envelope of the contract: data or error, never both."""
     head = {"command": command, "version": __version__, "exit_code": int(exit_code), "exit_name": exit_code.label}
-    return head | ({"error": dict(error)} if error is not None else {"data": to_plain(data)})
+    return head | ({"data": to_plain(data)} if error is None else {"error": to_plain(error)})
 
 
 def to_json(result: CommandResult) -> str:
@@ -86,22 +84,6 @@ def _markdown_table(table: Table) -> str:
 def _markdown_cell(value: Any) -> str:
     """A value that neither ends its cell nor makes a link, an image or a tag; a bare address leads where it says."""
     return _flat(value).replace("|", "\\|").replace("<", "\\<").replace("](", "]\\(")
-
-
-def iso_time(epoch_seconds: float | None) -> str | None:
-    """UTC time as ISO 8601 with milliseconds; None stays None."""
-    if epoch_seconds is None:
-        return None
-    return utc_time(epoch_seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def utc_time(epoch_seconds: float) -> datetime:
-    """The moment; the first or last one of the calendar (years 1 to 9999) for a time beyond it, which a message or a
-    file may hold."""
-    try:
-        return datetime.fromtimestamp(epoch_seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return (datetime.max if epoch_seconds > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 def cell(value: Any) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
+from sbpair.core.serialization import iso_time
 from sbpair.core.words import counted
-from sbpair.render.formats import iso_time
 from sbpair.render.monitoring import exposition
 from sbpair.render.result import Metric
 

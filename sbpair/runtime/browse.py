@@ -17,6 +17,7 @@ from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.message import Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
+from sbpair.core.serialization import INLINED
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.order import why_left
 from sbpair.core.transfer.state import Key, key_of
@@ -172,7 +173,7 @@ class NotBrowsed:
     """A queue that could not be browsed (to its end)."""
 
     queue: str
-    error: ServiceError
+    error: ServiceError = field(metadata=INLINED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,6 @@ def check_document(command: str, text: str) -> Any:
 
 def check_data(command: str, data: Any) -> None:
     """Check the data of a result as it would be printed."""
-    jsonschema.Draft202012Validator(closed(data_schema(command, outputs()[command]))).validate(
+    jsonschema.Draft202012Validator(closed(data_schema(outputs()[command]))).validate(
         json.loads(dump_json(to_plain(data)))
     )

@@ -13,9 +13,10 @@ from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.azure.payloads import to_received
 from sbpair.cli.failover.records import InputFormat, to_payload
 from sbpair.cli.inspection.plans import plan_table, read_plans
-from sbpair.cli.transfer.peek_shown import GroupKey, grouped, message_row
+from sbpair.cli.transfer.peek_shown import GroupKey, grouped, peeked
 from sbpair.core.errors import SbpairError
 from sbpair.core.rewrite import describe
+from sbpair.core.serialization import to_plain
 from sbpair.render.formats import dump_json, to_markdown, to_tsv
 from sbpair.render.result import CommandResult
 from sbpair.runtime.browse import Browsed
@@ -198,10 +199,11 @@ def test_a_line_that_is_no_message_is_refused_with_a_reason(line: bytes) -> None
 def shown(payload: bytes) -> None:
     received = to_received(payload, "q")
     assert 0 <= received.sequence_number < 2**63
-    row = message_row(Browsed("q", received, describe(payload)), with_body=True)
-    json.loads(dump_json(row), parse_constant=lambda name: pytest.fail(f"{name} in the output"))
-    dump_json(row).encode()
-    grouped([row], tuple(GroupKey))
+    message = peeked(Browsed("q", received, describe(payload)), with_body=True)
+    printed = dump_json(to_plain(message))
+    json.loads(printed, parse_constant=lambda name: pytest.fail(f"{name} in the output"))
+    printed.encode()
+    grouped([message], tuple(GroupKey))
 
 
 @bounded(300)

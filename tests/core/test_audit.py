@@ -12,6 +12,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.inspection.audit import CHECKS, AuditReport, Severity, Thresholds, explain, run
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
+from sbpair.core.serialization import to_plain
 from tests.core.snapshots import NOW, a_namespace, a_pair, a_queue, a_snapshot, healthy, host, path
 
 HOUR = 3600.0
@@ -373,7 +374,7 @@ class TestChoosing:
         assert only(healthy(more=(full,)), "SBP010", thresholds=Thresholds(near_full_share=0.5)) != []
 
     def test_a_report_is_plain_data(self) -> None:
-        data = run(self.spoilt, a_pair()).to_dict()
+        data = to_plain(run(self.spoilt, a_pair()))
         assert data["findings"][0] == {
             "code": "SBP001",
             "severity": "error",

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from sbpair.core.inspection.backlog import (
     headline,
     verdict,
 )
+from sbpair.core.serialization import output_schema, to_plain
 
 EMPTY = QueueContents("contoso/x-servicebus-transfer/0", active=0, deferred=0, scheduled=0, dead_letter=0)
 
@@ -158,3 +160,42 @@ def test_states() -> None:
         QueueState.SCHEDULED,
         QueueState.WAITING,
     ]
+
+
+NOT_KNOWN: dict[str, object] = dict.fromkeys(("active", "dead_letter", "deferred", "scheduled"))
+
+
+def test_what_is_not_known_of_one_queue_is_not_known_of_the_backlog() -> None:
+    seen = backlog(
+        queue(0, active=3, dead_letter=2, deferred=1, scheduled=4), queue(1, error_code="timeout", **NOT_KNOWN)
+    )
+    assert (seen.active, seen.dead_letter, seen.deferred, seen.scheduled) == (None, None, None, None)
+    written = to_plain(seen)
+    assert {written[kind] for kind in ("active", "dead_letter", "deferred", "scheduled")} == {None}
+    assert [seen.known(kind) for kind in ("active", "dead_letter", "deferred", "scheduled")] == [3, 2, 1, 4]
+    told = [one.sentence for one in advice(seen)]
+    assert told[:4] == [
+        "At least 3 messages are waiting in 1 queue.",
+        "At least 2 dead letters remain in 1 queue.",
+        "At least 1 deferred message remains in 1 queue.",
+        "At least 4 scheduled messages wait for the time they are scheduled for in 1 queue; drain again after that.",
+    ]
+
+
+def test_deferred_messages_that_are_counted_among_the_others_are_not_known() -> None:
+    seen = backlog(queue(0, active=900, deferred=None))
+    assert (seen.active, seen.deferred, seen.dead_letter) == (900, None, 0)
+    assert headline(seen).startswith("900 messages are waiting")
+
+
+def test_a_missing_queue_holds_nothing() -> None:
+    seen = backlog(queue(0), queue(1, missing=True, **NOT_KNOWN))
+    assert (seen.active, seen.dead_letter, seen.deferred, seen.scheduled) == (0, 0, 0, 0)
+
+
+def test_a_backlog_is_written_with_what_may_be_said_of_it() -> None:
+    written = to_plain(backlog(queue(0, dead_letter=2)))
+    jsonschema.validate(written, output_schema(Backlog))
+    assert (written["verdict"], written["confirmed_empty"], written["dead_letter"]) == ("set-aside", False, 2)
+    assert (written["queues"][0]["state"], written["queues_found_by"]) == ("dead letters", "listed")
+    assert written["next_commands"][-1] == "sbpair drain orders --dlq"

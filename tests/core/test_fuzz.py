@@ -30,6 +30,7 @@ from sbpair.core.rewrite import (
     is_ping,
     strip_broker_annotations,
 )
+from sbpair.core.serialization import to_plain
 from sbpair.core.summary import plain
 from sbpair.core.where import FIELDS, parse_where
 from tests.core.snapshots import NOW, a_pair, a_queue, healthy, path
@@ -49,7 +50,7 @@ def test_a_snapshot_with_anything_exchanged_is_audited_and_planned_from_or_refus
     def use() -> None:
         snapshot = Snapshot.from_dict(document)
         pair = snapshot.pair.to_pair()
-        audit.run(snapshot, pair, others=[a_pair()]).to_dict()
+        to_plain(audit.run(snapshot, pair, others=[a_pair()]))
         plan_provision(snapshot, pair, update=True, partitioned=True)
         plan_cleanup(snapshot, pair, also_primaries=["contoso"])
         snapshot.digest()

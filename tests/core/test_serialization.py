@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Annotated, Any, Literal
 import jsonschema
 import pytest
 
+from sbpair.core.errors import UsageError
 from sbpair.core.serialization import (
+    AS_OBJECT,
+    AS_TIME,
+    HIDDEN,
     INLINED,
     OMITTED_IF_NONE,
     Money,
@@ -18,6 +23,8 @@ from sbpair.core.serialization import (
     json_schema,
     named,
     output_schema,
+    published,
+    rounded,
     says,
     to_plain,
 )
@@ -100,3 +107,92 @@ def test_a_union_has_one_schema_for_each_of_its_kinds() -> None:
     described = Annotated[Mapping[str, Any], says(description="A document.")]
     schema = output_schema(Inner | described)
     assert schema["anyOf"][1] == {"type": "object", "additionalProperties": {}, "description": "A document."}
+
+
+@dataclass(frozen=True)
+class Pair:
+    name: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    queue: str
+    error: UsageError = field(metadata=INLINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    named: tuple[tuple[str, int], ...] = field(metadata=AS_OBJECT)
+    pairs: tuple[Pair, ...] = field(metadata=AS_OBJECT)
+    failed: tuple[Failed, ...]
+    why: UsageError | None
+    secret: object = field(metadata=HIDDEN)
+    seconds: float | None = field(metadata=rounded(1))
+    at: float = field(metadata=AS_TIME)
+    gone: float | None = field(metadata=AS_TIME)
+    moment: datetime
+    counted: int = field(default=2, metadata={"what": "All of them."})
+
+    @published
+    def shade(self) -> Shade | None:
+        return Shade.DARK if self.counted else None
+
+
+TOLD = Told(
+    (("orders", 1), ("carts", 2)),
+    (Pair("full", 3),),
+    (Failed("q", UsageError("Refused.", hint="Ask.")),),
+    UsageError("No."),
+    secret=object(),
+    seconds=1.26,
+    at=0.0,
+    gone=None,
+    moment=datetime(2026, 1, 1, tzinfo=UTC),
+)
+
+
+def test_what_else_fields_may_say() -> None:
+    assert to_plain(TOLD) == {
+        "named": {"orders": 1, "carts": 2},
+        "pairs": {"full": 3},
+        "failed": [{"queue": "q", "code": "usage", "message": "Refused.", "hint": "Ask."}],
+        "why": {"code": "usage", "message": "No.", "hint": ""},
+        "seconds": 1.3,
+        "at": "1970-01-01T00:00:00.000Z",
+        "gone": None,
+        "moment": "2026-01-01T00:00:00.000Z",
+        "counted": 2,
+        "shade": "dark",
+    }
+
+
+def test_the_schema_follows_what_fields_say() -> None:
+    schema = output_schema(Told)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(to_plain(TOLD), schema)
+    assert set(schema["required"]) == set(schema["properties"]) == set(to_plain(TOLD))
+    properties = schema["properties"]
+    assert properties["pairs"] == properties["named"] == {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert properties["failed"]["items"]["required"] == ["queue", "code", "message", "hint"]
+    assert properties["at"] == {"type": "string", "format": "date-time"}
+    assert properties["gone"]["anyOf"] == [properties["at"], {"type": "null"}]
+    assert properties["counted"] == {"type": "integer", "description": "All of them."}
+    assert properties["shade"]["anyOf"][0] == {"enum": ["light", "dark"]}
+
+
+def test_a_later_field_of_the_same_name_counts() -> None:
+    @dataclass(frozen=True)
+    class Over:
+        inner: Inner = field(metadata=INLINED)
+        count: str
+
+    assert to_plain(Over(Inner(1), "one"))["count"] == "one"
+    described = output_schema(Over)
+    assert described["properties"]["count"] == {"type": "string"}
+    assert described["required"] == ["count", "shade"]
+
+
+def test_what_is_published_is_typed_and_of_the_instance() -> None:
+    assert TOLD.shade is Shade.DARK
+    assert isinstance(Told.shade, published)

@@ -12,8 +12,9 @@ from sbpair.core.inspection.status import (
     further,
     outlook,
     rate_per_second,
-    to_dict,
+    report,
 )
+from sbpair.core.serialization import to_plain
 
 SIDE = SideStatus("primary", "contoso", "reachable")
 QUEUE = QueueContents(
@@ -74,7 +75,8 @@ def test_a_drain_is_reckoned_at_the_average_size() -> None:
 
 
 def test_data() -> None:
-    told = to_dict(STATUS, None)
+    told = to_plain(report(None, STATUS))
     assert told["oldest_age_seconds"] == 600.0
     assert (told["verdict"], told["confirmed_empty"], told["queues"][0]["state"]) == ("waiting", False, "waiting")
     assert told["next_commands"][0] == "sbpair drain orders"
+    assert (told["pair"], told["active"], told["drain"]["message_operations"]) == ("orders", 100, 300)

@@ -11,9 +11,10 @@ from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator import EmulatorThread
 from sbpair.emulator.entities import QueueDescription
-from sbpair.pipeline.archive import ArchiveReport, ArchiveRequest, archive
+from sbpair.pipeline.archive import ArchiveRequest, archive
 from sbpair.pipeline.executors import Connection, PairByName
-from sbpair.pipeline.replay import ReplayReport, ReplayRequest, replay
+from sbpair.pipeline.replay import ReplayRequest, replay
+from sbpair.pipeline.reports import ArchiveReport, ReplayReport
 from sbpair.pipeline.spark.session import Session
 
 QUEUES = 3

@@ -5,7 +5,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sbpair.core.cost.prices import Meter, built_in
+from sbpair.core.cost.prices import Meter, built_in, to_cents
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
@@ -30,6 +29,7 @@ from sbpair.pipeline.analysis.partials import (
     parts_of,
 )
 from sbpair.pipeline.analysis.question import Question
+from sbpair.pipeline.analysis.results import Total
 from sbpair.pipeline.analysis.units import Piece, Unit, pieces_in, read_unit, together, units_in, units_of
 from sbpair.pipeline.schemas import arrow_schema
 from tests.benchmarks.backlogs import make_archive
@@ -380,13 +380,14 @@ def test_buckets_are_exact_below_sixteen_and_narrow_above() -> None:
 
 
 def test_the_forecast_is_bound_by_rate_and_credits() -> None:
-    total = {"pair": "shop", "messages": 1000, "bytes": 5_000_000, "units": 1500}
+    total = Total(pair="shop", messages=1000, bytes=5_000_000, units=1500, dead_letters=0)
     slow = forecast(total, Question(as_of=0, messages_per_second=10), built_in())
-    assert (slow["operations"], slow["seconds"]) == (4000, 100.0)
+    assert (slow.operations, slow.seconds) == (4000, 100.0)
     dearest = built_in().bands(Meter.STANDARD_OPERATIONS)[1].unit_price
-    assert Decimal(slow["cost_at_most"]) == dearest * 4000 / 1_000_000
+    many = replace(total, messages=1_000_000, units=1_500_000)
+    assert forecast(many, Question(as_of=0), built_in()).cost_at_most == to_cents(dearest * 4) > 1
     fast = forecast(total, Question(as_of=0, messages_per_second=100_000), built_in())
-    assert fast["seconds"] == 2.5
+    assert fast.seconds == 2.5
 
 
 def test_units_follow_the_numbers() -> None:

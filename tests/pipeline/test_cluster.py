@@ -44,7 +44,7 @@ with open_spark(SparkRequest(rows=1000, master=master, conf=conf)) as session:
     replayed = replay(session, ReplayRequest(pair, Path(config), (into,), Path(ledger), rate=60.0, tasks=2))
     held = reconcile(session, [into], [ledger])
     taken = archived.rows, archived.settled, archived.gone, archived.left
-    print(json.dumps([*taken, replayed.skipped_by_retry, held.messages, held.counts, held.findings]))
+    print(json.dumps([*taken, replayed.skipped_by_retry, held.messages, held.verdicts, held.findings]))
 """
 
 

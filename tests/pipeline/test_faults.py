@@ -14,7 +14,8 @@ from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.journal import read_lines
 from sbpair.pipeline.manifest import LocalStore
-from sbpair.pipeline.reconcile import ReconcileReport, reconcile
+from sbpair.pipeline.reconcile import reconcile
+from sbpair.pipeline.reports import ReconcileReport
 from sbpair.pipeline.spark.session import Session
 from tests.pipeline.processes import kill_python_workers, meanwhile
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages
@@ -100,7 +101,7 @@ def test_workers_killed_while_replaying_send_nothing_twice_that_the_ledger_has(s
     ids = {f"q{backlog_number(str(queue))}-{int(str(number)) - 1}" for queue, number in in_ledger}
     assert [one for one in ids if arrived.count(one) != 1] == []
     after = reconciled(session, stage)
-    assert (after.counts, after.findings) == ({"ok": len(sent)}, 0)
+    assert (after.verdicts, after.findings) == ({"ok": len(sent)}, 0)
 
 
 def backlog_number(queue: str) -> int:
@@ -125,7 +126,7 @@ def test_connections_cut_all_along(session: Session, stage: Stage) -> None:
     stage.emulator.faults("shop-weu").clear()
     assert {one.message_id for one in stage.at_home()} == sent
     after = reconciled(session, stage)
-    assert (after.counts, after.findings) == ({"ok": len(sent)}, 0)
+    assert (after.verdicts, after.findings) == ({"ok": len(sent)}, 0)
 
 
 def test_a_replay_that_breaks_down_goes_on_where_it_stopped(session: Session, stage: Stage) -> None:

@@ -100,16 +100,16 @@ def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, 
     asyncio.run(drain_to(stage.pair, drained, backlog(0), dead_letter=False))
     asyncio.run(drain_to(stage.pair, stage.folder / "dead.jsonl", backlog(2), dead_letter=True))
     before = reconcile(session, [stage.archive_path], [str(drained)])
-    assert (before.messages, before.counts) == (53, {"ok": 20, "unaccounted": 33})
-    assert {one["queue"] for one in before.listed} == {backlog(1), backlog(2)}
+    assert (before.messages, before.verdicts) == (53, {"ok": 20, "unaccounted": 33})
+    assert {one.queue for one in before.listed} == {backlog(1), backlog(2)}
     stage.replay(session, where=f"queue = '{backlog(1)}'")
     ledgers = [str(drained), str(stage.folder / "dead.jsonl"), str(stage.ledger)]
     after = reconcile(session, [stage.archive_path], ledgers)
-    assert (after.counts, after.findings, after.outcomes) == ({"ok": 53}, 0, {"forwarded": 53})
+    assert (after.verdicts, after.findings, after.outcomes) == ({"ok": 53}, 0, {"forwarded": 53})
     stage.replay(session, ledger=stage.folder / "second", where="message_id = 'm-3'")
     doubled = reconcile(session, [stage.archive_path], [*ledgers, str(stage.folder / "second")])
-    assert [(one["verdict"], one["message_id"]) for one in doubled.listed] == [("doubled", "m-3")]
-    assert doubled.listed[0]["ledgers"] == sorted([str(drained), str(stage.folder / "second")])
+    assert [(one.verdict, one.message_id) for one in doubled.listed] == [("doubled", "m-3")]
+    assert doubled.listed[0].ledgers == tuple(sorted([str(drained), str(stage.folder / "second")]))
 
 
 async def drain_to(pair: PairByName, ledger_file: Path, queue: str, *, dead_letter: bool) -> None:
@@ -150,11 +150,11 @@ def test_what_no_ledger_knows_is_looked_for_in_the_queues(session: Session, stag
     stage.archive(session, queues=("0",))
     stage.send("primary", "orders", messages(1, prefix="taken"))
     blind = reconcile(session, [stage.archive_path], [])
-    assert blind.counts == {"unaccounted": 9}
+    assert blind.verdicts == {"unaccounted": 9}
     seeing = reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
-    assert seeing.counts == {"waiting": 3, "arrived": 1, "lost": 3, "unaccounted": 2}
+    assert seeing.verdicts == {"waiting": 3, "arrived": 1, "lost": 3, "unaccounted": 2}
     assert seeing.not_looked_at.keys() == {"events"}
-    assert {one["message_id"] for one in seeing.listed if one["verdict"] == "lost"} == {f"taken-{n}" for n in (1, 2, 3)}
+    assert {one.message_id for one in seeing.listed if one.verdict == "lost"} == {f"taken-{n}" for n in (1, 2, 3)}
     stage.dead_letter_all(0, "Broken")
     again = reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
-    assert again.counts == seeing.counts
+    assert again.verdicts == seeing.verdicts

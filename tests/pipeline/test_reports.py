@@ -1,17 +1,17 @@
 """The reports of analysis and trend in a real browser: on a desktop and a phone, light and dark."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sbpair.cli.pipeline.analyze_shown import collect, result_of
+from sbpair.cli.pipeline.analyze_shown import result_of
 from sbpair.cli.pipeline.session import write_report
 from sbpair.cli.pipeline.trend import trend_result
 from sbpair.core.cost.prices import built_in
-from sbpair.pipeline.analysis.analyze import analyse
+from sbpair.pipeline.analysis.analyze import analyse, to_analysis
 from sbpair.pipeline.analysis.engines import LocalEngine
 from sbpair.pipeline.analysis.units import units_in
+from sbpair.pipeline.trend import FindingSeen, Growth, Reading, Trend
 from sbpair.render.result import CommandResult
 from tests.cli.schema_checks import check_data
 from tests.pipeline.test_analyze import QUESTION, message, write
@@ -31,18 +31,17 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> CommandResult:
     again = [message(number, 10, message_id=HOSTILE, ttl_ms=1000) for number in (300, 301)]
     files = [write(folder / f"{index}.parquet", part) for index, part in enumerate((rows, dead, again))]
     made = analyse(LocalEngine(units_in(files), cores=2), QUESTION, rows=102)
-    found = collect(made, QUESTION, built_in())
-    return result_of(found, ["backlog/"], QUESTION)
+    return result_of(to_analysis(made, ["backlog/"], QUESTION, built_in()), QUESTION)
 
 
 def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path) -> None:
     result = analysed
     check_data("pipeline analyze", result.data)
     assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; a drain takes 2h50m")
-    assert result.data["duplicate_ids"] == 1
+    assert result.data.duplicate_ids == 1
     assert "1 messages name no destination" in " ".join(result.notes)
     assert "2 messages have expired" in " ".join(result.notes)
-    assert [row["reason"] for row in result.data["dead_letters"]] == [HOSTILE]
+    assert [row.reason for row in result.data.rows.dead_letters] == [HOSTILE]
     write_report(result, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script" not in text and "\x1b" not in text
@@ -51,14 +50,34 @@ def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path)
 
 def trended() -> CommandResult:
     at = 1_793_491_200.0
-    queue: dict[str, Any] = {"pair": "shop", "queue": HOSTILE, "readings": 9, "first_at": at, "last_at": at + 9}
-    queue |= {"active_first": 1, "active": 9, "dead_letter": 0, "size_bytes": 9, "messages_per_hour": 1.5}
-    queue |= {"bytes_per_hour": 10.0, "seconds_until_full": 3600.0}
-    finding: dict[str, Any] = {"pair": "shop", "code": "SBP001", "open": True, "latest": 1, "most": 2, "seen": 3}
-    finding |= {"audits": 9, "first_seen": at, "last_seen": at + 9, "changes": 5}
-    counts = {"dead_letter": 0, "scheduled": 0, "size_bytes": 0}
-    readings = [{"pair": "shop", "at": at + 3600 * hour, "active": hour * hour, **counts} for hour in range(9)]
-    return trend_result(readings, [queue], [finding])
+    queue = Growth(
+        pair="shop",
+        queue=HOSTILE,
+        readings=9,
+        first_at=at,
+        last_at=at + 9,
+        active_first=1,
+        active=9,
+        dead_letter=0,
+        size_bytes=9,
+        messages_per_hour=1.5,
+        bytes_per_hour=10,
+        seconds_until_full=3600.0,
+    )
+    finding = FindingSeen(
+        pair="shop",
+        code="SBP001",
+        open=True,
+        latest=1,
+        most=2,
+        seen_in=3,
+        audits=9,
+        first_seen=at,
+        last_seen=at + 9,
+        changes=5,
+    )
+    readings = tuple(Reading("shop", at + 3600 * hour, hour * hour, 0, 0, 0) for hour in range(9))
+    return trend_result(Trend(readings, (queue,), (finding,)))
 
 
 def test_the_trend_has_the_fields_of_its_schema() -> None:

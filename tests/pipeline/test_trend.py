@@ -17,7 +17,8 @@ from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.audit import AuditReport
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
-from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, Audit, findings, growth, read_history, readings
+from sbpair.core.serialization import to_plain
+from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, Audit, findings, growth, read_history, trend
 from tests.cli.schema_checks import check_data, check_document
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -32,7 +33,8 @@ def line(hour: int, active: int, codes: Mapping[str, int], skipped: Sequence[str
     pair = PairFields("shop", "shop-weu.servicebus.windows.net", seen.host, "shop-weu", "shop-neu", 10)
     at = (START + timedelta(hours=hour)).timestamp()
     snapshot = Snapshot(1, at, pair, seen, seen)
-    return history_line(snapshot, AuditReport("shop", at, (), (), ())) | {"findings": codes, "skipped": list(skipped)}
+    written: dict[str, Any] = to_plain(history_line(snapshot, AuditReport("shop", at, (), (), ())))
+    return written | {"findings": codes, "skipped": list(skipped)}
 
 
 def write(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Path:
@@ -57,22 +59,22 @@ def history(tmp_path: Path) -> list[Audit]:
 
 def test_growth_and_time_until_full(history: list[Audit]) -> None:
     (row,) = growth(history)
-    assert (row["readings"], row["active_first"], row["active"], row["dead_letter"]) == (5, 10, 50, 1)
-    assert row["messages_per_hour"] == pytest.approx(10)
-    assert row["seconds_until_full"] == pytest.approx((QUEUE_CAPACITY_BYTES / MEGABYTE - 50) / 10 * 3600)
+    assert (row.readings, row.active_first, row.active, row.dead_letter) == (5, 10, 50, 1)
+    assert row.messages_per_hour == pytest.approx(10)
+    assert row.seconds_until_full == pytest.approx((QUEUE_CAPACITY_BYTES / MEGABYTE - 50) / 10 * 3600)
 
 
 def test_findings_come_and_go(history: list[Audit]) -> None:
-    found = {row["code"]: row for row in findings(history)}
+    found = {one.code: one for one in findings(history)}
     first = found["SBP001"]
-    assert (first["open"], first["seen"], first["audits"], first["changes"], first["most"]) == (False, 2, 4, 3, 2)
-    assert (first["first_seen"], first["last_seen"]) == (START.timestamp(), START.timestamp() + 2 * 3600)
+    assert (first.open, first.seen_in, first.audits, first.changes, first.most) == (False, 2, 4, 3, 2)
+    assert (first.first_seen, first.last_seen) == (START.timestamp(), START.timestamp() + 2 * 3600)
     last = found["SBP009"]
-    assert (last["open"], last["seen"], last["latest"], last["changes"]) == (True, 2, 1, 1)
+    assert (last.open, last.seen_in, last.latest, last.changes) == (True, 2, 1, 1)
 
 
 def test_the_command_shows_what_flaps(history: list[Audit]) -> None:
-    result = trend_result(readings(history), growth(history), findings(history))
+    result = trend_result(trend(history))
     check_data("pipeline trend", result.data)
     states = {row["code"]: (row["state"], row["title"]) for row in result.tables[0].rows}
     assert states["SBP001"] == ("flapping", "Backlog queue missing")
@@ -101,7 +103,7 @@ def test_a_time_that_is_no_date_is_refused(tmp_path: Path, taken_at: str) -> Non
         read_history(tmp_path)
 
 
-def test_what_may_be_missing_from_a_line_is_taken_for_nothing(tmp_path: Path) -> None:
+def test_what_may_be_missing_from_a_line_is_taken_for_nothing_but_unread_queues_for_unknown(tmp_path: Path) -> None:
     lines = [
         {"taken_at": "0001-01-01T00:00:00Z", "pair": "\x1b[31m", "findings": None, "queues": None},
         {
@@ -114,9 +116,11 @@ def test_what_may_be_missing_from_a_line_is_taken_for_nothing(tmp_path: Path) ->
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "shop.jsonl").write_text(text, encoding="utf-8")
     history = read_history(tmp_path)
-    shown = trend_result(readings(history), growth(history), findings(history))
-    assert [reading["active"] for reading in shown.data["readings"]] == [0, 0]
-    assert {found["code"]: found["state"] for found in shown.data["findings"]} == {"": "gone", "SBP999": "gone"}
+    shown = trend_result(trend(history))
+    assert [reading.active for reading in shown.data.readings] == [None, 0]
+    assert {found.code: found.state for found in shown.data.findings} == {"": "gone", "SBP999": "gone"}
+    assert "What was in the queues is unknown for 1 audit: they could not be read." in shown.notes
+    check_data("pipeline trend", shown.data)
 
 
 def test_the_command_needs_no_java(tmp_path: Path) -> None:

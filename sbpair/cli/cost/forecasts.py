@@ -1,10 +1,8 @@
-"""What an action is going to use, and what it used: operations, throttling credits, money, in words and as data."""
+"""What an action is going to use, and what it used: operations, throttling credits, money, in words."""
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from sbpair.core.serialization import Money
 from sbpair.core.words import counted
 
 if TYPE_CHECKING:
@@ -25,32 +23,6 @@ def in_words(forecast: "Forecast", prices: "PriceTable | None" = None) -> str:
         parts.append(counted(forecast.message_operations, "message operation"))
     credits = counted(forecast.throttling_credits, "throttling credit")
     return f"{' and '.join(parts)}: {credits}, {_money(forecast.money(table), table.currency)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """What an action takes, as JSON."""
-
-    management_calls: int
-    message_operations: int
-    operations: int
-    throttling_credits: int
-    money_at_most: Money
-    """An upper bound: every operation at the price of the most expensive band."""
-    currency: str
-
-
-def as_data(forecast: "Forecast", prices: "PriceTable | None" = None) -> Operations:
-    """The same for JSON."""
-    table = prices or _built_in()
-    return Operations(
-        forecast.management_calls,
-        forecast.message_operations,
-        forecast.operations,
-        forecast.throttling_credits,
-        forecast.money(table),
-        table.currency,
-    )
 
 
 def _built_in() -> "PriceTable":

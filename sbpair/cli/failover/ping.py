@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,7 @@ from sbpair.core.errors import ConfigurationError
 from sbpair.core.names import check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
+from sbpair.core.serialization import INLINED, to_plain
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 if TYPE_CHECKING:
@@ -67,7 +69,60 @@ class By(StrEnum):
         return {By.MESSAGE: "Send", By.BROWSE: "Listen", By.LOOK_UP: "Manage"}[self]
 
 
-@command
+# What `sbpair ping -o json` prints.
+
+
+@dataclass(frozen=True, slots=True)
+class Milliseconds:
+    """Times to acceptance; percentiles by nearest rank; None if nothing was accepted."""
+
+    min_ms: float | None = None
+    mean_ms: float | None = None
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+
+    @classmethod
+    def of(cls, latency: "Latency") -> "Milliseconds":
+        seconds = (
+            latency.minimum_seconds,
+            latency.mean_seconds,
+            latency.p50_seconds,
+            latency.p90_seconds,
+            latency.p99_seconds,
+            latency.maximum_seconds,
+        )
+        return cls(*(round(one * 1000, 1) for one in seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingedEntity:
+    """All pings of one entity. `result`: ok, or the exit code table's name of what came instead."""
+
+    side: Side
+    namespace: str
+    entity: str
+    by: By
+    result: str
+    sent: int
+    accepted: int
+    latency: Milliseconds = field(metadata=INLINED)
+    right: str | None
+    """The right that an accepted ping proves."""
+    credential: str
+    error_code: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pinged:
+    pair: str
+    pinged_at: datetime
+    entities: tuple[PingedEntity, ...]
+
+
+@command(output="cli.failover.ping:Pinged")
 def ping(
     options: Options,
     pair: PairArgument = None,
@@ -183,20 +238,20 @@ class _Teller:
 
 
 def _result(pair: Pair, report: "PingReport", kinds: dict[tuple[Side, str], By]) -> CommandResult:
-    rows = [_row(pair, row, kinds[row.side, row.entity]) for row in report.rows]
-    good = sum(row["result"] == "ok" for row in rows)
+    entities = tuple(_pinged(pair, row, kinds[row.side, row.entity]) for row in report.rows)
+    good = sum(one.result == "ok" for one in entities)
     checks = tuple(
-        Check("ping", f"{row['side']} {row['entity']}", _SEVERITIES.get(row["result"], Severity.ERROR), _said(row))
-        for row in rows
+        Check("ping", f"{one.side} {one.entity}", _SEVERITIES.get(one.result, Severity.ERROR), _said(one))
+        for one in entities
     )
     hints = dict.fromkeys(row.last_error.hint for row in report.rows if row.last_error and row.last_error.hint)
     return CommandResult(
         "ping",
-        {"pair": pair.name, "pinged_at": datetime.now(UTC), "entities": rows},
-        (Table("", COLUMNS, rows, style_key="result"),),
+        Pinged(pair.name, datetime.now(UTC), entities),
+        (Table("", COLUMNS, to_plain(entities), style_key="result"),),
         notes=tuple(hints),
-        summary=f"{good} of {len(rows)} answer.",
-        exit=_exit([row["result"] for row in rows]),
+        summary=f"{good} of {len(entities)} answer.",
+        exit=_exit([one.result for one in entities]),
         checks=checks,
         metrics=tuple(_metrics(pair, report)),
     )
@@ -205,42 +260,30 @@ def _result(pair: Pair, report: "PingReport", kinds: dict[tuple[Side, str], By])
 _SEVERITIES = {"ok": Severity.OK, "unreachable": Severity.CRITICAL, "denied": Severity.CRITICAL}
 
 
-def _row(pair: Pair, row: "PingRow", by: By) -> dict[str, Any]:
+def _pinged(pair: Pair, row: "PingRow", by: By) -> PingedEntity:
     access = pair.primary if row.side is Side.PRIMARY else pair.secondary
-    answered = row.last_error is None and row.accepted > 0
-    result = "ok" if answered else row.last_error.exit_name if row.last_error else "unreachable"
-    return {
-        "side": row.side.value,
-        "namespace": access.host,
-        "entity": row.entity,
-        "by": by.value,
-        "result": result,
-        "sent": row.sent,
-        "accepted": row.accepted,
-        **_milliseconds(row.latency),
-        "right": by.right if row.accepted else None,
-        "credential": credential_name(access),
-        "error_code": row.last_error.code if row.last_error else None,
-        "detail": row.last_error.message if row.last_error else "" if answered else "no answer in time",
-    }
+    error = row.last_error
+    answered = error is None and row.accepted > 0
+    return PingedEntity(
+        side=row.side,
+        namespace=access.host,
+        entity=row.entity,
+        by=by,
+        result="ok" if answered else error.exit_name if error else "unreachable",
+        sent=row.sent,
+        accepted=row.accepted,
+        latency=Milliseconds() if row.latency is None else Milliseconds.of(row.latency),
+        right=by.right if row.accepted else None,
+        credential=credential_name(access),
+        error_code=error.code if error else None,
+        detail=error.message if error else "" if answered else "no answer in time",
+    )
 
 
-def _milliseconds(latency: "Latency | None") -> dict[str, float | None]:
-    names = {
-        "min_ms": "minimum_seconds",
-        "mean_ms": "mean_seconds",
-        "p50_ms": "p50_seconds",
-        "p90_ms": "p90_seconds",
-        "p99_ms": "p99_seconds",
-        "max_ms": "maximum_seconds",
-    }
-    if latency is None:
-        return dict.fromkeys(names)
-    return {key: round(getattr(latency, name) * 1000, 1) for key, name in names.items()}
-
-
-def _said(row: dict[str, Any]) -> str:
-    return f"p50 {row['p50_ms']} ms, {row['accepted']} of {row['sent']}" if row["result"] == "ok" else row["detail"]
+def _said(one: PingedEntity) -> str:
+    if one.result != "ok":
+        return one.detail
+    return f"p50 {one.latency.p50_ms} ms, {one.accepted} of {one.sent}"
 
 
 def _exit(names: list[str]) -> Exit:

@@ -2,12 +2,12 @@
 
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.pairing import Pair
+from sbpair.core.serialization import to_plain
 from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 
@@ -40,7 +41,45 @@ class PolicyName(StrEnum):
     SDK = "sdk"
 
 
-@command
+# What `sbpair send` prints: with -o jsonl a line for each message as it is sent, with -o json one object in the end.
+
+
+@dataclass(frozen=True, slots=True)
+class SentLine:
+    """An accepted message of the input. `queue`: the backlog queue it was diverted to."""
+
+    line: int
+    where: str
+    queue: str | None
+    uncertain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLine:
+    """A message of the input that nobody took; `error` is the error's code."""
+
+    line: int
+    error: str
+    message: str
+    where: Literal["failed"] = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    entity: str
+    accepted: int
+    diverted: int
+    """Of the accepted ones, those in a backlog queue."""
+    uncertain: int
+    """Of the accepted ones, those that may be stored twice."""
+    failed: int
+    failures: tuple[FailedLine, ...]
+    """The first of them."""
+    stopped_at: str | None
+    """A line that is no message; nothing after it was sent."""
+
+
+@command(output="cli.failover.send:SendResult")
 def send(
     options: Options,
     first: Annotated[
@@ -195,7 +234,7 @@ class _Tally:
         self._streaming = streaming
         self._where: Counter[tuple[str, str]] = Counter()
         self._failed = 0
-        self._failures: list[Mapping[str, Any]] = []
+        self._failures: list[FailedLine] = []
         self._kinds: set[str] = set()
         self._hints: dict[str, None] = {}
         self._uncertain = 0
@@ -206,22 +245,20 @@ class _Tally:
             result = sent.result
             self._where[(result.where.value, result.queue or "")] += 1
             self._uncertain += result.uncertain
-            self._stream(
-                {"line": line, "where": result.where.value, "queue": result.queue, "uncertain": result.uncertain}
-            )
+            self._stream(SentLine(line, result.where.value, result.queue, result.uncertain))
         elif sent.error is not None:
             self._failed += 1
             self._kinds.add(sent.error.exit_name)
             if sent.error.hint:
                 self._hints[sent.error.hint] = None
-            failure = {"line": line, "where": "failed", "error": sent.error.code, "message": sent.error.message}
+            failure = FailedLine(line, sent.error.code, sent.error.message)
             if len(self._failures) < MOST_FAILURES_SHOWN:
                 self._failures.append(failure)
             self._stream(failure)
 
-    def _stream(self, record: Mapping[str, Any]) -> None:
+    def _stream(self, record: SentLine | FailedLine) -> None:
         if self._streaming:
-            write_record(record)
+            write_record(to_plain(record))
 
     def result(self, entity: str) -> CommandResult:
         accepted = sum(self._where.values())
@@ -231,7 +268,7 @@ class _Tally:
         ]
         if self._failed:
             rows.append({"where": "failed", "queue": "", "messages": self._failed})
-        notes = [f"line {one['line']}: {one['error']}: {one['message']}" for one in self._failures]
+        notes = [f"line {one.line}: {one.error}: {one.message}" for one in self._failures]
         notes += self._hints
         if self.bad_line is not None:
             notes.append(f"Stopped at {self.bad_line}; nothing after it was sent.")
@@ -242,15 +279,9 @@ class _Tally:
             Column("queue", "Backlog queue"),
             Column("messages", "Messages", right=True),
         )
-        data = {
-            "entity": entity,
-            "accepted": accepted,
-            "diverted": diverted,
-            "uncertain": self._uncertain,
-            "failed": self._failed,
-            "failures": self._failures,
-            "stopped_at": self.bad_line,
-        }
+        data = SendResult(
+            entity, accepted, diverted, self._uncertain, self._failed, tuple(self._failures), self.bad_line
+        )
         return CommandResult(
             "send",
             data,

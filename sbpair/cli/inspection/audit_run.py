@@ -1,13 +1,12 @@
 """What `sbpair audit` does, once its command line is read: snapshots, checks, findings, history."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from sbpair.cli.context import choose_pairs, load_settings
-from sbpair.cli.cost.forecasts import as_data, in_words
+from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.audit_shown import (
     audit_page,
     checks_of,
@@ -34,9 +33,10 @@ from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
+from sbpair.core.serialization import INLINED, to_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.render.console import unwritable
-from sbpair.render.formats import dump_json, iso_time
+from sbpair.render.formats import dump_json
 from sbpair.render.result import Column, CommandResult, Table
 
 
@@ -46,6 +46,51 @@ class Audited:
 
     snapshot: Snapshot
     report: AuditReport
+
+
+# What `sbpair audit -o json` prints: findings, the list of checks, or one check.
+
+
+@dataclass(frozen=True, slots=True)
+class NotRead:
+    """A whole part of a namespace that could not be read."""
+
+    namespace: str
+    subject: str
+    code: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedPair:
+    report: AuditReport = field(metadata=INLINED)
+    management_calls: int
+    throttling_credits: int
+    not_read: tuple[NotRead, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPair:
+    """A pair that could not be opened."""
+
+    pair: str
+    error: SbpairError = field(metadata=INLINED)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    pairs: tuple[AuditedPair, ...]
+    errors: tuple[FailedPair, ...]
+    used: Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class AllChecks:
+    checks: tuple[checks.Check, ...]
+
+
+Printed = AuditResult | AllChecks | checks.Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +165,7 @@ def _append_history(folder: Path, audited: Sequence[Audited]) -> None:
     try:
         make_private_folder(folder)
         for one in audited:
-            line = dump_json(history_line(one.snapshot, one.report))
+            line = dump_json(to_plain(history_line(one.snapshot, one.report)))
             with open_private(folder / f"{quote(one.report.pair, safe=' ')}.jsonl", "ab") as file:
                 file.write(line.encode() + b"\n")
     except OSError as error:
@@ -138,14 +183,9 @@ def _result(
     shown = (*notes, *_not_read(snapshots), *failed)
     return CommandResult(
         "audit",
-        {
-            "pairs": [_pair_data(one) for one in audited],
-            "errors": [
-                {"pair": name, "code": error.code, "message": error.message, "hint": error.hint}
-                for name, error in errors
-            ],
-            "used": as_data(used),
-        },
+        AuditResult(
+            tuple(_audited_pair(one) for one in audited), tuple(FailedPair(name, error) for name, error in errors), used
+        ),
         (findings_table(reports), skipped) if skipped.rows else (findings_table(reports),),
         notes=shown,
         summary=summary_of(reports, snapshots),
@@ -156,23 +196,13 @@ def _result(
     )
 
 
-def _pair_data(one: Audited) -> dict[str, Any]:
+def _audited_pair(one: Audited) -> AuditedPair:
+    unread = (
+        NotRead(host, entry.subject, entry.error_code, entry.reason, entry.hint)
+        for host, entry in essential_unread(one.snapshot)
+    )
     calls = one.snapshot.calls
-    return one.report.to_dict() | {
-        "taken_at": iso_time(one.snapshot.taken_at),
-        "management_calls": calls.management,
-        "throttling_credits": calls.throttling_credits,
-        "not_read": [
-            {
-                "namespace": host,
-                "subject": entry.subject,
-                "code": entry.error_code,
-                "reason": entry.reason,
-                "hint": entry.hint,
-            }
-            for host, entry in essential_unread(one.snapshot)
-        ],
-    }
+    return AuditedPair(one.report, calls.management, calls.throttling_credits, tuple(unread))
 
 
 def _not_read(snapshots: Sequence[Snapshot]) -> Iterator[str]:
@@ -195,11 +225,11 @@ def _exit(audited: Sequence[Audited], errors: Sequence[tuple[str, SbpairError]],
 
 
 def listed() -> CommandResult:
-    rows = [{"code": one.code, "severity": one.severity.value, "title": one.title} for one in checks.CHECKS]
+    rows = to_plain(checks.CHECKS)
     columns = (Column("code", "Code"), Column("severity", "Severity"), Column("title", "What it finds"))
     return CommandResult(
         "audit",
-        {"checks": rows},
+        AllChecks(checks.CHECKS),
         (Table("", columns, rows, style_key="severity"),),
         summary="Explain one with: sbpair audit --explain CODE",
     )
@@ -207,12 +237,5 @@ def listed() -> CommandResult:
 
 def explained(code: str) -> CommandResult:
     one = checks.explain(code)
-    data = {
-        "code": one.code,
-        "severity": one.severity.value,
-        "title": one.title,
-        "explanation": one.explanation,
-        "remedy": one.remedy,
-    }
     text = f"{one.code} ({one.severity.value}): {one.title}\n\n{one.explanation}\n\nWhat to do:\n{one.remedy}\n"
-    return CommandResult("audit", data, text=text, prose=True)
+    return CommandResult("audit", one, text=text, prose=True)

@@ -1,8 +1,8 @@
 """An audit's findings as rows, as checks for monitoring formats, as metrics, and as a line of history."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sbpair.cli.inspection.snapshots import essential_unread
@@ -11,7 +11,7 @@ from sbpair.core.errors import SbpairError
 from sbpair.core.inspection import audit
 from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
-from sbpair.render.formats import iso_time, utc_time
+from sbpair.core.serialization import AS_TIME, utc_time
 from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Page, Section, Text, Tone
 from sbpair.render.result import Check, Column, Metric, Table
 from sbpair.render.result import Severity as Shown
@@ -146,25 +146,45 @@ def _totals(queues: Sequence[QueueSeen]) -> dict[str, int]:
     }
 
 
-def history_line(snapshot: Snapshot, report: AuditReport) -> dict[str, Any]:
-    """One audit as a record for trends: findings by code and severity, and the contents of every backlog queue."""
-    return {
-        "taken_at": iso_time(snapshot.taken_at),
-        "pair": report.pair,
-        "findings": dict(Counter(finding.code for finding in report.findings)),
-        "severities": dict(Counter(finding.severity.value for finding in report.findings)),
-        "skipped": sorted({one.code for one in report.skipped}),
-        "queues": [
-            {
-                "queue": queue.path,
-                "active": queue.facts.counts.active,
-                "dead_letter": queue.facts.counts.dead_letter,
-                "scheduled": queue.facts.counts.scheduled,
-                "size_bytes": queue.facts.size_in_bytes,
-            }
-            for queue in own_backlog(snapshot) or ()
-        ],
-    }
+@dataclass(frozen=True, slots=True)
+class QueueThen:
+    """What one backlog queue held."""
+
+    queue: str
+    active: int
+    dead_letter: int
+    scheduled: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLine:
+    """One audit for trends: findings by code and severity, and the contents of every backlog queue; None where the
+    queues could not be read."""
+
+    taken_at: float = field(metadata=AS_TIME)
+    pair: str
+    findings: Mapping[str, int]
+    severities: Mapping[str, int]
+    skipped: tuple[str, ...]
+    queues: tuple[QueueThen, ...] | None
+
+
+def history_line(snapshot: Snapshot, report: AuditReport) -> HistoryLine:
+    queues = own_backlog(snapshot)
+    return HistoryLine(
+        snapshot.taken_at,
+        report.pair,
+        Counter(finding.code for finding in report.findings),
+        Counter(finding.severity.value for finding in report.findings),
+        tuple(sorted({one.code for one in report.skipped})),
+        None if queues is None else tuple(map(_queue_then, queues)),
+    )
+
+
+def _queue_then(queue: QueueSeen) -> QueueThen:
+    counts = queue.facts.counts
+    return QueueThen(queue.path, counts.active, counts.dead_letter, counts.scheduled, queue.facts.size_in_bytes)
 
 
 # The fleet at a glance: an audit of any number of pairs as one page.
@@ -204,6 +224,11 @@ class _Pair:
     @property
     def queues(self) -> list[QueueSeen]:
         return own_backlog(self.snapshot) or []
+
+    @property
+    def known(self) -> bool:
+        """Whether its backlog queues could be read; otherwise nothing is known of their messages."""
+        return self.snapshot.secondary.queues is not None
 
     @property
     def active(self) -> int:
@@ -327,16 +352,26 @@ def _figures(pairs: Sequence[_Pair], errors: Errors) -> Iterator[Card]:
     warnings = counts[Severity.WARNING]
     notes = counted(counts[Severity.INFO], "note")
     yield Card("Warnings", f"{warnings:,}", notes, Tone.WARN if warnings else Tone.GOOD)
+    blind = len(errors) + sum(not pair.known for pair in pairs)
     messages = sum(pair.active for pair in pairs)
     ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
     oldest = f"oldest {format_duration(max(ages))}" if ages else "in backlog queues"
-    yield Card("Messages waiting", f"{messages:,}", oldest, Tone.WARN if messages else Tone.GOOD)
+    yield _amount("Messages waiting", messages, oldest, blind, total)
     dead = sum(pair.dead_letter for pair in pairs)
-    yield Card("Dead letters", f"{dead:,}", "of backlog queues", Tone.WARN if dead else Tone.GOOD)
+    yield _amount("Dead letters", dead, "of backlog queues", blind, total)
+
+
+def _amount(title: str, number: int, note: str, blind: int, pairs: int) -> Card:
+    """A total of all pairs; `blind` of them could not be read."""
+    if blind == pairs and pairs:
+        return Card(title, "unknown", "no backlog queue could be read", Tone.WARN)
+    least = f"; unknown for {counted(blind, 'pair')}" if blind else ""
+    text = f"{'at least ' if blind else ''}{number:,}"
+    return Card(title, text, f"{note}{least}", Tone.WARN if number or blind else Tone.GOOD)
 
 
 def _row(pair: _Pair) -> dict[str, Any]:
-    fields, known = pair.snapshot.pair, pair.snapshot.secondary.queues is not None
+    fields, known = pair.snapshot.pair, pair.known
     there = sum(pair.snapshot.secondary.queue(path) is not None for path in fields.to_pair().backlog_paths())
     counts = Counter(finding.severity for finding in pair.report.findings)
     found = [counted(counts[severity], severity.value) for severity in reversed(Severity) if counts[severity]]
@@ -347,8 +382,8 @@ def _row(pair: _Pair) -> dict[str, Any]:
         "primary": _named(pair.snapshot.primary),
         "secondary": _named(pair.snapshot.secondary),
         "queues": f"{there} of {fields.backlog_queue_count}" if known else "not read",
-        "messages": pair.active if known else None,
-        "dead_letter": pair.dead_letter if known else None,
+        "messages": pair.active if known else "unknown",
+        "dead_letter": pair.dead_letter if known else "unknown",
         "oldest": None if pair.oldest_seconds is None else format_duration(pair.oldest_seconds),
         "findings": ", ".join([*found, *([f"{skipped} skipped"] if skipped else [])]) or "none",
     }

@@ -30,7 +30,7 @@ from sbpair.render.result import CommandResult
 Planned = list[tuple[Pair, Plan]]
 
 
-@command
+@command(output="cli.inspection.plans:Printed")
 def cleanup(
     options: Options,
     pairs: PairsArgument = None,

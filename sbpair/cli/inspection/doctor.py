@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.core.errors import ConfigurationError, UsageError
-from sbpair.core.inspection.diagnosis import Diagnosis, Verdict
+from sbpair.core.inspection.diagnosis import Diagnoses, Diagnosis, Verdict
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
+from sbpair.core.serialization import to_plain
 from sbpair.render.result import Check, Column, CommandResult, Severity, Table
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ COLUMNS = (
 _GRAVEST_FIRST = (Exit.UNREACHABLE, Exit.DENIED, Exit.USAGE)
 
 
-@command
+@command(output="core.inspection.diagnosis:Diagnoses")
 def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
     """Check configuration, credentials, rights, connections, clocks, versions, Java and Spark, and say how to fix them.
 
@@ -72,22 +73,12 @@ def _examine(options: Options, pair: Pair) -> list[Diagnosis]:
 
 
 def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
-    shown = [
-        {
-            "result": row.result.value,
-            "check": row.check,
-            "subject": row.subject,
-            "detail": row.detail,
-            "next_step": row.next_step,
-        }
-        for row in rows
-    ]
     counts = Counter(row.result for row in rows)
     said = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     return CommandResult(
         "doctor",
-        {"pair": None if pair is None else pair.name, "checks": shown},
-        (Table("", COLUMNS, shown, style_key="result"),),
+        Diagnoses(None if pair is None else pair.name, tuple(rows)),
+        (Table("", COLUMNS, to_plain(rows), style_key="result"),),
         summary=f"{said}.",
         exit=_exit(rows),
         checks=tuple(

@@ -4,10 +4,12 @@ import getpass
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sbpair.core.access import credential_name
+from sbpair.core.cost.forecast import Forecast
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.inspection.plan import Plan, StepKind
 from sbpair.core.outcome import Report, Result
@@ -35,6 +37,39 @@ REPORT_COLUMNS = (
     Column("result", "Result"),
     Column("detail", "Detail"),
 )
+
+
+# What provision and cleanup print with -o json: one of these.
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Nothing was changed; `forecast` is what applying the plans takes."""
+
+    plans: tuple[Plan, ...]
+    forecast: Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What became of one step; `error` is the error's code."""
+
+    pair: str
+    queue: str
+    result: Result
+    detail: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    plans: tuple[Plan, ...]
+    outcomes: tuple[StepOutcome, ...]
+    used: Forecast
+    """Retries not counted."""
+
+
+Printed = Planned | Applied
 
 
 def read_plans(path: Path) -> list[Plan]:
@@ -78,14 +113,13 @@ def plan_table(plans: Iterable[Plan]) -> Table:
     return Table("", PLAN_COLUMNS, rows, style_key="step")
 
 
-def report_table(reports: Iterable[tuple[str, Report]]) -> Table:
+def step_outcomes(reports: Iterable[tuple[str, Report]]) -> tuple[StepOutcome, ...]:
     """Outcome of every step, by pair."""
-    rows = [
-        {"pair": pair, "queue": one.item, "result": one.result.value, "detail": one.detail, "error": one.error_code}
+    return tuple(
+        StepOutcome(pair, one.item, one.result, one.detail, one.error_code)
         for pair, report in reports
         for one in report.outcomes
-    ]
-    return Table("", REPORT_COLUMNS, rows, style_key="result")
+    )
 
 
 def plan_summary(plans: Iterable[Plan]) -> str:

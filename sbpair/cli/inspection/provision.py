@@ -19,15 +19,18 @@ from sbpair.cli.context import (
     system_clock,
     unchanged,
 )
-from sbpair.cli.cost.forecasts import as_data, in_words
+from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.plans import (
+    REPORT_COLUMNS,
+    Applied,
     OperationsLog,
+    Planned,
     how_to_apply,
     plan_summary,
     plan_table,
     read_plans,
     report_summary,
-    report_table,
+    step_outcomes,
     write_plans,
 )
 from sbpair.cli.options import Options, PairsArgument, command
@@ -38,14 +41,15 @@ from sbpair.core.inspection.plan import Plan, Purpose, check_target, plan_provis
 from sbpair.core.outcome import Exit, Report, Result, exit_for
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import printable
+from sbpair.core.serialization import to_plain
 from sbpair.render.console import check_writable, say
-from sbpair.render.result import CommandResult
+from sbpair.render.result import CommandResult, Table
 
 if TYPE_CHECKING:
     import asyncio
 
 
-@command
+@command(output="cli.inspection.plans:Printed")
 def provision(
     options: Options,
     pairs: PairsArgument = None,
@@ -232,7 +236,7 @@ def planned(command_name: str, plans: list[Plan], *, notes: Sequence[str] = ()) 
     takes = (f"Applying it takes {in_words(forecast)}.",) if any(plan.has_changes for plan in plans) else ()
     return CommandResult(
         command_name,
-        {"plans": [plan.to_dict() for plan in plans], "forecast": as_data(forecast)},
+        Planned(tuple(plans), forecast),
         (plan_table(plans),),
         notes=tuple(notes),
         details=takes,
@@ -250,15 +254,15 @@ def _done(plan: Plan, report: Report | None) -> Plan:
 
 def applied(command_name: str, plans: list[Plan], reports: list[tuple[str, Report]]) -> CommandResult:
     """Result of a run that applied its plans."""
-    outcomes = [outcome for _, report in reports for outcome in report.outcomes]
-    table = report_table(reports)
+    outcomes = step_outcomes(reports)
+    table = Table("", REPORT_COLUMNS, to_plain(outcomes), style_key="result")
     used = sum((of_plan(_done(plan, dict(reports).get(plan.pair))) for plan in plans), Forecast())
     return CommandResult(
         command_name,
-        {"plans": [plan.to_dict() for plan in plans], "outcomes": list(table.rows), "used": as_data(used)},
+        Applied(tuple(plans), outcomes, used),
         (table,) if outcomes else (plan_table(plans),),
         details=(f"It took {in_words(used)}, retries not counted.",) if outcomes and used.operations else (),
         summary=report_summary(reports) if outcomes else plan_summary(plans),
         closing=True,
-        exit=exit_for(outcomes),
+        exit=exit_for(one for _, report in reports for one in report.outcomes),
     )

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
 
 
-@command(output="", besides="With --watch it prints lines, or records with -o jsonl.")
+@command(
+    output="core.inspection.status:StatusReport", besides="With --watch it prints lines, or records with -o jsonl."
+)
 def status(
     options: Options,
     pair: PairArgument = None,
@@ -65,21 +67,14 @@ def _watch(options: Options, pair: Pair, seconds: float, count: int | None) -> C
     if options.outfile is not None or (options.output is not None and options.output not in _WATCHABLE):
         raise UsageError("--watch writes to a terminal, or lines: -o tsv or -o jsonl, without --outfile.")
     chosen = choose_format(options.output, to_file=False)
-    seen: list[PairStatus] = []
 
     def done(code: Exit) -> CommandResult:
-        data = shown.to_dict(seen[-1], None) if seen else {"pair": pair.name}
-        return CommandResult("status", data, text="", streamed=True, exit=code)
+        return CommandResult("status", None, text="", streamed=True, exit=code)
 
     with ExitStack() as stack:
         show = _shower(chosen, stack, color=not options.no_color)
-
-        def on_sample(before: "PairStatus | None", after: "PairStatus") -> None:
-            seen.append(after)
-            show(before, after)
-
         try:
-            samples = _samples(options, pair, seconds, count, on_sample)
+            samples = _samples(options, pair, seconds, count, show)
         except Interrupted as interrupted:
             return done(Exit.from_label(interrupted.exit_name))
     return done(shown.exit_of(samples[-1]))

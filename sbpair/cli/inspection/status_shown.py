@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sbpair.cli.cost.forecasts import as_data, in_words
+from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.backlog import QueueContents, Verdict, verdict
+from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, verdict
 from sbpair.core.inspection.status import (
     LIMITED,
     REACHABLE,
@@ -14,13 +14,12 @@ from sbpair.core.inspection.status import (
     further,
     outlook,
     rate_per_second,
-    to_dict,
+    report,
 )
 from sbpair.core.outcome import Exit
-from sbpair.render.formats import dump_json, iso_time
+from sbpair.core.serialization import iso_time, to_plain
+from sbpair.render.formats import dump_json
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
-
-__all__ = ["exit_of", "line", "record", "result", "to_dict"]
 
 COLUMNS = (
     Column("what", "What"),
@@ -46,7 +45,7 @@ _QUEUE_COLUMNS = (
     Column("name", "Queue"),
     Column("state", "State"),
     Column("active", "Messages", right=True),
-    Column("active", "", drawn=True),
+    Column("drawn", "", drawn=True),
     Column("dead_letter", "Dead", right=True),
     Column("oldest", "Oldest", right=True),
     Column("detail", "Detail"),
@@ -55,7 +54,6 @@ _QUEUE_COLUMNS = (
 
 def result(before: PairStatus | None, after: PairStatus) -> CommandResult:
     rate = rate_per_second(before, after)
-    data = to_dict(after, rate) | {"drain": as_data(after.drain)}
     notes = [
         f"{side.side.capitalize()} {side.host}: {with_hint(side.detail, side.hint)}"
         for side in _sides(after)
@@ -64,7 +62,7 @@ def result(before: PairStatus | None, after: PairStatus) -> CommandResult:
     notes += [str(one) for one in further(after)]
     return CommandResult(
         "status",
-        data,
+        report(before, after),
         (Table("", COLUMNS, [*_side_rows(after), *_queue_rows(after)], style_key="state"),),
         notes=tuple(notes),
         details=(f"A drain of that takes {in_words(after.drain)}.",) if after.backlog.active else (),
@@ -75,7 +73,7 @@ def result(before: PairStatus | None, after: PairStatus) -> CommandResult:
         metrics=tuple(_metrics(after, rate)),
         screen=(
             Table("", _SIDE_COLUMNS, _side_rows(after), style_key="state"),
-            Table("", _QUEUE_COLUMNS, _queue_rows(after), style_key="state"),
+            Table("", _QUEUE_COLUMNS, [_in_words(row) for row in _queue_rows(after)], style_key="state"),
         ),
     )
 
@@ -91,7 +89,7 @@ def _side_rows(status: PairStatus) -> list[dict[str, Any]]:
             "name": side.host,
             "state": side.state,
             "tier": side.tier,
-            "answered_in_ms": None if side.answered_in_seconds is None else round(side.answered_in_seconds * 1000),
+            "answered_in_ms": None if side.answered_in_ms is None else round(side.answered_in_ms),
             "detail": side.error_code,
         }
         for side in _sides(status)
@@ -116,15 +114,29 @@ def _queue_rows(status: PairStatus) -> list[dict[str, Any]]:
     return rows
 
 
+def _in_words(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for a person: a number that is not known says so."""
+    if row["state"] == QueueState.MISSING:
+        return row
+    return row | {"drawn": row["active"]} | {key: _known(row[key]) for key in ("active", "dead_letter")}
+
+
 def _detail(queue: QueueContents) -> str:
     told = [
         "not configured" if not queue.configured else "",
-        f"{queue.deferred:,} deferred" if queue.deferred else "",
+        _deferred(queue),
         f"{queue.scheduled:,} scheduled" if queue.scheduled else "",
         "or more; browsed, not counted" if queue.at_least else "",
         queue.detail,
     ]
     return "; ".join(part for part in told if part)
+
+
+def _deferred(queue: QueueContents) -> str:
+    """Said too where the service counts deferred messages among the others."""
+    if queue.deferred is None:
+        return "" if queue.missing or not queue.active else "deferred: unknown"
+    return f"{queue.deferred:,} deferred" if queue.deferred else ""
 
 
 def line(before: PairStatus | None, after: PairStatus) -> str:
@@ -135,16 +147,20 @@ def line(before: PairStatus | None, after: PairStatus) -> str:
         iso_time(after.taken_at),
         after.pair,
         *(f"{side.side}={side.state}" for side in _sides(after)),
-        f"messages={'unknown' if after.backlog.active is None else after.backlog.active}",
-        f"dead={after.backlog.dead_letter}",
+        f"messages={_known(after.backlog.active)}",
+        f"dead={_known(after.backlog.dead_letter)}",
         f"oldest={'none' if age is None else format_duration(age)}",
         f"rate={'unknown' if rate is None else f'{rate:+.1f}/s'}",
     ]
     return " ".join(str(part) for part in parts)
 
 
+def _known(number: int | None) -> int | str:
+    return "unknown" if number is None else number
+
+
 def record(before: PairStatus | None, after: PairStatus) -> str:
-    return dump_json(to_dict(after, rate_per_second(before, after)))
+    return dump_json(to_plain(report(before, after)))
 
 
 def _answers(side: SideStatus) -> bool:

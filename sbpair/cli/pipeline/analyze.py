@@ -39,7 +39,7 @@ _JVM_ROWS = 100_000
 """The JVM only passes partial results on, however many messages there are."""
 
 
-@command
+@command(output="pipeline.analysis.analyze:Analysis")
 def analyze(
     options: Options,
     archives: ArchivesArgument,
@@ -119,9 +119,10 @@ def analyze(
     for folder in [parquet] if parquet is not None else [html.parent] if html is not None else []:
         check_folder(folder, create=False)
     found = _by_spark(options, archives, wanted, master, conf) if engine == "spark" else _here(archives, wanted)
-    from sbpair.cli.pipeline.analyze_shown import collect, result_of
+    from sbpair.cli.pipeline.analyze_shown import result_of
+    from sbpair.pipeline.analysis.analyze import to_analysis
 
-    result = result_of(collect(found, question, table), archives, question)
+    result = result_of(to_analysis(found, archives, question, table), question)
     write_report(result, html)
     return result
 

@@ -1,19 +1,17 @@
 """An analysis as tables, notes and a page."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from sbpair.core.cost.prices import PriceTable, to_cents
 from sbpair.core.durations import format_duration
-from sbpair.render.formats import iso_time
+from sbpair.core.serialization import iso_time, to_plain
 from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Section, Text, Tone
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.analysis.analyze import Found
+    from sbpair.pipeline.analysis.analyze import Analysis
     from sbpair.pipeline.analysis.question import Question
 
 Row = Mapping[str, Any]
@@ -116,72 +114,22 @@ QUEUE_COLUMNS = _columns(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """The tables of an analysis as rows, `sessions` and `duplicates` cut to the worst, and how many there are."""
-
-    tables: dict[str, list[dict[str, Any]]]
-    forecasts: list[dict[str, Any]]
-    counts: Mapping[str, int]
-
-
-def collect(found: "Found", question: "Question", prices: PriceTable) -> Collected:
-    """An analysis as rows, with the forecast of each pair's drain."""
-    from sbpair.pipeline.analysis.analyze import forecast
-
-    tables: dict[str, list[dict[str, Any]]] = {name: table.to_pylist() for name, table in found.tables.items()}
-    return Collected(tables, [forecast(row, question, prices) for row in tables["totals"]], found.counts)
-
-
-def result_of(found: Collected, archives: Sequence[str], question: "Question") -> CommandResult:
+def result_of(analysis: "Analysis", question: "Question") -> CommandResult:
     """Tables for people, everything as data, the page."""
-    shown = {name: [_plain(row) for row in rows] for name, rows in found.tables.items()}
-    shown["forecast"] = [_forecast_row(row) for row in found.forecasts]
-    tables = _tables(shown, found.counts)
-    notes = list(_notes(shown, found.counts))
+    shown = to_plain(analysis)
+    tables = _tables(shown, analysis)
+    notes = list(_notes(shown, analysis))
     return CommandResult(
         "pipeline analyze",
-        {
-            "archives": list(archives),
-            "as_of": iso_time(question.as_of),
-            "sessions_in_trouble": found.counts["sessions"],
-            "duplicate_ids": found.counts["duplicates"],
-            **shown,
-        },
+        analysis,
         (tables["destinations"], *(table for name, table in tables.items() if name != "destinations" and table.rows)),
         notes=tuple(notes),
         summary=_summary(shown),
-        page=_page(shown, tables, notes, archives, question),
+        page=_page(shown, tables, notes, analysis.archives, question),
     )
 
 
-def _plain(row: Row) -> dict[str, Any]:
-    """A row as it is shown: times as ISO 8601, durations beside their seconds."""
-    plain: dict[str, Any] = {
-        key: iso_time(value.astimezone(UTC).timestamp()) if isinstance(value, datetime) else value
-        for key, value in row.items()
-    }
-    for key, name in (
-        ("age_p50_seconds", "age_p50"),
-        ("age_p95_seconds", "age_p95"),
-        ("seconds", "lasted"),
-        ("lives_seconds", "lives"),
-    ):
-        if key in plain:
-            plain[name] = format_duration(plain[key])
-    return plain
-
-
-def _forecast_row(row: Row) -> dict[str, Any]:
-    return {
-        **row,
-        "lasts": format_duration(row["seconds"]),
-        "ends_at": iso_time(row["ends_at"]),
-        "cost_at_most": str(to_cents(Decimal(row["cost_at_most"]))),
-    }
-
-
-def _tables(shown: Mapping[str, Sequence[Row]], counts: Mapping[str, int]) -> dict[str, Table]:
+def _tables(shown: Mapping[str, Sequence[Row]], analysis: "Analysis") -> dict[str, Table]:
     return {
         "destinations": Table("Destinations", DESTINATION_COLUMNS, shown["destinations"]),
         "outages": Table("Outages", OUTAGE_COLUMNS, shown["outages"]),
@@ -190,12 +138,12 @@ def _tables(shown: Mapping[str, Sequence[Row]], counts: Mapping[str, int]) -> di
         "dead_letters": Table("Dead letters", DEAD_LETTER_COLUMNS, shown["dead_letters"]),
         "queues": Table("Queues", QUEUE_COLUMNS, shown["queues"]),
         "sessions": Table(
-            _of("Sessions out of order or in several queues", shown["sessions"], counts["sessions"]),
+            _of("Sessions out of order or in several queues", shown["sessions"], analysis.sessions_in_trouble),
             SESSION_COLUMNS,
             shown["sessions"],
         ),
         "duplicates": Table(
-            _of("Message ids that occur more than once", shown["duplicates"], counts["duplicates"]),
+            _of("Message ids that occur more than once", shown["duplicates"], analysis.duplicate_ids),
             DUPLICATE_COLUMNS,
             shown["duplicates"],
         ),
@@ -206,7 +154,7 @@ def _of(title: str, rows: Sequence[Row], count: int) -> str:
     return title if len(rows) == count else f"{title} (the worst {len(rows)} of {count:,})"
 
 
-def _notes(shown: Mapping[str, Sequence[Row]], counts: Mapping[str, int]) -> Iterator[str]:
+def _notes(shown: Mapping[str, Sequence[Row]], analysis: "Analysis") -> Iterator[str]:
     """What a person has to know before the messages are drained."""
     missing = [row for row in shown["destinations"] if row["exists"] is False]
     if missing:
@@ -221,10 +169,10 @@ def _notes(shown: Mapping[str, Sequence[Row]], counts: Mapping[str, int]) -> Ite
     near = _sum(shown["destinations"], "near_limit")
     if near:
         yield f"{near:,} messages are near the size limit."
-    if counts["sessions"]:
-        yield f"{counts['sessions']:,} sessions are out of order or spread over several queues."
-    if counts["duplicates"]:
-        yield f"{counts['duplicates']:,} message ids occur more than once for one destination."
+    if analysis.sessions_in_trouble:
+        yield f"{analysis.sessions_in_trouble:,} sessions are out of order or spread over several queues."
+    if analysis.duplicate_ids:
+        yield f"{analysis.duplicate_ids:,} message ids occur more than once for one destination."
 
 
 def _summary(shown: Mapping[str, Sequence[Row]]) -> str:

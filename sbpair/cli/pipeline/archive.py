@@ -1,7 +1,7 @@
 """`sbpair pipeline archive`: a backlog into Parquet."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,17 +16,19 @@ from sbpair.cli.pipeline.session import (
 )
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
+from sbpair.core.serialization import to_plain
+from sbpair.pipeline.reports import ArchiveReport, ArchiveResult, Imported
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.archive import ArchiveReport, ArchiveRequest
+    from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.manifest import ArchiveFile
 
 _SMALL_ROWS = 100_000
 """Where tasks write the files themselves, the JVM sees a row per file: it may be small."""
 
 
-@command
+@command(output="pipeline.reports:ArchivePrinted")
 def archive(
     options: Options,
     into: Annotated[
@@ -131,7 +133,7 @@ def _import(pair: str, into: str, file: Path) -> CommandResult:
         raise UsageError("--import writes into a folder, not a URI.")
     added = import_drained(LocalStore(Path(into)), pair, file)
     rows = sum(one.rows for one in added)
-    data = {"archive": into, "imported": str(file), "rows": rows, "files": len(added)}
+    data = Imported(into, file, rows, len(added))
     summary = (
         f"{_count(rows, 'message')} of {file} added." if added else f"{file} had been added before; nothing was added."
     )
@@ -154,31 +156,11 @@ def _table(per_queue: dict[str, int]) -> Table:
     return Table("", (Column("queue", "Queue"), Column("messages", "Messages", right=True)), rows)
 
 
-def _result(request: "ArchiveRequest", report: "ArchiveReport") -> CommandResult:
-    spans = [
-        {"queue": one.queue, "dead_letter": one.dead_letter, "first": one.first, "last": one.last}
-        for one in report.spans
-    ]
-    data: dict[str, Any] = {
-        "pair": request.pair.name,
-        "archive": report.archive,
-        "run": report.run,
-        "dry_run": report.dry_run,
-        "rows": report.rows,
-        "bytes": report.bytes,
-        "files": report.files,
-        "retried": report.retried,
-        "settled": report.settled,
-        "gone": report.gone,
-        "left": report.left,
-        "compacted": report.compacted,
-        "per_queue": report.per_queue,
-        "total_rows": report.total_rows,
-        "not_archived_before": spans,
-        "seconds": round(report.seconds, 3),
-    }
+def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
+    data = ArchiveResult(request.pair.name, report)
     if report.dry_run:
         columns = tuple(Column(key, title) for key, title in _SPAN_COLUMNS)
+        spans = to_plain(report.spans)
         summary = f"{_count(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
         exit_code = Exit.FINDINGS if spans else Exit.OK
         return CommandResult("pipeline archive", data, (Table("", columns, spans),), summary=summary, exit=exit_code)

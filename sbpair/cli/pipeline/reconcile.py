@@ -17,6 +17,8 @@ from sbpair.cli.pipeline.session import (
 )
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
+from sbpair.core.serialization import to_plain
+from sbpair.pipeline.reports import FINDINGS
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 _COLUMNS = (
@@ -30,7 +32,7 @@ _COLUMNS = (
 )
 
 
-@command
+@command(output="pipeline.reports:ReconcileReport")
 def reconcile(
     options: Options,
     archives: ArchivesArgument,
@@ -68,7 +70,6 @@ def reconcile(
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
-    from sbpair.pipeline.reconcile import FINDINGS
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
     look = None if pair is None else pair_by_name(options, pair)
@@ -80,17 +81,7 @@ def reconcile(
         report = hold_together(
             session, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
         )
-    counts = {kind: report.counts.get(kind, 0) for kind in FINDINGS}
-    data = {
-        "messages": report.messages,
-        "findings": report.findings,
-        "counts": counts,
-        "outcomes": report.outcomes,
-        "perhaps_doubled": report.perhaps_doubled,
-        "not_archived": report.not_archived,
-        "not_looked_at": report.not_looked_at,
-        "listed": list(report.listed),
-    }
+    counts = to_plain(report.counts)
     notes = []
     if report.perhaps_doubled:
         notes.append(f"{report.perhaps_doubled:,} may have arrived twice, with the same MessageId: an answer got lost.")
@@ -102,11 +93,11 @@ def reconcile(
     if report.findings > len(report.listed):
         notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")
     said = ", ".join(f"{counts[kind]:,} {kind}" for kind in FINDINGS)
-    good = report.counts.get("ok", 0) + report.counts.get("arrived", 0)
+    good = report.verdicts.get("ok", 0) + report.verdicts.get("arrived", 0)
     return CommandResult(
         "pipeline reconcile",
-        data,
-        (Table("", _COLUMNS, report.listed, style_key="verdict"),),
+        report,
+        (Table("", _COLUMNS, to_plain(report.listed), style_key="verdict"),),
         notes=tuple(notes),
         summary=f"{good:,} of {report.messages:,} archived messages have exactly one outcome; {said}.",
         exit=Exit.FINDINGS if report.findings else Exit.OK,
@@ -118,7 +109,7 @@ def reconcile(
             Metric(
                 "sbpair_reconcile_messages",
                 "Archived messages by verdict.",
-                report.counts.get(kind, 0),
+                report.verdicts.get(kind, 0),
                 (("verdict", kind),),
             )
             for kind in ("ok", "arrived", *FINDINGS)

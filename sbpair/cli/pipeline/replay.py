@@ -1,7 +1,7 @@
 """`sbpair pipeline replay`: from archives to the primary."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,13 +19,11 @@ from sbpair.cli.pipeline.session import (
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
+from sbpair.pipeline.reports import Explained, ReplayReport, ReplayResult
 from sbpair.render.result import Column, CommandResult, Table
 
-if TYPE_CHECKING:
-    from sbpair.pipeline.replay import ReplayReport
 
-
-@command
+@command(output="pipeline.reports:ReplayPrinted")
 def replay(
     options: Options,
     from_: Annotated[
@@ -114,7 +112,7 @@ def replay(
     with spark_session(options, master, conf, rows=rows, name="replay") as session, JobLog(options) as log:
         if explain:
             text = explained(prepare(session.spark, request).ordered)
-            return CommandResult("pipeline replay", {"plan": text}, text=text)
+            return CommandResult("pipeline replay", Explained(text), text=text)
         report = replay_archives(session, request, tell=log)
     return _result(chosen.name, report)
 
@@ -132,23 +130,7 @@ def _own_and_drained(ledgers: list[Path]) -> tuple[Path, tuple[Path, ...]]:
     return folders[0], files
 
 
-def _result(pair: str, report: "ReplayReport") -> CommandResult:
-    data: dict[str, Any] = {
-        "pair": pair,
-        "run": report.run,
-        "ledger": report.ledger,
-        "dry_run": report.dry_run,
-        "matched": report.matched,
-        "already_done": report.already_done,
-        "duplicates": report.duplicates,
-        "waiting": report.waiting,
-        "outcomes": report.outcomes,
-        "refusals": report.refusals,
-        "per_destination": report.per_destination,
-        "resent": report.resent,
-        "skipped_by_retry": report.skipped_by_retry,
-        "seconds": round(report.seconds, 3),
-    }
+def _result(pair: str, report: ReplayReport) -> CommandResult:
     rows: list[dict[str, Any]] = [
         {"what": "sent", "where": path, "messages": count} for path, count in sorted(report.per_destination.items())
     ]
@@ -169,7 +151,7 @@ def _result(pair: str, report: "ReplayReport") -> CommandResult:
         )
     return CommandResult(
         "pipeline replay",
-        data,
+        ReplayResult(pair, report),
         (Table("", columns, rows),),
         notes=tuple(notes),
         summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary.",
@@ -177,7 +159,7 @@ def _result(pair: str, report: "ReplayReport") -> CommandResult:
     )
 
 
-def _exit(report: "ReplayReport") -> Exit:
+def _exit(report: ReplayReport) -> Exit:
     if report.dry_run:
         return Exit.FINDINGS if report.forwarded else Exit.OK
     if not report.refusals:

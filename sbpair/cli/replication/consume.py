@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,10 +30,11 @@ from sbpair.cli.replication.options import (
     make_terms,
     pair_and_source,
 )
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity
+from sbpair.core.serialization import INLINED, rounded, to_plain
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.runtime.clock import Quiet
 
@@ -44,7 +45,42 @@ if TYPE_CHECKING:
     from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
 
 
-@command
+# What `sbpair replicate consume -o json` prints.
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """How many copies from this side had this result."""
+
+    side: str
+    result: str
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotRead:
+    """A side that did not answer in the end."""
+
+    side: str
+    error: ServiceError = field(metadata=INLINED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeResult:
+    pair: str
+    queue: str
+    counts: tuple[Copies, ...]
+    completed: int
+    failed: int
+    dead_lettered: int
+    second_copies_out: int | None
+    """Messages finished here whose second copy was not met; None: not counted."""
+    not_read: tuple[NotRead, ...]
+    seconds: float = field(metadata=rounded(3))
+    ended_by: str
+
+
+@command(output="cli.replication.consume:ConsumeResult")
 def consume(
     options: Options,
     first: FirstArgument,
@@ -203,32 +239,25 @@ def inherited(environ: Mapping[str, str], named: Sequence[str]) -> dict[str, str
 
 
 def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
-    rows = [{"side": side, "result": result, "copies": count} for side, result, count in report.counts]
+    data = ConsumeResult(
+        pair=pair.name,
+        queue=queue,
+        counts=tuple(Copies(side, result, copies) for side, result, copies in report.counts),
+        completed=report.total("completed"),
+        failed=report.total("failed"),
+        dead_lettered=report.dead_lettered,
+        second_copies_out=report.second_copies_out,
+        not_read=tuple(NotRead(side, error) for side, error in report.unread),
+        seconds=report.seconds,
+        ended_by=report.ended_by,
+    )
     columns = (Column("side", "Side"), Column("result", "Result"), Column("copies", "Copies", right=True))
-    unread = [
-        {"side": side, "code": error.code, "message": error.message, "hint": error.hint}
-        for side, error in report.unread
-    ]
-    data = {
-        "pair": pair.name,
-        "queue": queue,
-        "counts": rows,
-        "completed": report.total("completed"),
-        "failed": report.total("failed"),
-        "dead_lettered": report.dead_lettered,
-        "second_copies_out": report.second_copies_out,
-        "not_read": unread,
-        "seconds": round(report.seconds, 3),
-        "ended_by": report.ended_by,
-    }
+    unread = (f"Not read: {one.side}: {with_hint(one.error.message, one.error.hint)}" for one in data.not_read)
     return CommandResult(
         "replicate consume",
         data,
-        (Table("", columns, rows),),
-        notes=(
-            *(f"Not read: {one['side']}: {with_hint(one['message'], one['hint'])}" for one in unread),
-            *_out(report),
-        ),
+        (Table("", columns, to_plain(data.counts)),),
+        notes=(*unread, *_out(report)),
         summary=_summary(queue, report),
         closing=True,
         exit=_exit_of(report),

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose
+from sbpair.core.serialization import to_plain
 from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 from sbpair.runtime.replication.sender import DualSender, DualSent
@@ -40,7 +41,48 @@ if TYPE_CHECKING:
 MOST_FAILURES_SHOWN = 20
 
 
-@command
+# What `sbpair replicate send` prints: with -o jsonl a line for each message as it is sent, with -o json one object in
+# the end.
+
+
+@dataclass(frozen=True, slots=True)
+class SentLine:
+    """An accepted message of the input; `errors`: the error's code by side that did not take it."""
+
+    line: int
+    message_id: str
+    session_id: str
+    accepted: tuple[Side, ...]
+    errors: Mapping[Side, str]
+    uncertain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLine:
+    """A message of the input that no side took; `error` is the error's code."""
+
+    line: int
+    error: str
+    message: str
+    accepted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    queue: str
+    both: int
+    one_side: Mapping[str, int]
+    """Messages that only this side accepted."""
+    failed: int
+    unrecorded: int
+    """Accepted, but not in the journal."""
+    failures: tuple[FailedLine, ...]
+    """The first of them."""
+    stopped_at: str | None
+    """A line that is no message; nothing after it was sent."""
+
+
+@command(output="cli.replication.send:SendResult")
 def send(
     options: Options,
     first: FirstArgument,
@@ -150,7 +192,7 @@ class _Sent:
     one_side: Counter[str] = field(default_factory=Counter)
     failed: int = 0
     unrecorded: int = 0
-    failures: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[FailedLine] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
 
     def add(self, sent: DualSent) -> None:
@@ -162,27 +204,19 @@ class _Sent:
             else:
                 self.one_side[result.accepted[0].value] += 1
             self.unrecorded += not result.recorded
-            self._stream(
-                {
-                    "line": line,
-                    "message_id": result.message_id,
-                    "session_id": result.session_id,
-                    "accepted": [side.value for side in result.accepted],
-                    "errors": {side.value: code for side, code in result.errors.items()},
-                    "uncertain": result.uncertain,
-                }
-            )
+            accepted, errors = tuple(result.accepted), dict(result.errors)
+            self._stream(SentLine(line, result.message_id, result.session_id, accepted, errors, result.uncertain))
         elif sent.error is not None:
             self.failed += 1
             self.kinds.add(sent.error.exit_name)
-            failure = {"line": line, "accepted": [], "error": sent.error.code, "message": sent.error.message}
+            failure = FailedLine(line, sent.error.code, sent.error.message)
             if len(self.failures) < MOST_FAILURES_SHOWN:
                 self.failures.append(failure)
             self._stream(failure)
 
-    def _stream(self, record: dict[str, Any]) -> None:
+    def _stream(self, record: SentLine | FailedLine) -> None:
         if self.streaming:
-            write_record(record)
+            write_record(to_plain(record))
 
     def result(self, queue: str) -> CommandResult:
         single = sum(self.one_side.values())
@@ -190,22 +224,22 @@ class _Sent:
         rows += [{"where": f"{side} only", "messages": count} for side, count in sorted(self.one_side.items())]
         if self.failed:
             rows.append({"where": "failed", "messages": self.failed})
-        notes = [f"line {one['line']}: {one['error']}: {one['message']}" for one in self.failures]
+        notes = [f"line {one.line}: {one.error}: {one.message}" for one in self.failures]
         if self.bad_line is not None:
             notes.append(f"Stopped at {self.bad_line}; nothing after it was sent.")
         if not self.journal:
             notes.append("Without --journal the order holds among the messages of this run only.")
         elif self.unrecorded:
             notes.append(f"{self.unrecorded} could not be recorded: order against the next run is not sure.")
-        data = {
-            "queue": queue,
-            "both": self.both,
-            "one_side": dict(self.one_side),
-            "failed": self.failed,
-            "unrecorded": self.unrecorded,
-            "failures": self.failures,
-            "stopped_at": self.bad_line,
-        }
+        data = SendResult(
+            queue,
+            self.both,
+            dict(self.one_side),
+            self.failed,
+            self.unrecorded,
+            tuple(self.failures),
+            self.bad_line,
+        )
         columns = (Column("where", "Where"), Column("messages", "Messages", right=True))
         return CommandResult(
             "replicate send",

@@ -1,9 +1,10 @@
 """`sbpair replicate status` and `provision`: what the journal says, and the queue on both sides."""
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +28,7 @@ from sbpair.core.names import subscription_of, subscription_path
 from sbpair.core.outcome import Exit, Outcome, Result, exit_for
 from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stuck
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
+from sbpair.core.serialization import to_plain
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 from sbpair.runtime.replication.store import SESSION, destination_of
 
@@ -37,29 +39,81 @@ if TYPE_CHECKING:
     from sbpair.ports import Journal, NamespaceAdmin
 
 
+# What `sbpair replicate status -o json` and `replicate provision -o json` print.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionShown:
+    """A session of the journal; `lease` and `since` are durations in words."""
+
+    destination: str
+    session: str
+    state: State
+    message: str | None
+    """Id of the one being processed."""
+    attempts: int | None
+    owner: str | None
+    lease: str | None
+    """What is left of it."""
+    completed: int
+    failed: int
+    since: str
+    """How long ago it last changed."""
+    stuck: str | None
+    """Why somebody should look at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatus:
+    journal: str
+    by_state: Mapping[State, int]
+    completed_messages: int
+    failed_messages: int
+    stuck: int
+    """Sessions that somebody should look at."""
+    sessions: tuple[SessionShown, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOutcome:
+    item: str
+    result: Result
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateProvisioned:
+    pair: str
+    queue: str
+    dry_run: bool
+    outcomes: tuple[QueueOutcome, ...]
+    problems: tuple[Problem, ...]
+    journal: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     entry: SessionEntry
     stuck: str | None
 
-    def row(self, now: float) -> dict[str, Any]:
+    def shown(self, now: float) -> SessionShown:
         entry, current = self.entry, self.entry.current
-        return {
-            "destination": entry.destination,
-            "session": entry.session_id,
-            "state": entry.state.value,
-            "message": None if current is None else current.message_id,
-            "attempts": None if current is None else current.attempts,
-            "owner": entry.owner or None,
-            "lease": format_duration(max(0.0, entry.lease_until - now)) if entry.owner else None,
-            "completed": entry.completed_count,
-            "failed": entry.failed_count,
-            "since": format_duration(max(0.0, now - entry.updated_at)),
-            "stuck": self.stuck,
-        }
+        return SessionShown(
+            destination=entry.destination,
+            session=entry.session_id,
+            state=entry.state,
+            message=None if current is None else current.message_id,
+            attempts=None if current is None else current.attempts,
+            owner=entry.owner or None,
+            lease=format_duration(max(0.0, entry.lease_until - now)) if entry.owner else None,
+            completed=entry.completed_count,
+            failed=entry.failed_count,
+            since=format_duration(max(0.0, now - entry.updated_at)),
+            stuck=self.stuck,
+        )
 
 
-@command
+@command(output="cli.replication.status:JournalStatus")
 def status(
     options: Options,
     journal: JournalOption = None,
@@ -117,7 +171,7 @@ def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_st
         one for one in seen if (state is None or one.entry.state is state) and (not only_stuck or one.stuck is not None)
     ]
     wanted.sort(key=lambda one: (one.stuck is None, -one.entry.updated_at))
-    rows = [one.row(now) for one in wanted[:limit]]
+    sessions = tuple(one.shown(now) for one in wanted[:limit])
     columns = (
         Column("destination", "Queue"),
         Column("session", "Session"),
@@ -134,18 +188,11 @@ def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_st
     completed = sum(one.entry.completed_count for one in seen)
     failed = sum(one.entry.failed_count for one in seen)
     counts = ", ".join(f"{by_state[one]} {one}" for one in State)
-    hidden = len(wanted) - len(rows)
+    hidden = len(wanted) - len(sessions)
     return CommandResult(
         "replicate status",
-        {
-            "journal": name,
-            "by_state": {one.value: by_state[one] for one in State},
-            "completed_messages": completed,
-            "failed_messages": failed,
-            "stuck": len(stuck),
-            "sessions": rows,
-        },
-        (Table("", columns, rows),),
+        JournalStatus(name, {one: by_state[one] for one in State}, completed, failed, len(stuck), sessions),
+        (Table("", columns, to_plain(sessions)),),
         notes=(said, *((f"{_counted(hidden, 'more session')} not shown; raise --limit.",) if hidden else ())),
         summary=f"{_counted(len(seen), 'session')}: {counts}; {len(stuck)} stuck. "
         f"{completed:,} completed, {failed:,} failed.",
@@ -180,7 +227,7 @@ def _metrics(by_state: Counter[State], stuck: int, completed: int, failed: int) 
     ]
 
 
-@command
+@command(output="cli.replication.status:ReplicateProvisioned")
 def provision(
     options: Options,
     first: FirstArgument,
@@ -278,21 +325,15 @@ async def _create(admin: "NamespaceAdmin", queue: str) -> "QueueSettings | None"
 
 
 def _provisioned(pair: str, queue: str, done: _Provisioned, *, dry_run: bool) -> CommandResult:
-    rows = [{"item": one.item, "result": one.result.value, "detail": one.detail} for one in done.outcomes]
+    outcomes = tuple(QueueOutcome(one.item, one.result, one.detail) for one in done.outcomes)
+    rows = to_plain(outcomes)
     rows += [{"item": f"{one.side}: {queue}", "result": "problem", "detail": one.message} for one in done.problems]
     columns = (Column("item", "Queue"), Column("result", "Result"), Column("detail", "Detail"))
     missing = dry_run and any(one.result is Result.SKIPPED for one in done.outcomes)
     failed = Exit.OK if dry_run else exit_for(done.outcomes)
     return CommandResult(
         "replicate provision",
-        {
-            "pair": pair,
-            "queue": queue,
-            "dry_run": dry_run,
-            "outcomes": rows[: len(done.outcomes)],
-            "problems": [{"side": one.side, "message": one.message, "serious": one.serious} for one in done.problems],
-            "journal": done.journal or None,
-        },
+        ReplicateProvisioned(pair, queue, dry_run, outcomes, tuple(done.problems), done.journal or None),
         (Table("", columns, rows),),
         notes=(f"Journal: {done.journal}",) if done.journal else (),
         summary=f"{queue} on both sides of {pair}: {_counted(len(done.problems), 'problem')}."

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sbpair.runtime.transfer.ledger import Ledger, Way
 
 
-@command
+@command(output="core.transfer.conclusion:DrainResult")
 def drain(
     options: Options,
     pair: PairArgument = None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
+from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, Table
 
@@ -37,7 +38,7 @@ def _complete_group_keys(incomplete: str) -> list[str]:
     return suggestions.parts_of_list(GROUP_KEYS.split(", "), incomplete)
 
 
-@command
+@command(output="cli.transfer.peek_shown:Printed")
 def peek(
     options: Options,
     pair: PairArgument = None,
@@ -202,35 +203,31 @@ def _result(
     from sbpair.cli.transfer.peek_shown import (
         BODY_COLUMN,
         MESSAGE_COLUMNS,
+        Groups,
+        Messages,
         explain_reasons,
         group_columns,
         grouped,
-        message_row,
+        peeked,
     )
 
-    rows = [message_row(message, with_body=with_body) for message in report.messages]
-    unread = [{"queue": one.queue, "code": one.error.code, "message": one.error.message} for one in report.failed]
-    data: dict[str, Any] = {
-        "pair": pair.name,
-        "looked_at": report.looked_at,
-        "left_off": report.left_off,
-        "not_read": unread,
-    }
+    messages = tuple(peeked(message, with_body=with_body) for message in report.messages)
+    common = pair.name, report.looked_at, report.left_off, report.failed
+    data: Messages | Groups
     if keys:
-        groups = grouped(rows, keys)
-        data["groups"] = groups
-        table = Table("", group_columns(keys), groups)
+        data = Groups(*common, grouped(messages, keys))
+        table = Table("", group_columns(keys), to_plain(data.groups))
     else:
-        data["messages"] = rows
-        table = Table("", (*MESSAGE_COLUMNS, BODY_COLUMN) if with_body else MESSAGE_COLUMNS, rows)
+        data = Messages(*common, messages)
+        table = Table("", (*MESSAGE_COLUMNS, BODY_COLUMN) if with_body else MESSAGE_COLUMNS, to_plain(messages))
     more = "; there may be more, see --limit" if report.left_off else ""
-    explained = explain_reasons(rows, pair.name) if dead_letter else ()
+    explained = explain_reasons(messages, pair.name) if dead_letter else ()
     return CommandResult(
         "peek",
         data,
         (table,),
-        notes=(*explained, *(f"Not read: {one['queue']}: {one['message']}" for one in unread)),
-        summary=f"{counted(len(rows), 'message')} shown of {report.looked_at:,} browsed{more}.",
-        exit=Exit.PARTIAL if unread else Exit.OK,
+        notes=(*explained, *(f"Not read: {one.queue}: {one.error.message}" for one in report.failed)),
+        summary=f"{counted(len(messages), 'message')} shown of {report.looked_at:,} browsed{more}.",
+        exit=Exit.PARTIAL if report.failed else Exit.OK,
         closing=bool(explained),
     )

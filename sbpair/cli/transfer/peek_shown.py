@@ -3,16 +3,18 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from sbpair.amqp import Section, read_span, scan
 from sbpair.amqp.types import AmqpError
+from sbpair.core.message import State
+from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, Time, iso_time
 from sbpair.core.summary import plain
 from sbpair.core.transfer.reasons import meaning_of
-from sbpair.render.formats import iso_time
 from sbpair.render.result import Column
-from sbpair.runtime.browse import Browsed
+from sbpair.runtime.browse import Browsed, NotBrowsed
 
 MESSAGE_COLUMNS = (
     Column("queue", "Queue"),
@@ -28,6 +30,73 @@ MESSAGE_COLUMNS = (
     Column("reason", "Reason"),
 )
 BODY_COLUMN = Column("body", "Body")
+
+
+# What `sbpair peek -o json` prints: messages, or with --group-by groups of them.
+
+BodyEncoding = Literal["text", "hex", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeekedMessage:
+    """Every fact of one message. `payload_base64` holds its exact bytes, which `sbpair send` takes again."""
+
+    queue: str
+    sequence_number: int
+    enqueued_at: Time | None
+    destination: str | None
+    session_id: str | None
+    message_id: str | None
+    correlation_id: str | None
+    subject: str | None
+    content_type: str | None
+    partition_key: str | None
+    size_bytes: int
+    ttl_seconds: float | None
+    scheduled_at: Time | None
+    state: State
+    delivery_count: int
+    reason: str | None
+    description: str | None
+    unreadable: str | None
+    """Why a part of it could not be read."""
+    application_properties: Mapping[str, Any]
+    payload_base64: str
+    body_encoding: BodyEncoding | None = field(default=None, metadata=OMITTED_IF_NONE)
+    body: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How many messages have these values of the keys that were asked for."""
+
+    values: Mapping[str, str | None] = field(metadata=INLINED)
+    messages: int
+    size_bytes: int
+    oldest: Time | None
+    newest: Time | None
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    pair: str
+    looked_at: int
+    left_off: bool
+    """There may be more."""
+    not_read: tuple[NotBrowsed, ...]
+    messages: tuple[PeekedMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    pair: str
+    looked_at: int
+    left_off: bool
+    not_read: tuple[NotBrowsed, ...]
+    groups: tuple[Group, ...]
+
+
+Printed = Messages | Groups
 
 
 class GroupKey(StrEnum):
@@ -46,15 +115,19 @@ class GroupKey(StrEnum):
     HOUR = "hour"
     MINUTE = "minute"
 
-    def of(self, row: Mapping[str, Any]) -> Any:
-        return _GROUPS[self](row)
+    def of(self, message: PeekedMessage) -> str | None:
+        return _GROUPS[self](message)
 
 
-def _taken(key: str, characters: int | None = None) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda row: None if row[key] is None else str(row[key])[:characters]
+def _taken(name: str, characters: int | None = None) -> Callable[[PeekedMessage], str | None]:
+    def taken(message: PeekedMessage) -> str | None:
+        value = getattr(message, name)
+        return None if value is None else str(value)[:characters]
+
+    return taken
 
 
-_GROUPS: dict[GroupKey, Callable[[Mapping[str, Any]], Any]] = {
+_GROUPS: dict[GroupKey, Callable[[PeekedMessage], str | None]] = {
     GroupKey.DESTINATION: _taken("destination"),
     GroupKey.REASON: _taken("reason"),
     GroupKey.DESCRIPTION: _taken("description"),
@@ -70,37 +143,36 @@ _GROUPS: dict[GroupKey, Callable[[Mapping[str, Any]], Any]] = {
 }
 
 
-def message_row(message: Browsed, *, with_body: bool) -> dict[str, Any]:
-    """Every fact of one message. `payload_base64` holds its exact bytes, which `sbpair send` takes again."""
+def peeked(message: Browsed, *, with_body: bool) -> PeekedMessage:
     received, summary = message.received, message.summary
-    row: dict[str, Any] = {
-        "queue": message.queue,
-        "sequence_number": received.sequence_number,
-        "enqueued_at": iso_time(received.enqueued_at),
-        "destination": summary.destination,
-        "session_id": summary.session_id,
-        "message_id": summary.message_id,
-        "correlation_id": summary.correlation_id,
-        "subject": summary.subject,
-        "content_type": summary.content_type,
-        "partition_key": summary.partition_key,
-        "size_bytes": summary.size_bytes,
-        "ttl_seconds": summary.ttl_seconds,
-        "scheduled_at": iso_time(summary.scheduled_at),
-        "state": received.state.value,
-        "delivery_count": received.delivery_count,
-        "reason": summary.dead_letter_reason,
-        "description": summary.dead_letter_description,
-        "unreadable": summary.unreadable,
-        "application_properties": plain(summary.application_properties),
-        "payload_base64": base64.b64encode(received.payload).decode(),
-    }
-    if with_body:
-        row["body_encoding"], row["body"] = readable_body(received.payload)
-    return row
+    body_encoding, body = readable_body(received.payload) if with_body else (None, None)
+    return PeekedMessage(
+        queue=message.queue,
+        sequence_number=received.sequence_number,
+        enqueued_at=iso_time(received.enqueued_at),
+        destination=summary.destination,
+        session_id=summary.session_id,
+        message_id=summary.message_id,
+        correlation_id=summary.correlation_id,
+        subject=summary.subject,
+        content_type=summary.content_type,
+        partition_key=summary.partition_key,
+        size_bytes=summary.size_bytes,
+        ttl_seconds=summary.ttl_seconds,
+        scheduled_at=iso_time(summary.scheduled_at),
+        state=received.state,
+        delivery_count=received.delivery_count,
+        reason=summary.dead_letter_reason,
+        description=summary.dead_letter_description,
+        unreadable=summary.unreadable,
+        application_properties=plain(summary.application_properties),
+        payload_base64=base64.b64encode(received.payload).decode(),
+        body_encoding=body_encoding,
+        body=body,
+    )
 
 
-def readable_body(payload: bytes) -> tuple[str, str]:
+def readable_body(payload: bytes) -> tuple[BodyEncoding, str]:
     """The body as (`text`, its text), (`hex`, its bytes), or (`json`, an AMQP value or sequence shown as JSON).
 
     A body that cannot be decoded is shown as `hex` of the whole message.
@@ -130,31 +202,31 @@ def group_columns(keys: Iterable[GroupKey]) -> tuple[Column, ...]:
     )
 
 
-def grouped(rows: Iterable[Mapping[str, Any]], keys: tuple[GroupKey, ...]) -> list[dict[str, Any]]:
-    """One row a group with its number of messages, bytes and times; the biggest group first."""
-    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        values = tuple(key.of(row) for key in keys)
-        group = groups.setdefault(values, _empty_group(keys, values))
-        group["messages"] += 1
-        group["size_bytes"] += row["size_bytes"]
-        at = row["enqueued_at"]
-        if at is not None:
-            group["oldest"] = min(group["oldest"] or at, at)
-            group["newest"] = max(group["newest"] or at, at)
-    return sorted(groups.values(), key=lambda group: -int(group["messages"]))
+def grouped(messages: Iterable[PeekedMessage], keys: tuple[GroupKey, ...]) -> tuple[Group, ...]:
+    """The messages by these keys; the biggest group first."""
+    groups: dict[tuple[str | None, ...], list[PeekedMessage]] = {}
+    for message in messages:
+        groups.setdefault(tuple(key.of(message) for key in keys), []).append(message)
+    found = [_group(keys, values, members) for values, members in groups.items()]
+    return tuple(sorted(found, key=lambda group: -group.messages))
 
 
-def _empty_group(keys: tuple[GroupKey, ...], values: tuple[Any, ...]) -> dict[str, Any]:
-    names = (key.value for key in keys)
-    return dict(zip(names, values, strict=True)) | {"messages": 0, "size_bytes": 0, "oldest": None, "newest": None}
+def _group(keys: tuple[GroupKey, ...], values: tuple[str | None, ...], members: list[PeekedMessage]) -> Group:
+    times = [one.enqueued_at for one in members if one.enqueued_at is not None]
+    return Group(
+        dict(zip((key.value for key in keys), values, strict=True)),
+        len(members),
+        sum(one.size_bytes for one in members),
+        min(times, default=None),
+        max(times, default=None),
+    )
 
 
-def explain_reasons(rows: Iterable[Mapping[str, Any]], pair: str) -> tuple[str, ...]:
-    """What the dead-letter reasons among the rows mean, one sentence each."""
+def explain_reasons(messages: Iterable[PeekedMessage], pair: str) -> tuple[str, ...]:
+    """What the dead-letter reasons among the messages mean, one sentence each."""
     count: dict[str, int] = {}
-    for row in rows:
-        meaning = meaning_of(row["reason"], row["description"])
+    for message in messages:
+        meaning = meaning_of(message.reason, message.description)
         if meaning is not None:
             count[meaning] = count.get(meaning, 0) + 1
     return tuple(f"{number:,} of them: {text.format(pair=pair)}" for text, number in count.items())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbpair.cli.cost.forecasts import as_data, in_words
+from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.transfer.options import MoveOptions
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
@@ -155,20 +155,20 @@ def report_result(
     command: str, pair: Pair, drained: Drained, asked: "Asked", *, verbose: bool = False
 ) -> CommandResult:
     """A run of the pump as tables, data and exit code."""
-    from sbpair.core.inspection.status import backlog_data
-    from sbpair.core.transfer.conclusion import closing, exit_of, further
-    from sbpair.core.transfer.report import as_data as report_data
+    from sbpair.core.transfer.conclusion import DrainResult, closing, exit_of, further, operations_of
 
     report, backlog = drained.report, drained.backlog
     # What a dry run itself used is over; what is still to come is told of it.
-    forecast = _moved(report) if report.dry_run else _moved(report) + drained.used
-    data = {"pair": pair.name, **report_data(report), "forecast" if report.dry_run else "used": as_data(forecast)}
-    data["confirmed_empty"] = False
-    if backlog is not None:
-        held = backlog_data(backlog)
-        data |= {"backlog": held, "confirmed_empty": held["confirmed_empty"]}
+    operations = operations_of(report) if report.dry_run else operations_of(report) + drained.used
+    data = DrainResult(
+        pair.name,
+        report,
+        forecast=operations if report.dry_run else None,
+        used=None if report.dry_run else operations,
+        backlog=backlog,
+    )
     columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
-    takes = (f"{'Moving them would take' if report.dry_run else 'It took'} {in_words(forecast)}.",) if verbose else ()
+    takes = (f"{'Moving them would take' if report.dry_run else 'It took'} {in_words(operations)}.",) if verbose else ()
     return CommandResult(
         command,
         data,
@@ -192,22 +192,11 @@ def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
             yield {"what": what, "where": where, "messages": messages}
     for one in report.left:
         yield {"what": "left", "where": one.reason, "messages": one.count}
-    for counter in numbers():
-        if (row := counter.metadata["row"]) is not None and (messages := getattr(report, counter.name)):
-            yield {"what": row, "where": "", "messages": messages}
+    for number in numbers():
+        if number.metadata["row"] and getattr(report, number.name):
+            yield {"what": number.metadata["row"], "where": "", "messages": getattr(report, number.name)}
     for failure in report.failures:
         yield {"what": "not read", "where": f"{failure.queue}: {failure.error.message}", "messages": None}
-
-
-def _moved(report: "DrainReport") -> "Forecast":
-    """Operations of what moved (or would): received, completed, sent, in billing units of 64 KB at the average size."""
-    from sbpair.core.cost.forecast import Forecast, of_messages
-
-    rest = Forecast(message_operations=2 * (report.dead_lettered + report.pings + report.already_forwarded))
-    if not report.forwarded:
-        return rest
-    average = -(-report.forwarded_bytes // report.forwarded)
-    return of_messages(report.forwarded, average) + rest
 
 
 def _checks(pair: Pair, report: "DrainReport", backlog: "Backlog | None", asked: "Asked") -> list[Check]:
@@ -222,13 +211,12 @@ def _metrics(pair: Pair, report: "DrainReport", backlog: "Backlog | None") -> li
 
     labels = (("pair", pair.name),)
     metrics = [
-        Metric(one.metadata["metric"], one.metadata["what"], getattr(report, one.name), labels)
-        for one in numbers()
-        if one.metadata["metric"]
+        Metric(one.metadata["metric"], one.metadata["what"], getattr(report, one.name), labels) for one in numbers()
     ]
-    if backlog is not None:
+    if backlog is not None and not (backlog.unread or backlog.at_least):
         text = "Messages of any kind in the backlog after this run."
         metrics.append(Metric("sbpair_left_messages", text, backlog.seen, labels))
+    if backlog is not None and backlog.dead_letter is not None:
         metrics.append(
             Metric("sbpair_left_dead_letter_messages", "Of these, dead letters.", backlog.dead_letter, labels)
         )

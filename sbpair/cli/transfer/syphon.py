@@ -59,7 +59,7 @@ class ServiceOptions:
     file: Path | None
 
 
-@command
+@command(output="core.transfer.conclusion:DrainResult")
 def syphon(
     options: Options,
     pair: PairArgument = None,

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from sbpair.core.cost.model import SyphonModel
-from sbpair.core.cost.prices import UNITS, Meter, PriceTable, steps
+from sbpair.core.cost.prices import UNITS, Meter, PriceTable, built_in, steps
 from sbpair.core.inspection.plan import Plan, StepKind
 from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls, QueueSeen, calls_per_read
+from sbpair.core.serialization import Money, published
 
 PAGE_SIZE = 100
 _STEPS = {
@@ -31,13 +32,23 @@ class Forecast:
     management_calls: int = 0
     message_operations: int = 0
 
-    @property
+    @published
     def operations(self) -> int:
         return self.management_calls + self.message_operations
 
-    @property
+    @published
     def throttling_credits(self) -> int:
         return self.management_calls * CREDITS_PER_MANAGEMENT_CALL + self.message_operations
+
+    @published
+    def money_at_most(self) -> Money:
+        """Upper bound at the built-in prices."""
+        return self.money(built_in())
+
+    @published
+    def currency(self) -> str:
+        """Of the built-in prices."""
+        return built_in().currency
 
     def seconds(self, credits_per_second: float) -> float:
         """Least time at that share of the namespace's credits."""

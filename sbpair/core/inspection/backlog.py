@@ -7,10 +7,11 @@ browse. What could not be read is part of the value, so that no sentence goes fu
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sbpair.core.durations import format_duration
+from sbpair.core.serialization import named, published
 from sbpair.core.words import counted
 
 
@@ -63,7 +64,7 @@ class QueueContents:
         """Whether all that may lie in it has been counted or browsed."""
         return self.missing or (self.error_code is None and None not in (self.active, self.scheduled, self.dead_letter))
 
-    @property
+    @published
     def state(self) -> QueueState:
         if self.missing:
             return QueueState.MISSING
@@ -102,7 +103,7 @@ class Backlog:
     pair: str
     taken_at: float
     queues: tuple[QueueContents, ...]
-    found_by: FoundBy = FoundBy.LISTED
+    found_by: FoundBy = field(default=FoundBy.LISTED, metadata=named("queues_found_by"))
     whole: bool = True
     """False where only some queues were asked for."""
     not_asked: tuple[str, ...] = ()
@@ -120,38 +121,60 @@ class Backlog:
     def unread(self) -> tuple[QueueContents, ...]:
         return tuple(queue for queue in self.queues if not queue.known)
 
-    @property
+    @published
+    def verdict(self) -> Verdict:
+        return verdict(self)
+
+    @published
+    def confirmed_empty(self) -> bool:
+        return confirmed_empty(self)
+
+    @published
+    def active(self) -> int | None:
+        """Messages a drain can receive, in all queues; None if any queue's number is not known."""
+        return self._in_all("active")
+
+    @published
+    def dead_letter(self) -> int | None:
+        """None if any queue's number is not known, as with the next two."""
+        return self._in_all("dead_letter")
+
+    @published
+    def deferred(self) -> int | None:
+        return self._in_all("deferred")
+
+    @published
+    def scheduled(self) -> int | None:
+        return self._in_all("scheduled")
+
+    @published
     def at_least(self) -> bool:
         """Whether the totals are lower bounds."""
         return any(queue.at_least for queue in self.queues)
 
-    @property
-    def active(self) -> int | None:
-        """Messages a drain can receive; None if any queue's number is not known."""
-        numbers = [queue.active for queue in self.existing]
-        return None if None in numbers else sum(number or 0 for number in numbers)
+    @published
+    def oldest_age_seconds(self) -> float | None:
+        times = [queue.oldest_enqueued_at for queue in self.queues if queue.oldest_enqueued_at is not None]
+        return max(0.0, self.taken_at - min(times)) if times else None
 
-    @property
-    def dead_letter(self) -> int:
-        return sum(queue.dead_letter or 0 for queue in self.queues)
+    @published
+    def next_commands(self) -> tuple[str, ...]:
+        """What deals with all that is there, in its order."""
+        return tuple(command for one in advice(self) for command in one.commands)
 
-    @property
-    def deferred(self) -> int:
-        return sum(queue.deferred or 0 for queue in self.queues)
+    def _in_all(self, kind: str) -> int | None:
+        numbers = [getattr(queue, kind) for queue in self.existing]
+        return None if None in numbers else sum(numbers)
 
-    @property
-    def scheduled(self) -> int:
-        return sum(queue.scheduled or 0 for queue in self.queues)
+    def known(self, kind: str) -> int:
+        """How many of that kind (`active`, `dead_letter`, `deferred`, `scheduled`) are in the queues of which it is
+        known."""
+        return sum(getattr(queue, kind) or 0 for queue in self.queues)
 
     @property
     def seen(self) -> int:
         """All messages that were seen or counted."""
-        return sum(queue.active or 0 for queue in self.queues) + self.dead_letter + self.deferred + self.scheduled
-
-    @property
-    def oldest_age_seconds(self) -> float | None:
-        times = [queue.oldest_enqueued_at for queue in self.queues if queue.oldest_enqueued_at is not None]
-        return max(0.0, self.taken_at - min(times)) if times else None
+        return sum(map(self.known, ("active", "dead_letter", "deferred", "scheduled")))
 
 
 def verdict(backlog: Backlog) -> Verdict:
@@ -200,22 +223,22 @@ def _advice(backlog: Backlog, drain: str) -> Iterator[Advice]:
     waiting = [queue for queue in backlog.existing if queue.state is QueueState.WAITING]
     if waiting:
         yield Advice(waiting_sentence(backlog), (drain,))
-    if backlog.dead_letter:
+    if number := backlog.known("dead_letter"):
         yield Advice(
-            f"{_number(backlog, backlog.dead_letter, 'dead letter')} "
-            f"{_verb(backlog.dead_letter, 'remains', 'remain')} in {_queues(backlog, 'dead_letter')}.",
+            f"{_number(backlog, 'dead_letter', 'dead letter')} {_verb(number, 'remains', 'remain')} in "
+            f"{_queues(backlog, 'dead_letter')}.",
             (f"sbpair peek {pair} --dlq --group-by reason,destination", f"sbpair drain {pair} --dlq"),
         )
-    if backlog.deferred:
+    if number := backlog.known("deferred"):
         yield Advice(
-            f"{_number(backlog, backlog.deferred, 'deferred message')} "
-            f"{_verb(backlog.deferred, 'remains', 'remain')} in {_queues(backlog, 'deferred')}.",
+            f"{_number(backlog, 'deferred', 'deferred message')} {_verb(number, 'remains', 'remain')} in "
+            f"{_queues(backlog, 'deferred')}.",
             (f"sbpair drain {pair} --deferred",),
         )
-    if backlog.scheduled:
+    if number := backlog.known("scheduled"):
         yield Advice(
-            f"{_number(backlog, backlog.scheduled, 'scheduled message')} "
-            f"{_verb(backlog.scheduled, 'waits', 'wait')} for the time it is scheduled for in "
+            f"{_number(backlog, 'scheduled', 'scheduled message')} "
+            f"{_verb(number, 'waits for the time it is', 'wait for the time they are')} scheduled for in "
             f"{_queues(backlog, 'scheduled')}; drain again after that.",
             (f"sbpair peek {pair} --group-by state,scheduled",),
         )
@@ -242,7 +265,7 @@ def _not_known(backlog: Backlog) -> Iterator[Advice]:
 def waiting_sentence(backlog: Backlog) -> str:
     """`500 messages are waiting in 10 queues, the oldest for 9 s.`"""
     waiting = [queue for queue in backlog.existing if queue.state is QueueState.WAITING]
-    number = sum(queue.active or 0 for queue in waiting)
+    number = backlog.known("active")
     age = backlog.oldest_age_seconds
     oldest = f", the oldest for {format_duration(age)}" if age is not None else ""
     extra = [queue.queue.rpartition("/")[2] for queue in waiting if not queue.configured]
@@ -250,7 +273,7 @@ def waiting_sentence(backlog: Backlog) -> str:
     if not number:
         return f"Messages are waiting in {counted(len(waiting), 'queue')}{beyond}{oldest}; how many is not known."
     return (
-        f"{_number(backlog, number, 'message')} {_verb(number, 'is', 'are')} waiting in "
+        f"{_number(backlog, 'active', 'message')} {_verb(number, 'is', 'are')} waiting in "
         f"{counted(len(waiting), 'queue')}{beyond}{oldest}."
     )
 
@@ -268,8 +291,9 @@ def headline(backlog: Backlog) -> str:
     return empty_sentence(backlog) if verdict(backlog) is Verdict.EMPTY else "How much waits is not known."
 
 
-def _number(backlog: Backlog, number: int, noun: str) -> str:
-    return f"{'At least ' if backlog.at_least else ''}{counted(number, noun)}"
+def _number(backlog: Backlog, kind: str, noun: str) -> str:
+    least = backlog.at_least or getattr(backlog, kind) is None
+    return f"{'At least ' if least else ''}{counted(backlog.known(kind), noun)}"
 
 
 def _verb(number: int, one: str, several: str) -> str:

@@ -1,9 +1,10 @@
 """A line of `sbpair doctor`: what was checked, what came of it, what to do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sbpair.core.errors import SbpairError
+from sbpair.core.serialization import HIDDEN
 
 
 class Verdict(StrEnum):
@@ -22,9 +23,17 @@ class Diagnosis:
     result: Verdict
     detail: str
     next_step: str = ""
-    exit_name: str = "ok"
+    exit_name: str = field(default="ok", metadata=HIDDEN)
 
     @classmethod
     def of_error(cls, check: str, subject: str, error: SbpairError, *, verdict: Verdict = Verdict.ERROR) -> "Diagnosis":
         """A row that says what an error says."""
         return cls(check, subject, verdict, error.message, error.hint, error.exit_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnoses:
+    """All lines, as `doctor -o json` prints them; no pair where the configuration names none."""
+
+    pair: str | None
+    checks: tuple[Diagnosis, ...]

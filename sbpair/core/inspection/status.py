@@ -1,7 +1,6 @@
 """The status of a pair: which side answers, what waits in the backlog, how fast that changes, when it will be empty."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from sbpair.core.cost.forecast import Forecast, of_messages
 from sbpair.core.durations import format_duration
@@ -12,12 +11,11 @@ from sbpair.core.inspection.backlog import (
     QueueContents,
     Verdict,
     advice,
-    confirmed_empty,
     headline,
     verdict,
     waiting_sentence,
 )
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import INLINED, rounded
 
 REACHABLE = "reachable"
 LIMITED = "limited"
@@ -32,7 +30,7 @@ class SideStatus:
     host: str
     state: str
     tier: Tier | None = None
-    answered_in_seconds: float | None = None
+    answered_in_ms: float | None = field(default=None, metadata=rounded(1))
     error_code: str | None = None
     detail: str = ""
     hint: str = ""
@@ -101,37 +99,30 @@ def further(status: PairStatus) -> tuple[Advice, ...]:
     return advice(status.backlog)[1:]
 
 
-def to_dict(status: PairStatus, rate: float | None) -> dict[str, Any]:
-    """The status as data, with what follows from it."""
-    plain: dict[str, Any] = to_plain(status)
-    for side in ("primary", "secondary"):
-        seconds = plain[side].pop("answered_in_seconds")
-        plain[side]["answered_in_ms"] = None if seconds is None else round(seconds * 1000, 1)
-    backlog = status.backlog
-    del plain["backlog"]
-    return (
-        plain
-        | backlog_data(backlog)
-        | {
-            "rate_per_second": rate,
-            "empty_in_seconds": empty_in_seconds(status, rate),
-        }
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """A status with what follows from it, as `status -o json` prints it."""
+
+    primary: SideStatus
+    secondary: SideStatus
+    environment: str | None
+    backlog: Backlog = field(metadata=INLINED)
+    rate_per_second: float | None
+    """See `rate_per_second`."""
+    empty_in_seconds: float | None
+    drain: Forecast
+    """What moving all that waits to the primary would use."""
+
+
+def report(before: PairStatus | None, after: PairStatus) -> StatusReport:
+    """The last of two samples; without a first one no rate is known."""
+    rate = rate_per_second(before, after)
+    return StatusReport(
+        after.primary,
+        after.secondary,
+        after.environment,
+        after.backlog,
+        rate,
+        empty_in_seconds(after, rate),
+        after.drain,
     )
-
-
-def backlog_data(backlog: Backlog) -> dict[str, Any]:
-    """A backlog as data, with what may be said of it."""
-    queues = [to_plain(queue) | {"state": queue.state.value} for queue in backlog.queues]
-    return {
-        "queues": queues,
-        "queues_found_by": backlog.found_by.value,
-        "verdict": verdict(backlog).value,
-        "confirmed_empty": confirmed_empty(backlog),
-        "active": backlog.active,
-        "dead_letter": backlog.dead_letter,
-        "deferred": backlog.deferred,
-        "scheduled": backlog.scheduled,
-        "at_least": backlog.at_least,
-        "oldest_age_seconds": backlog.oldest_age_seconds,
-        "next_commands": [command for one in advice(backlog) for command in one.commands],
-    }

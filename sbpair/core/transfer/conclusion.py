@@ -7,13 +7,15 @@ is called archived or moved, with the place.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sbpair.core import errors
+from sbpair.core.cost.forecast import Forecast, of_messages
 from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
 from sbpair.core.outcome import Exit
+from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.core.transfer.verdict import FILTERED_OUT, NOT_CONFIGURED
 from sbpair.core.words import counted
@@ -24,6 +26,36 @@ _EXIT_NAMES = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, ServiceError)
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """A run and what it left, as `drain -o json` and `syphon -o json` print it.
+
+    `forecast` is told of a dry run, `used` of a real one, in operations of both namespaces. No `backlog`: nobody read
+    what it holds after the run.
+    """
+
+    pair: str
+    report: DrainReport = field(metadata=INLINED)
+    forecast: Forecast | None = field(default=None, metadata=OMITTED_IF_NONE)
+    used: Forecast | None = field(default=None, metadata=OMITTED_IF_NONE)
+    backlog: Backlog | None = field(default=None, metadata=OMITTED_IF_NONE)
+
+    @published
+    def confirmed_empty(self) -> bool:
+        """Whether the whole backlog was read and holds nothing of any kind."""
+        return self.backlog is not None and self.backlog.confirmed_empty
+
+
+def operations_of(report: DrainReport) -> Forecast:
+    """Operations of what moved (or would): received, completed and sent, in billing units of 64 KB at the average
+    size."""
+    rest = Forecast(message_operations=2 * (report.dead_lettered + report.pings + report.already_forwarded))
+    if not report.forwarded:
+        return rest
+    average = -(-report.forwarded_bytes // report.forwarded)
+    return of_messages(report.forwarded, average) + rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +148,7 @@ def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
     if asked.filtered:
         return ended_early and bool(backlog.seen or backlog.unread)
     if asked.dead_letter:
-        return bool(backlog.dead_letter or backlog.unread)
+        return bool(backlog.known("dead_letter") or backlog.unread)
     if backlog.seen or backlog.unread:
         return True
     return backlog.whole and verdict(backlog) is not Verdict.EMPTY

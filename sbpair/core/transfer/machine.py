@@ -35,6 +35,7 @@ from sbpair.core.errors import Category, LockLostError, SbpairError, SendIncompl
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
 from sbpair.core.transfer.order import GRACE_SECONDS, Gap, Mode, QueueOrder, Skipped
+from sbpair.core.transfer.report import Accepted, Moment, Tally
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
     Action,
@@ -56,7 +57,6 @@ from sbpair.core.transfer.state import (
     Send,
     Settle,
     Stage,
-    Tally,
     Verdict,
     key_of,
 )
@@ -466,12 +466,10 @@ class Settlement:
     def _accepted(self, destination: Destination, items: Sequence[Item]) -> None:
         self.remember(items)
         for item in items:
-            self.tally.forwarded += 1
-            self.tally.forwarded_bytes += len(item.payload)
+            self.tally.note(Moment.ACCEPTED, Accepted(item, destination.path))
             self._settle(item, Disposition.COMPLETE, "forwarded")
             self._forget_payload(item)
             self._order(item.received.source).has_led = True
-        self.tally.per_destination[destination.path] += len(items)
         while len(self._forwarded) > self._remember_most:
             del self._forwarded[next(iter(self._forwarded))]
 
@@ -516,24 +514,11 @@ class Settlement:
         """The broker confirmed."""
         item = settle.item
         self._discard(item)
+        self.tally.note(Moment.SETTLED, settle)
         if settle.disposition is Disposition.COMPLETE:
             self._forwarded.pop(item.key, None)
-            self._count_completion(settle)
-        elif settle.disposition is Disposition.DEAD_LETTER:
-            self.tally.dead_lettered += 1
-            self.tally.finished[settle.reason] += 1
-        else:
-            self.tally.released += 1
-            if not self.stopping:
-                self._actions.append(PollAgain(settle.received.source))
-
-    def _count_completion(self, settle: Settle) -> None:
-        if settle.outcome == "forwarded":
-            self.tally.completed += 1
-        elif settle.outcome == "already-forwarded":
-            self.tally.already_forwarded += 1
-        elif settle.outcome == "ping":
-            self.tally.pings += 1
+        elif settle.disposition is not Disposition.DEAD_LETTER and not self.stopping:
+            self._actions.append(PollAgain(settle.received.source))
 
     def settle_failed(self, settle: Settle, error: SbpairError, now: float) -> None:
         """The receipt was refused, or no confirmation came. What was forwarded stays remembered."""
@@ -894,7 +879,7 @@ class Settlement:
         if item.stage is Stage.LEFT:
             self._left -= 1
         if lost:
-            self.tally.locks_lost += 1
+            self.tally.note(Moment.LOCK_LOST, item)
         if item.key not in self._forwarded:
             self._uncount(item)
             if item.destination:

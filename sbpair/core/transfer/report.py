@@ -1,18 +1,23 @@
 """What became of the messages of a drain or syphon: one list of counters.
 
-The fields of `DrainReport` are that list. Sums over several runs, the JSON and its schema, metrics and table rows are
-all read off the fields' metadata; a new counter is a new line here and nothing else.
+The fields of `DrainReport` are that list. Each says what it counts, of which moment in a message's life; the pump's
+machine tells those moments to a `Tally`. Sums over several runs, the JSON and its schema, metrics and table rows are
+all read off the fields' metadata, so a new counter is a new field here and nothing else.
 """
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sbpair.core.errors import ServiceError
+from sbpair.core.message import Disposition
+from sbpair.core.serialization import AS_OBJECT, HIDDEN, INLINED, rounded
+from sbpair.core.transfer.state import Item, Settle
 
 
 class Kind(StrEnum):
@@ -25,13 +30,73 @@ class Kind(StrEnum):
     """Only the last run's is still so."""
 
 
-def _count(what: str, *, metric: str | None = None, row: str | None = None, last: bool = False) -> dict[str, Any]:
-    """`row`: what a line of the table calls it; None: the table has no line for it."""
-    return {"kind": Kind.LAST if last else Kind.COUNT, "what": what, "metric": metric, "row": row, "number": True}
+class Moment(StrEnum):
+    """What the machine tells a tally, with the value that counters look at."""
+
+    ACCEPTED = "accepted"
+    """An `Accepted`: its destination took the message."""
+    SETTLED = "settled"
+    """A `Settle` that the broker confirmed."""
+    LOCK_LOST = "lock lost"
+    """An `Item` whose lock ran out while it was held."""
 
 
-def _by_name(row: str) -> dict[str, Any]:
-    return {"kind": Kind.BY_NAME, "row": row}
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message that was taken where it was sent."""
+
+    item: Item
+    destination: str
+
+
+def _one(happened: object) -> int:
+    return 1
+
+
+def _count(
+    what: str,
+    on: Moment | None = None,
+    of: Callable[[Any], int] = _one,
+    *,
+    metric: str,
+    row: str = "",
+    last: bool = False,
+) -> Mapping[str, Any]:
+    """Metadata of a number: the sum of `of` over all that happened of kind `on`; without that the run itself says it.
+
+    `metric`: its name for monitoring, with the unit at its end. `row`: the words of its row in the table, which is left
+    out where the number is 0; no row if there are none.
+    """
+    kind = Kind.LAST if last else Kind.COUNT
+    return {"kind": kind, "what": what, "on": on, "of": of, "metric": metric, "row": row, "number": True}
+
+
+def _by_name(
+    what: str, on: Moment | None = None, of: Callable[[Any], str | None] = str, *, row: str
+) -> Mapping[str, Any]:
+    """Metadata of numbers by name: how often `of` gave this name; None counts for nothing. An empty `row` is said by
+    the command, which knows where the messages went."""
+    return {**AS_OBJECT, "kind": Kind.BY_NAME, "what": what, "on": on, "of": of, "row": row}
+
+
+def _payload_bytes(accepted: Accepted) -> int:
+    return len(accepted.item.payload)
+
+
+def _settled_by(*dispositions: Disposition) -> Callable[[Settle], int]:
+    return lambda settle: settle.disposition in dispositions
+
+
+def _completed_as(outcome: str) -> Callable[[Settle], int]:
+    return lambda settle: settle.disposition is Disposition.COMPLETE and settle.outcome == outcome
+
+
+def _reason(settle: Settle) -> str | None:
+    return settle.reason if settle.disposition is Disposition.DEAD_LETTER else None
+
+
+def _destination(accepted: Accepted) -> str:
+    return accepted.destination
 
 
 Named = tuple[tuple[str, int], ...]
@@ -50,7 +115,7 @@ class QueueFailure:
     """A queue that could not be emptied because it could not be read."""
 
     queue: str
-    error: ServiceError
+    error: ServiceError = field(metadata=INLINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +133,90 @@ class DrainReport:
 
     forwarded: int = field(
         default=0,
-        metadata=_count("Messages accepted where they were sent in this run.", metric="sbpair_forwarded_messages"),
+        metadata=_count(
+            "Messages accepted where they were sent in this run.", Moment.ACCEPTED, metric="sbpair_forwarded_messages"
+        ),
     )
-    forwarded_bytes: int = field(default=0, metadata=_count("Their size."))
-    completed: int = field(default=0, metadata=_count("Of these, completed in their backlog queue."))
+    forwarded_bytes: int = field(
+        default=0, metadata=_count("Their size.", Moment.ACCEPTED, _payload_bytes, metric="sbpair_forwarded_bytes")
+    )
+    completed: int = field(
+        default=0,
+        metadata=_count(
+            "Of these, completed in their backlog queue.",
+            Moment.SETTLED,
+            _completed_as("forwarded"),
+            metric="sbpair_completed_messages",
+        ),
+    )
     already_forwarded: int = field(
         default=0,
         metadata=_count(
             "Sent by an earlier attempt; completed now without being sent again.",
+            Moment.SETTLED,
+            _completed_as("already-forwarded"),
             metric="sbpair_already_forwarded_messages",
             row="sent before, completed now",
         ),
     )
     uncompleted: int = field(
-        default=0, metadata=_count("Sent, but not confirmed as completed: they come again with the same id.", last=True)
+        default=0,
+        metadata=_count(
+            "Sent, but not confirmed as completed: they come again with the same id.",
+            metric="sbpair_uncompleted_messages",
+            last=True,
+        ),
     )
     dead_lettered: int = field(
-        default=0, metadata=_count("Messages dead-lettered in this run.", metric="sbpair_dead_lettered_messages")
+        default=0,
+        metadata=_count(
+            "Messages dead-lettered in this run.",
+            Moment.SETTLED,
+            _settled_by(Disposition.DEAD_LETTER),
+            metric="sbpair_dead_lettered_messages",
+        ),
     )
-    released: int = field(default=0, metadata=_count("Messages received and released again."))
-    pings: int = field(default=0, metadata=_count("Ping messages completed.", row="ping messages completed"))
-    locks_lost: int = field(default=0, metadata=_count("Locks that ran out while a message was held."))
-    per_destination: Named = field(default=(), metadata=_by_name(""))
-    dead_letter_reasons: Named = field(default=(), metadata=_by_name("dead-lettered"))
-    original_faults: Named = field(default=(), metadata=_by_name("was dead-lettered for"))
-    """Of messages sent on from a dead-letter queue: why they had been there."""
-    left: tuple[Left, ...] = ()
+    released: int = field(
+        default=0,
+        metadata=_count(
+            "Messages received and released again.",
+            Moment.SETTLED,
+            _settled_by(Disposition.RELEASE, Disposition.ABANDON, Disposition.DEFER),
+            metric="sbpair_released_messages",
+        ),
+    )
+    pings: int = field(
+        default=0,
+        metadata=_count(
+            "Ping messages completed.",
+            Moment.SETTLED,
+            _completed_as("ping"),
+            metric="sbpair_completed_ping_messages",
+            row="ping messages completed",
+        ),
+    )
+    locks_lost: int = field(
+        default=0,
+        metadata=_count("Locks that ran out while a message was held.", Moment.LOCK_LOST, metric="sbpair_lost_locks"),
+    )
+    per_destination: Named = field(
+        default=(), metadata=_by_name("Messages by where they were sent.", Moment.ACCEPTED, _destination, row="")
+    )
+    dead_letter_reasons: Named = field(
+        default=(),
+        metadata=_by_name(
+            "Messages dead-lettered in this run, by reason.", Moment.SETTLED, _reason, row="dead-lettered"
+        ),
+    )
+    original_faults: Named = field(
+        default=(),
+        metadata=_by_name(
+            "Of messages sent on from a dead-letter queue: why they had been there.", row="was dead-lettered for"
+        ),
+    )
+    left: tuple[Left, ...] = field(default=(), metadata=AS_OBJECT)
     failures: tuple[QueueFailure, ...] = ()
-    confirmed_empty: bool = False
+    confirmed_empty: bool = field(default=False, metadata=HIDDEN)
     """The part of the queues that it was asked about holds nothing: a browse and the counts, where they could be had,
     say so. Whether the whole backlog is empty is another question: `core.inspection.backlog`."""
     ended_by: str = "empty"
@@ -106,7 +227,7 @@ class DrainReport:
     """Queues whose next message another receiver had locked when the run ended."""
     unchecked: tuple[str, ...] = ()
     """Of a dry run: destinations of which nobody could say whether they are full or take sessions only."""
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, metadata=rounded(3))
 
 
 def fields_of(kind: Kind) -> Iterator["dataclasses.Field[Any]"]:
@@ -119,6 +240,40 @@ def numbers() -> Iterator["dataclasses.Field[Any]"]:
     return (one for one in dataclasses.fields(DrainReport) if one.metadata.get("number"))
 
 
+class Tally:
+    """Counts what happens to the messages of one run."""
+
+    def __init__(self) -> None:
+        noted = [one for one in dataclasses.fields(DrainReport) if one.metadata.get("on") is not None]
+        self.numbers: dict[str, int] = {one.name: 0 for one in noted if one.metadata["kind"] is Kind.COUNT}
+        self.names: dict[str, Counter[str]] = {
+            one.name: Counter() for one in noted if one.metadata["kind"] is Kind.BY_NAME
+        }
+
+    def note(self, moment: Moment, happened: Accepted | Settle | Item) -> None:
+        """Every counter of that moment looks at what happened."""
+        for name, number_of in _counting(moment, Kind.COUNT):
+            self.numbers[name] += number_of(happened)
+        for name, name_of in _counting(moment, Kind.BY_NAME):
+            found = name_of(happened)
+            if found is not None:
+                self.names[name][found] += 1
+
+    def counted(self) -> dict[str, Any]:
+        """All that was counted, as fields of a report."""
+        return {**self.numbers, **{name: in_order(names) for name, names in self.names.items()}}
+
+
+@cache
+def _counting(moment: Moment, kind: Kind) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    return tuple((one.name, one.metadata["of"]) for one in fields_of(kind) if one.metadata["on"] is moment)
+
+
+def in_order(names: Mapping[str, int]) -> Named:
+    """Numbers by name as a report has them."""
+    return tuple(sorted(names.items()))
+
+
 def together(reports: Iterable[DrainReport], *, seconds: float) -> DrainReport:
     """Several runs as one: sums; what was left and could not be read is the last one's."""
     runs = list(reports)
@@ -129,23 +284,5 @@ def together(reports: Iterable[DrainReport], *, seconds: float) -> DrainReport:
         count: Counter[str] = Counter()
         for run in runs:
             count.update(dict(getattr(run, one.name)))
-        totals[one.name] = tuple(sorted(count.items()))
+        totals[one.name] = in_order(count)
     return dataclasses.replace(runs[-1], **totals, seconds=seconds, confirmed_empty=False, ended_by="stop")
-
-
-def as_data(report: DrainReport) -> dict[str, Any]:
-    """The report for JSON."""
-    data = {one.name: getattr(report, one.name) for one in numbers()}
-    data |= {one.name: dict(getattr(report, one.name)) for one in fields_of(Kind.BY_NAME)}
-    return data | {
-        "dry_run": report.dry_run,
-        "left": {one.reason: one.count for one in report.left},
-        "failures": [
-            {"queue": one.queue, "code": one.error.code, "message": one.error.message} for one in report.failures
-        ],
-        "unchecked": list(report.unchecked),
-        "locked": [{"queue": one.queue, "until": one.until} for one in report.locked],
-        "ended_by": report.ended_by,
-        "archive": None if report.archive is None else str(report.archive),
-        "seconds": round(report.seconds, 3),
-    }

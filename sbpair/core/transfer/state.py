@@ -7,7 +7,7 @@ batch but never two batches on their way.
 A message behind a gap waits: one that comes before it is in its queue and not in our hands (`core.transfer.order`).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -418,21 +418,3 @@ class PauseEnded:
 
 
 Action = Measure | Send | Settle | Renew | PollAgain | Sample | LockMet | PauseBegan | PauseEnded
-
-
-@dataclass(slots=True)
-class Tally:
-    """What has become of the messages so far."""
-
-    forwarded: int = 0
-    forwarded_bytes: int = 0
-    completed: int = 0
-    dead_lettered: int = 0
-    released: int = 0
-    pings: int = 0
-    already_forwarded: int = 0
-    """Came again after they had been forwarded, and were completed without being sent twice."""
-    locks_lost: int = 0
-    per_destination: Counter[str] = field(default_factory=Counter)
-    finished: Counter[str] = field(default_factory=Counter)
-    """Dead letters by reason."""

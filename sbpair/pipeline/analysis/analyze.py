@@ -5,15 +5,16 @@ found.tables["destinations"].to_pylist()
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.cost.forecast import Forecast
-from sbpair.core.cost.prices import PriceTable
+from sbpair.core.cost.prices import PriceTable, to_cents
+from sbpair.core.durations import format_duration
 from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.serialization import AS_TIME, INLINED, Money, published, rounded
 from sbpair.pipeline.analysis import results
 from sbpair.pipeline.analysis.engines import Engine
 from sbpair.pipeline.analysis.partials import (
@@ -42,19 +43,7 @@ NAMESPACE_CREDITS_PER_SECOND = 1000
 """Throttling credits of a Standard namespace (Service Bus throttling); a message operation costs one."""
 ROWS_PER_SHARE = 4_000_000
 """Messages whose sessions or hashes one task merges; 4 million hashes take about 250 MB."""
-RESULTS: Final = (
-    "destinations",
-    "hours",
-    "queues",
-    "outages",
-    "time_to_live",
-    "dead_letters",
-    "sessions",
-    "duplicates",
-    "size_histogram",
-    "totals",
-)
-"""The tables of an analysis, in the order they are shown."""
+RESULTS: Final = results.RESULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +52,51 @@ class Found:
 
     tables: "Mapping[str, pa.Table]"
     counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainForecast:
+    """What bringing back a pair's messages needs."""
+
+    pair: str
+    messages: int
+    bytes: int
+    operations: int
+    messages_per_second: float
+    seconds: float = field(metadata=rounded(1))
+    ends_at: float = field(metadata=AS_TIME)
+    cost_at_most: Money
+    """In cents; every operation at the price of the most expensive band."""
+    currency: str
+
+    @published
+    def lasts(self) -> str:
+        return format_duration(self.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What is in archived backlogs, as `sbpair pipeline analyze -o json` prints it."""
+
+    archives: tuple[str, ...]
+    as_of: float = field(metadata=AS_TIME)
+    sessions_in_trouble: int
+    duplicate_ids: int
+    rows: results.Rows = field(metadata=INLINED)
+    forecast: tuple[DrainForecast, ...]
+
+
+def to_analysis(found: Found, archives: Sequence[str], question: Question, prices: PriceTable) -> Analysis:
+    """What was found, with the forecast of each pair's drain."""
+    rows = results.Rows.of(found.tables)
+    return Analysis(
+        archives=tuple(archives),
+        as_of=question.as_of,
+        sessions_in_trouble=found.counts["sessions"],
+        duplicate_ids=found.counts["duplicates"],
+        rows=rows,
+        forecast=tuple(forecast(total, question, prices) for total in rows.totals),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,25 +247,23 @@ def existing_paths(snapshots: Sequence[Snapshot]) -> list[tuple[str, str]] | Non
     ]
 
 
-def forecast(total: Mapping[str, Any], question: Question, prices: PriceTable) -> dict[str, Any]:
-    """What moving a pair's messages back needs: operations, time and money. `total`: a row of the table `totals`.
+def forecast(total: results.Total, question: Question, prices: PriceTable) -> DrainForecast:
+    """What moving a pair's messages back needs: operations, time and money.
 
     Receive, complete and send: 2 operations for every started 64 KB and one for the completion. The time is that of
     the question's rate, and no less than the throttling credits of the secondary allow (receives and completions).
     """
-    messages, units = int(total["messages"]), int(total["units"])
-    needed = Forecast(message_operations=2 * units + messages)
-    on_secondary = Forecast(message_operations=units + messages)
-    seconds = max(messages / question.messages_per_second, on_secondary.seconds(NAMESPACE_CREDITS_PER_SECOND))
-    money: Decimal = needed.money(prices)
-    return {
-        "pair": total["pair"],
-        "messages": messages,
-        "bytes": int(total["bytes"]),
-        "operations": needed.operations,
-        "messages_per_second": question.messages_per_second,
-        "seconds": round(seconds, 1),
-        "ends_at": question.as_of + seconds,
-        "cost_at_most": str(money),
-        "currency": prices.currency,
-    }
+    needed = Forecast(message_operations=2 * total.units + total.messages)
+    on_secondary = Forecast(message_operations=total.units + total.messages)
+    seconds = max(total.messages / question.messages_per_second, on_secondary.seconds(NAMESPACE_CREDITS_PER_SECOND))
+    return DrainForecast(
+        pair=total.pair,
+        messages=total.messages,
+        bytes=total.bytes,
+        operations=needed.operations,
+        messages_per_second=question.messages_per_second,
+        seconds=seconds,
+        ends_at=question.as_of + seconds,
+        cost_at_most=to_cents(needed.money(prices)),
+        currency=prices.currency,
+    )

@@ -5,13 +5,198 @@ buckets and are at most 6 % too large (sizes), or to the minute (ages).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, get_args, get_type_hints
 
+from sbpair.core.durations import format_duration
+from sbpair.core.serialization import published
 from sbpair.pipeline.analysis.partials import Small, database, highest_sql, lowest_sql
 from sbpair.pipeline.analysis.question import MICROS, MICROS_PER_MINUTE, Question
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# The rows of the tables, as `sbpair pipeline analyze -o json` prints them. `destination` is None of messages that name
+# none; `units` are billing units of 64 KB.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    pair: str
+    destination: str | None
+    messages: int
+    bytes: int
+    units: int
+    dead_letters: int
+    pings: int
+    sessions: int
+    oldest_at: datetime | None
+    newest_at: datetime | None
+    age_p50_seconds: float
+    age_p95_seconds: float
+    age_max_seconds: float
+    size_p50: int
+    size_p95: int
+    size_p99: int
+    size_max: int
+    near_limit: int
+    """Messages near the size limit."""
+    expired: int
+    expiring: int
+    """Not expired yet, but before they are drained."""
+    exists: bool | None
+    """None without a snapshot."""
+
+    @published
+    def age_p50(self) -> str:
+        return format_duration(self.age_p50_seconds)
+
+    @published
+    def age_p95(self) -> str:
+        return format_duration(self.age_p95_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    pair: str
+    destination: str | None
+    hour: datetime
+    messages: int
+    bytes: int
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    pair: str
+    queue: str
+    dead_letter: bool
+    messages: int
+    bytes: int
+    units: int
+    oldest_at: datetime | None
+    newest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """From the first diverted message to the last one before a quiet time."""
+
+    pair: str
+    destination: str | None
+    began_at: datetime
+    ended_at: datetime
+    seconds: float
+    messages: int
+    bytes: int
+    busiest_minute: int
+    going_on: bool
+
+    @published
+    def lasted(self) -> str:
+        return format_duration(self.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToLive:
+    pair: str
+    destination: str | None
+    lives_seconds: float
+    messages: int
+    expired: int
+    expiring: int
+
+    @published
+    def lives(self) -> str:
+        return format_duration(self.lives_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    pair: str
+    reason: str | None
+    destination: str | None
+    messages: int
+    bytes: int
+    queues: int
+    oldest_at: datetime | None
+    newest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInTrouble:
+    """Out of order, or in several queues."""
+
+    pair: str
+    destination: str | None
+    session_id: str | None
+    messages: int
+    bytes: int
+    queues: int
+    inversions: int
+    interleaved: bool
+    oldest_at: datetime | None
+    newest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate:
+    """A message id that occurs more than once for one destination."""
+
+    pair: str
+    destination: str | None
+    message_id: str
+    copies: int
+    queues: tuple[str, ...]
+    dead_letters: int
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRange:
+    pair: str
+    from_bytes: int
+    to_bytes: int
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    pair: str
+    messages: int
+    bytes: int
+    units: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Every table of an analysis, in the order they are shown; of sessions and duplicates the worst."""
+
+    destinations: tuple[Destination, ...]
+    hours: tuple[Hour, ...]
+    queues: tuple[Queue, ...]
+    outages: tuple[Outage, ...]
+    time_to_live: tuple[TimeToLive, ...]
+    dead_letters: tuple[DeadLetters, ...]
+    sessions: tuple[SessionInTrouble, ...]
+    duplicates: tuple[Duplicate, ...]
+    size_histogram: tuple[SizeRange, ...]
+    totals: tuple[Total, ...]
+
+    @classmethod
+    def of(cls, tables: "Mapping[str, pa.Table]") -> "Rows":
+        """The tables' columns are the rows' fields."""
+        hints = get_type_hints(cls)
+        kinds = {name: get_args(hints[name])[0] for name in RESULTS}
+        return cls(**{name: tuple(kind(**row) for row in tables[name].to_pylist()) for name, kind in kinds.items()})
+
+
+RESULTS: Final = tuple(one.name for one in fields(Rows))
+"""Names of the tables."""
 
 _SIZE_SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _AGE_SHARES: Final = {"p50": 0.5, "p95": 0.95}

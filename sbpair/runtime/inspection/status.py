@@ -57,10 +57,9 @@ class StatusReader:
                 self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label} ({access.host})"
             )
         except ServiceError as error:
-            answered = self._clock.monotonic() - began
-            return _refused(role, access, error, answered)
-        seconds = self._clock.monotonic() - began
-        return SideStatus(role, access.host, REACHABLE, facts.tier, seconds, label=access.label)
+            return _refused(role, access, error, answered_in_ms=(self._clock.monotonic() - began) * 1000)
+        answered_in_ms = (self._clock.monotonic() - began) * 1000
+        return SideStatus(role, access.host, REACHABLE, facts.tier, answered_in_ms, label=access.label)
 
     async def _backlog(self) -> Backlog:
         fresh = self._found is None or self._found.found_by is FoundBy.CONFIGURED
@@ -90,14 +89,14 @@ class StatusReader:
 _NO_MANAGE = "No Manage right here: queues are found by opening them and counted by browsing."
 
 
-def _refused(role: str, access: NamespaceAccess, error: ServiceError, answered_in_seconds: float) -> SideStatus:
+def _refused(role: str, access: NamespaceAccess, error: ServiceError, *, answered_in_ms: float) -> SideStatus:
     """A namespace that asks for Manage has answered; only what it did not tell is missing."""
     if isinstance(error, AccessDeniedError) and "'Manage" in error.message:
         return SideStatus(
             role,
             access.host,
             LIMITED,
-            answered_in_seconds=answered_in_seconds,
+            answered_in_ms=answered_in_ms,
             error_code=error.code,
             detail="It answers; the credential has no Manage right here.",
             label=access.label,

@@ -19,7 +19,7 @@ from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
-from sbpair.core.transfer.report import DrainReport, Left, LockedQueue, QueueFailure
+from sbpair.core.transfer.report import DrainReport, Left, LockedQueue, QueueFailure, in_order
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.core.where import Where
@@ -189,27 +189,17 @@ def make_report(
     locked: tuple[LockedQueue, ...] = (),
 ) -> DrainReport:
     """The machine's tally as a report. `sent_before`: what an earlier run had sent."""
-    tally = machine.tally
     return DrainReport(
-        forwarded=tally.forwarded,
-        completed=tally.completed,
-        dead_lettered=tally.dead_lettered,
-        released=tally.released,
-        pings=tally.pings,
-        left=tuple(Left(reason, count) for reason, count in sorted(left.items())),
-        per_destination=tuple(sorted(tally.per_destination.items())),
-        seconds=seconds,
-        confirmed_empty=confirmed_empty,
-        forwarded_bytes=tally.forwarded_bytes,
-        already_forwarded=tally.already_forwarded,
+        **machine.tally.counted(),
         uncompleted=len(machine.uncompleted - sent_before),
-        locks_lost=tally.locks_lost,
-        dead_letter_reasons=tuple(sorted(tally.finished.items())),
-        original_faults=tuple(sorted(classifier.original_faults.items())),
+        original_faults=in_order(classifier.original_faults),
+        left=tuple(Left(reason, count) for reason, count in sorted(left.items())),
         failures=failures_of(sources),
+        confirmed_empty=confirmed_empty,
         ended_by=ended_by,
         archive=sink.path if isinstance(sink, ArchiveSink) else None,
         locked=locked,
+        seconds=seconds,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sbpair.core.errors import ServiceError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
-from sbpair.core.transfer.report import DrainReport, Left
+from sbpair.core.transfer.report import DrainReport, Left, in_order
 from sbpair.core.transfer.state import Finish, Forward, Verdict
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.ports import Clock, NamespaceAdmin
@@ -110,9 +110,9 @@ class DryRun:
             dead_lettered=sum(self.dead_letters.values()),
             pings=self.pings,
             left=tuple(Left(reason, count) for reason, count in sorted((+self.left).items())),
-            per_destination=tuple(sorted((path, number) for path, number in going.items() if number)),
-            dead_letter_reasons=tuple(sorted(self.dead_letters.items())),
-            original_faults=tuple(sorted(self.classify.original_faults.items())),
+            per_destination=in_order({path: number for path, number in going.items() if number}),
+            dead_letter_reasons=in_order(self.dead_letters),
+            original_faults=in_order(self.classify.original_faults),
             unchecked=tuple(sorted(one.path for one in seen if one.error is None and not one.asked)),
             ended_by="stop" if stopped else "empty",
             dry_run=True,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 from sbpair.core.entities import NamespaceFacts, Tier, TopicFacts
 from sbpair.core.errors import UsageError
@@ -11,7 +10,7 @@ from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapsh
 from sbpair.core.names import BacklogName
 from sbpair.core.outcome import Severity as Severity
 from sbpair.core.pairing import Pair
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import AS_TIME, HIDDEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,8 @@ class AuditReport:
     """The result of an audit: findings, worst first, then what could not be checked."""
 
     pair: str
-    taken_at: float
+    taken_at: float = field(metadata=AS_TIME)
+    """When the snapshot was taken, UTC epoch seconds."""
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
     checks: tuple[str, ...]
@@ -52,10 +52,6 @@ class AuditReport:
     @property
     def worst(self) -> Severity | None:
         return max((finding.severity for finding in self.findings), key=lambda one: one.rank, default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +177,7 @@ class Check:
     severity: Severity
     explanation: str
     remedy: str
-    look: Callable[[View], Iterator[Found]] = field(repr=False)
+    look: Callable[[View], Iterator[Found]] = field(repr=False, metadata=HIDDEN)
 
     def run(self, view: View) -> tuple[list[Finding], Skipped | None]:
         """Findings, and the reason if it had to stop for want of a fact."""

@@ -1,0 +1,145 @@
+"""What archive, replay and reconcile report, and print with -o json. Needs neither Spark nor Arrow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from sbpair.core.serialization import HIDDEN, INLINED, named, published, rounded
+from sbpair.pipeline.spans import Span
+
+
+@dataclass(slots=True)
+class ArchiveReport:
+    """What a run did. `spans`: what it found not yet covered."""
+
+    archive: str
+    run: str
+    spans: tuple[Span, ...] = field(default=(), metadata=named("not_archived_before"))
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    retried: int = 0
+    """Units that needed more than one attempt."""
+    settled: int = 0
+    gone: int = 0
+    """Archived messages that somebody else had taken out of their queue before they were completed here."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Archived messages that could not be completed, by reason."""
+    compacted: int = 0
+    per_queue: dict[str, int] = field(default_factory=dict)
+    total_rows: int = 0
+    seconds: float = field(default=0.0, metadata=rounded(3))
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    pair: str
+    report: ArchiveReport = field(metadata=INLINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A file of a drain that was added; no rows if it had been added before."""
+
+    archive: str
+    imported: Path
+    rows: int
+    files: int
+
+
+ArchivePrinted = ArchiveResult | Imported
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What became of the rows that matched. In a dry run `outcomes` says what would."""
+
+    run: str
+    ledger: str
+    matched: int = 0
+    already_done: int = 0
+    """In the ledger from earlier runs."""
+    duplicates: int = 0
+    waiting: int | None = 0
+    """Of those to be sent: still in their backlog queues. None: nobody looked."""
+    outcomes: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
+    per_destination: dict[str, int] = field(default_factory=dict)
+    resent: int = 0
+    skipped_by_retry: int = 0
+    seconds: float = field(default=0.0, metadata=rounded(3))
+    dry_run: bool = False
+
+    @property
+    def forwarded(self) -> int:
+        return self.outcomes.get("forwarded", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    pair: str
+    report: ReplayReport = field(metadata=INLINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    plan: str
+    """Spark's."""
+
+
+ReplayPrinted = ReplayResult | Explained
+
+
+@dataclass(frozen=True, slots=True)
+class FindingCounts:
+    """Messages by the verdicts that are findings, the gravest first."""
+
+    lost: int = 0
+    unaccounted: int = 0
+    waiting: int = 0
+    altered: int = 0
+    doubled: int = 0
+
+
+FINDINGS = tuple(one.name for one in fields(FindingCounts))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A message that has not exactly one outcome."""
+
+    verdict: str
+    pair: str
+    queue: str
+    dead_letter: bool
+    sequence_number: int
+    message_id: str | None
+    session_id: str | None
+    destination: str | None
+    why: str
+    ledgers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileReport:
+    """Messages by verdict, outcomes of the good ones, and the findings (up to a number) one by one, as
+    `pipeline reconcile -o json` prints it."""
+
+    messages: int
+    verdicts: Mapping[str, int] = field(metadata=HIDDEN)
+    """Those that are no finding as well: `ok`, `arrived`."""
+    outcomes: Mapping[str, int]
+    perhaps_doubled: int
+    not_archived: int
+    not_looked_at: Mapping[str, str]
+    """Places that could not be looked into, and why."""
+    listed: tuple[Finding, ...]
+
+    @published
+    def counts(self) -> FindingCounts:
+        return FindingCounts(**{kind: self.verdicts.get(kind, 0) for kind in FINDINGS})
+
+    @published
+    def findings(self) -> int:
+        return sum(self.verdicts.get(kind, 0) for kind in FINDINGS)

@@ -1,0 +1,158 @@
+"""The one list of counters of a drain: what a tally notes is in the report, its JSON, its schema, metrics and table."""
+
+from dataclasses import fields, replace
+
+import jsonschema
+import pytest
+
+from sbpair.cli.transfer.report import Drained, report_result
+from sbpair.core.cost.forecast import Forecast
+from sbpair.core.errors import EntityNotFoundError
+from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.message import Disposition, Received
+from sbpair.core.serialization import output_schema, to_plain
+from sbpair.core.transfer.conclusion import Asked, DrainResult
+from sbpair.core.transfer.report import (
+    Accepted,
+    DrainReport,
+    Kind,
+    Left,
+    LockedQueue,
+    Moment,
+    QueueFailure,
+    Tally,
+    fields_of,
+    numbers,
+    together,
+)
+from sbpair.core.transfer.state import Item, Settle
+from tests.core.snapshots import a_pair
+
+NUMBERS = [one.name for one in numbers()]
+BY_NAME = [one.name for one in fields_of(Kind.BY_NAME)]
+ASKED = Asked("orders", "contoso-weu", "sbpair drain orders")
+
+
+def item(payload: bytes = b"12345") -> Item:
+    received = Received(payload, 1, "q")
+    return Item(("q", 1, None, -1), received, 0.0, 60.0, payload=payload)
+
+
+def settle(disposition: Disposition, outcome: str = "", reason: str = "") -> Settle:
+    return Settle(item(), item().received, disposition, outcome, reason)
+
+
+def noted() -> Tally:
+    """Everything that a machine tells, each a different number of times."""
+    tally = Tally()
+    for destination in ("orders", "carts", "orders"):
+        tally.note(Moment.ACCEPTED, Accepted(item(), destination))
+    for _ in range(2):
+        tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "forwarded"))
+    tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "already-forwarded"))
+    for _ in range(4):
+        tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "ping"))
+    for reason in ("full", "full", "old", "full", "old"):
+        tally.note(Moment.SETTLED, settle(Disposition.DEAD_LETTER, "dead-lettered", reason))
+    for _ in range(6):
+        tally.note(Moment.SETTLED, settle(Disposition.RELEASE))
+    for _ in range(7):
+        tally.note(Moment.LOCK_LOST, item())
+    return tally
+
+
+def full_report() -> DrainReport:
+    return DrainReport(
+        **noted().counted(),
+        uncompleted=8,
+        original_faults=(("EntityNotFound", 9),),
+        left=(Left("locked elsewhere", 10),),
+        failures=(QueueFailure("q/3", EntityNotFoundError("It is gone.", hint="Create it.")),),
+        locked=(LockedQueue("q/4", 1_800_000_000.0),),
+        unchecked=("carts",),
+        seconds=1.23456,
+    )
+
+
+def test_each_moment_is_counted_where_it_belongs() -> None:
+    counted = noted().counted()
+    assert (
+        counted.items()
+        >= {
+            "forwarded": 3,
+            "forwarded_bytes": 15,
+            "completed": 2,
+            "already_forwarded": 1,
+            "dead_lettered": 5,
+            "released": 6,
+            "pings": 4,
+            "locks_lost": 7,
+        }.items()
+    )
+    assert counted["per_destination"] == (("carts", 1), ("orders", 2))
+    assert counted["dead_letter_reasons"] == (("full", 3), ("old", 2))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
+    report = replace(full_report(), **{name: 4711})
+    result = report_result("drain", a_pair(), Drained(report, None, Forecast()), ASKED)
+    written = to_plain(result.data)
+    schema = output_schema(DrainResult)
+    jsonschema.validate(written, schema)
+    assert written[name] == 4711
+    (field,) = (one for one in numbers() if one.name == name)
+    assert schema["properties"][name] == {"type": "integer", "description": field.metadata["what"]}
+    (metric,) = (one for one in result.metrics if one.name == field.metadata["metric"])
+    assert (metric.value, metric.help) == (4711, field.metadata["what"])
+    if field.metadata["row"]:
+        assert {"what": field.metadata["row"], "where": "", "messages": 4711} in result.tables[0].rows
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_numbers_by_name_are_an_object_and_rows(name: str) -> None:
+    report = replace(full_report(), **{name: (("a", 1), ("b", 4711))})
+    result = report_result("drain", a_pair(), Drained(report, None, Forecast()), ASKED)
+    assert to_plain(result.data)[name] == {"a": 1, "b": 4711}
+    assert ("b", 4711) in [(row["where"], row["messages"]) for row in result.tables[0].rows]
+
+
+def test_metrics_have_names_of_their_own() -> None:
+    names = [one.metadata["metric"] for one in numbers()]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("sbpair_") for name in names)
+
+
+def test_the_rest_of_a_report_as_json() -> None:
+    written = to_plain(DrainResult("orders", full_report(), used=Forecast(1, 2)))
+    assert written["left"] == {"locked elsewhere": 10}
+    assert written["failures"] == [
+        {"queue": "q/3", "code": "entity-not-found", "message": "It is gone.", "hint": "Create it."}
+    ]
+    assert written["locked"] == [{"queue": "q/4", "until": 1_800_000_000.0}]
+    assert (written["seconds"], written["confirmed_empty"], written["used"]["operations"]) == (1.235, False, 3)
+    assert "forecast" not in written and "backlog" not in written
+
+
+def test_empty_is_said_by_the_backlog_not_by_the_run() -> None:
+    run = DrainReport(confirmed_empty=True)
+    waiting = Backlog("orders", 0.0, (QueueContents("q/0", active=1, deferred=0, scheduled=0, dead_letter=0),))
+    empty = Backlog("orders", 0.0, (QueueContents("q/0", active=0, deferred=0, scheduled=0, dead_letter=0),))
+    told = [to_plain(DrainResult("orders", run, backlog=seen))["confirmed_empty"] for seen in (None, waiting, empty)]
+    assert told == [False, False, True]
+
+
+def test_several_runs_add_up_field_by_field() -> None:
+    both = together([full_report(), full_report()], seconds=2.0)
+    for one in fields(DrainReport):
+        kind, before, after = one.metadata.get("kind"), getattr(full_report(), one.name), getattr(both, one.name)
+        if kind is Kind.COUNT:
+            assert after == 2 * before, one.name
+        elif kind is Kind.BY_NAME:
+            assert after == tuple((name, 2 * number) for name, number in before), one.name
+
+
+def test_what_was_not_read_is_no_metric() -> None:
+    unread = Backlog("orders", 0.0, (QueueContents("q/0", active=3, error_code="timeout"),))
+    result = report_result("drain", a_pair(), Drained(DrainReport(), unread, Forecast()), ASKED)
+    assert not [one for one in result.metrics if one.name.startswith("sbpair_left")]
