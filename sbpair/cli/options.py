@@ -1,6 +1,6 @@
 """The options that every command takes, before or after its name, and the decorator that gives them to a command.
 
-    @command(output="cli.inspection.audit_run:Printed")
+    @command(output="core.inspection.audit.result:Printed")
     def audit(options: Options, pair: PairArgument = None, ...) -> CommandResult: ...
 
 The decorator adds the common options to the signature typer sees, folds those given before the command's name under

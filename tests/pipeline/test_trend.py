@@ -80,7 +80,9 @@ def test_the_command_shows_what_flaps(history: list[Audit]) -> None:
     assert states["SBP001"] == ("flapping", "Backlog queue missing")
     assert states["SBP009"][0] == "open"
     assert "SBP001 of shop came or went 3 times." in result.notes
-    assert result.summary.startswith("5 audits from 2026-11-01 00:00 to 2026-11-01 04:00 UTC; 1 kind of findings open, 1")
+    assert result.summary.startswith(
+        "5 audits from 2026-11-01 00:00 to 2026-11-01 04:00 UTC; 1 kind of findings open, 1"
+    )
 
 
 def test_only_the_last_audits(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
 
-@command(output="cli.inspection.audit_run:Printed")
+@command(output="core.inspection.audit.result:Printed")
 def audit(
     options: Options,
     pairs: PairsArgument = None,

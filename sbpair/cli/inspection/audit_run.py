@@ -1,7 +1,7 @@
 """What `sbpair audit` does, once its command line is read: snapshots, checks, findings, history."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,10 +30,11 @@ from sbpair.core.cost.forecast import Forecast, of_audit, of_calls
 from sbpair.core.errors import SbpairError
 from sbpair.core.inspection import audit as checks
 from sbpair.core.inspection.audit import AuditReport, Severity
+from sbpair.core.inspection.audit.result import AllChecks, AuditedPair, AuditResult, FailedPair, NotRead
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
-from sbpair.core.serialization import INLINED, to_plain
+from sbpair.core.serialization import to_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.render.console import unwritable
 from sbpair.render.formats import dump_json
@@ -46,51 +47,6 @@ class Audited:
 
     snapshot: Snapshot
     report: AuditReport
-
-
-# What `sbpair audit -o json` prints: findings, the list of checks, or one check.
-
-
-@dataclass(frozen=True, slots=True)
-class NotRead:
-    """A whole part of a namespace that could not be read."""
-
-    namespace: str
-    subject: str
-    code: str
-    reason: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditedPair:
-    report: AuditReport = field(metadata=INLINED)
-    management_calls: int
-    throttling_credits: int
-    not_read: tuple[NotRead, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FailedPair:
-    """A pair that could not be opened."""
-
-    pair: str
-    error: SbpairError = field(metadata=INLINED)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditResult:
-    pairs: tuple[AuditedPair, ...]
-    errors: tuple[FailedPair, ...]
-    used: Forecast
-
-
-@dataclass(frozen=True, slots=True)
-class AllChecks:
-    checks: tuple[checks.Check, ...]
-
-
-Printed = AuditResult | AllChecks | checks.Check
 
 
 @dataclass(frozen=True, slots=True)
