@@ -1,5 +1,7 @@
 """`pip install sbpair` alone: no Spark, no Cosmos, no licence that does not fit MIT; wheel and sdist are whole."""
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -43,6 +45,35 @@ def files_of(room: str) -> set[str]:
     return {path.as_posix() for path in found if not {"__pycache__", "node_modules", ".hypothesis"} & set(path.parts)}
 
 
+def test_the_readme_says_what_each_dependency_is_for() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("What `pip install sbpair` brings")[2].partition("\n\nThe extras add")[0]
+    named = {name for row in re.findall(r"^\| ([a-z0-9, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
+    assert named - {"package", "---"} == set(DIRECT)
+
+
+def check_hashes_and_bill(folder: Path, built: set[str]) -> None:
+    """`.ci/release.py` describes what was built; nothing refers to what is not there."""
+    describe = [sys.executable, str(ROOT / ".ci" / "release.py"), "--no-build", str(folder)]
+    subprocess.run(describe, check=True, stdout=subprocess.DEVNULL)
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    assert sums.keys() == built | {"sbom.cdx.json"}
+    assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest for name, digest in sums.items())
+    bill = json.loads((folder / "sbom.cdx.json").read_text(encoding="utf-8"))
+    known = {one["name"].lower(): one for one in bill["components"]}
+    for name in DIRECT:
+        assert (known[name]["scope"], known[name]["version"]) == ("required", metadata.version(name))
+        assert known[name]["licenses"]
+    assert known["pyspark"]["scope"] == "optional"
+    about = bill["metadata"]["component"]
+    assert about["hashes"][0]["content"] in sums.values()
+    references = {one["bom-ref"] for one in bill["components"]}
+    edges = {one["ref"]: set(one["dependsOn"]) for one in bill["dependencies"]}
+    assert edges.keys() == references | {about["bom-ref"]}
+    assert set().union(*edges.values()) == references, "each is there because something needs it"
+
+
 @pytest.mark.timeout(300)
 def test_sdist_and_wheel_are_whole_and_the_wheel_brings_the_command(tmp_path: Path) -> None:
     """The wheel is built from the sdist, so that what the sdist lacks is missed here."""
@@ -50,10 +81,12 @@ def test_sdist_and_wheel_are_whole_and_the_wheel_brings_the_command(tmp_path: Pa
     (sdist,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = files_of("sbpair") | files_of("tests") | files_of("completions") | {"README.md", "CHANGELOG.md", "LICENSE"}
+    wanted = files_of("sbpair") | files_of("tests") | files_of("completions") | {"README.md", "SECURITY.md"}
+    wanted |= {"CHANGELOG.md", "LICENSE", ".ci/release.py"}
     assert wanted - packed == set()
     with zipfile.ZipFile(wheel) as archive:
         assert files_of("sbpair") - set(archive.namelist()) == set()
+    check_hashes_and_bill(tmp_path, {sdist.name, wheel.name})
     place = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place), str(wheel)]
     subprocess.run(install, check=True)
