@@ -812,11 +812,12 @@ def _run(test: Coroutine[Any, Any, None]) -> None:
 # The inside of the SDK's own senders, for the clients that stand in for them (sbpair.clients).
 
 
-def encode_outgoing(message: Any) -> list[bytes]:
+def encode_outgoing(message: Any, sender: Any = None) -> list[bytes]:
     """The bytes of each message as the SDK's sender would send it: whatever `send_messages` takes, a batch included.
 
     Raises:
         TypeError, ValueError: what is no message for the SDK either.
+        MessageSizeExceededError: a list that does not fit one batch of what is known of the `sender`'s link.
     """
     from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
     from azure.servicebus._common.utils import transform_outbound_messages
@@ -826,6 +827,10 @@ def encode_outgoing(message: Any) -> list[bytes]:
         # Its messages were encoded when they were added; what became of the objects since then is not sent.
         return [bytes(one) for one in message._message[_BATCH_DATA]]
     found = transform_outbound_messages(message, ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message)
+    if isinstance(found, list) and sender is not None and knows_limits(sender):
+        batch = empty_batch(sender, None)
+        batch._from_list(found)
+        return encode_outgoing(batch)
     return [bytes(PyamqpTransport.encode_message(one)) for one in (found if isinstance(found, list) else [found])]
 
 

@@ -101,7 +101,7 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
                 seconds = max(seconds - (time.monotonic() - started), 0.05)
             await super(ServiceBusSender, self).send_messages(message, timeout=seconds, **kwargs)
 
-        payloads = partial(encode_outgoing, message)
+        payloads = partial(encode_outgoing, message, self)
         await self._run(self._steps(timeout, payloads, started=started, ticket=ticket, failed=failed), offer)
         return None
 

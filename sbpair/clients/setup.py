@@ -1,6 +1,7 @@
 """What the two clients have in common when they are made: which pair, and how its namespaces are reached."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from azure.servicebus.aio import ServiceBusClient
@@ -109,10 +110,9 @@ def _signs_in_anywhere(credential: Any) -> bool:
 
 
 def _messaging(access: NamespaceAccess, credential: Any, options: Mapping[str, Any]) -> Messaging:
-    from sbpair.azure.messaging import AzureMessaging, tls_context
+    from sbpair.azure.messaging import AzureMessaging
 
     more = dict(options)
-    authority = more.pop("connection_verify", None)
-    if authority is not None and "ssl_context" not in more:
-        more["ssl_context"] = tls_context(authority)
+    if (authority := more.pop("connection_verify", None)) is not None:
+        access = replace(access, ca_file=authority)
     return AzureMessaging(access, credential=credential, client_options=more, client_class=_SDK_CLIENT)

@@ -130,7 +130,7 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
                 seconds = _rest_after(lambda: open_within(self, seconds), seconds)
             super(ServiceBusSender, self).send_messages(message, timeout=seconds, **kwargs)
 
-        payloads = partial(encode_outgoing, message)
+        payloads = partial(encode_outgoing, message, self)
         self._run(self._steps(timeout, payloads, started=started, ticket=ticket, failed=failed), offer)
         return None
 

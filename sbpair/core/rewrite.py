@@ -307,7 +307,7 @@ def for_primary(
     _restore_time_to_live(message, ttl_ms, int(now * 1000), stamped=stamped)
     if scheduled_ms is not None:
         message.edit_map(Section.MESSAGE_ANNOTATIONS, (), {Symbol(SCHEDULED): Timestamp(scheduled_ms)})
-    partition_key = _text(message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY))
+    partition_key = key_text(message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY))
     if session is not None:
         message.edit_fields(Section.PROPERTIES, {PropertyField.GROUP_ID: session})
         if session and partition_key is None:
@@ -414,6 +414,12 @@ def _time(message: EncodedMessage, index: PropertyField) -> int | None:
     """A timestamp of the properties in epoch milliseconds; anything else counts as not set and is left alone."""
     value = message.field(Section.PROPERTIES, index)
     return int(value) if isinstance(value, Timestamp) else None
+
+
+def key_text(value: Any) -> str | None:
+    """A session id or partition key as text: when azure-servicebus sends a message again that it has received, the
+    partition key is binary."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else _text(value)
 
 
 def _text(value: Any) -> str | None:

@@ -7,6 +7,7 @@ import time
 
 import azure.servicebus as sdk
 import pytest
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusMessage, exceptions
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
@@ -22,6 +23,7 @@ from sbpair.core.encoded import EncodedMessage
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import SendAvailabilityOptions
 from sbpair.core.rewrite import for_primary
+from sbpair.emulator.auth import make_sas_token
 from sbpair.events import Diverted, FailedBack, FailedOver, SideFaulted
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, own_threads, state_of, wait_until
 
@@ -222,6 +224,56 @@ def test_a_session_beside_another_partition_key_is_not_diverted(world: World) ->
     assert world.backlog() == []
 
 
+def test_a_received_message_is_sent_again_into_the_backlog_and_comes_back_as_from_the_sdk(world: World) -> None:
+    """The SDK keeps the partition key of a message that it received as binary, and sends it so."""
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("again", session_id="s", partition_key="s"))
+        with client.get_queue_receiver("orders") as receiver:
+            (received,) = receiver.receive_messages(1, 30)
+            sender.send_messages(received)
+            client.force_failover("orders")
+            sender.send_messages(received)
+            receiver.complete_message(received)
+    assert world.drain() == 1
+    directly, back = world.raw("orders")
+    assert (str(back), back.session_id, back.partition_key) == (str(directly), "s", "s")
+
+
+def test_what_the_sdk_writes_behind_the_body_comes_back(world: World) -> None:
+    annotated = AmqpAnnotatedMessage(data_body=b"x", delivery_annotations={"own": "mine"}, footer={"end": "there"})
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(annotated)
+        client.force_failover("orders")
+        sender.send_messages(annotated)
+    assert world.drain() == 1
+    directly, back = (one.raw_amqp_message for one in world.raw("orders"))
+    assert directly.delivery_annotations == back.delivery_annotations == {b"own": b"mine"}
+    assert directly.footer == back.footer == {b"end": b"there"}
+
+
+def test_a_list_that_fits_no_batch_is_refused_as_by_the_sdk(world: World) -> None:
+    half = [ServiceBusMessage("x" * 140_000) for _ in range(2)]
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        with pytest.raises(exceptions.MessageSizeExceededError):
+            sender.send_messages(half)
+        client.force_failover("orders")
+        with pytest.raises(exceptions.MessageSizeExceededError):
+            sender.send_messages(half)
+    assert world.backlog() == []
+
+
+def test_a_file_of_authorities_that_is_not_there_is_the_sdks_error(world: World) -> None:
+    client = ServiceBusClient(
+        "contoso.servicebus.windows.net",
+        AzureNamedKeyCredential("name", "key"),
+        secondary=world.connection_string("fabrikam"),
+        connection_verify="/nowhere/authorities.pem",
+        **FAST,  # type: ignore[arg-type]
+    )
+    with client, pytest.raises(exceptions.ServiceBusError):
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("x"), timeout=5)
+
+
 def test_held_sessions_stay_in_order_across_failover_and_failback(world: World) -> None:
     with (
         a_client(world, pair=world.pair(hold_sessions=True)) as client,
@@ -292,6 +344,32 @@ def test_the_secondary_by_its_connection_string_alone(world: World) -> None:
     with client, client.get_queue_sender("orders") as sender:
         world.dark()
         sender.send_messages(ServiceBusMessage("diverted"))
+    assert world.bodies("127/x-servicebus-transfer/0", "fabrikam") == ["diverted"]
+
+
+@pytest.mark.parametrize("kind", ["named key", "signature"])
+def test_a_key_or_signature_of_azure_core_as_the_credential(world: World, kind: str) -> None:
+    parts = dict(part.partition("=")[::2] for part in world.connection_string().split(";"))
+    name, key = parts["SharedAccessKeyName"], parts["SharedAccessKey"]
+    host = parts["Endpoint"].removeprefix("sb://").rstrip("/")
+    credential: AzureNamedKeyCredential | AzureSasCredential = AzureNamedKeyCredential(name, key)
+    if kind == "signature":
+        credential = AzureSasCredential(make_sas_token(f"sb://{host}/orders", name, key, time.time() + 3600))
+    world.emulator.namespace("fabrikam").create_queue("127/x-servicebus-transfer/0")
+    client = ServiceBusClient(
+        host,
+        credential,
+        secondary=world.connection_string("fabrikam"),
+        options=SendAvailabilityOptions(1, 0.0, False, 1.0),
+        use_tls=False,
+        **FAST,  # type: ignore[arg-type]
+    )
+    with client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("before"))
+        world.dark()
+        sender.send_messages(ServiceBusMessage("diverted"))
+        world.light()
+        wait_until(lambda: state_of(client.state()) is State.HEALTHY)
     assert world.bodies("127/x-servicebus-transfer/0", "fabrikam") == ["diverted"]
 
 

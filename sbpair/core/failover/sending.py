@@ -15,7 +15,7 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
-from sbpair.core.rewrite import PARTITION_KEY, SCHEDULED, for_backlog
+from sbpair.core.rewrite import PARTITION_KEY, SCHEDULED, for_backlog, key_text
 
 # How the time a caller gives one send is shared between the primary and the backlog.
 #
@@ -316,7 +316,7 @@ def keys_of(payload: bytes) -> Keys:
     message = EncodedMessage(payload)
     session = message.field(Section.PROPERTIES, PropertyField.GROUP_ID)
     key = message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
-    return Keys(None if session is None else str(session), None if key is None else str(key))
+    return Keys(key_text(session), key_text(key))
 
 
 def is_scheduled(payload: bytes) -> bool:

@@ -196,13 +196,16 @@ class Message:
         stale = [name for name in _BROKER_ANNOTATIONS if name not in stamps]
         annotations = sections.edit_map(self._value(Section.MESSAGE_ANNOTATIONS, _EMPTY_MAP), stale, stamps)
         # The three edited sections come first in every message, so the rest is one slice of the stored bytes.
-        rest = next((span.start for span in self._spans() if span.section > Section.MESSAGE_ANNOTATIONS), None)
+        # Delivery annotations behind the body, where azure-servicebus writes them, are among the edited ones.
+        spans = self._spans()
+        rest = next((span.start for span in spans if span.section > Section.MESSAGE_ANNOTATIONS), None)
+        end = spans[-1].start if spans and spans[-1].section is Section.DELIVERY_ANNOTATIONS else None
         return b"".join(
             (
                 sections.section_bytes(Section.HEADER, header),
                 sections.section_bytes(Section.DELIVERY_ANNOTATIONS, delivery),
                 sections.section_bytes(Section.MESSAGE_ANNOTATIONS, annotations),
-                b"" if rest is None else self.payload[rest:],
+                b"" if rest is None else self.payload[rest:end],
             )
         )
 

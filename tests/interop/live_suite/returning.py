@@ -15,13 +15,16 @@ from sbpair.runtime.transfer.syphon import DrainRequest, syphon
 from .running import DATA_NAMESPACE, MANAGEMENT_NAMESPACE, SECONDARY_NAMESPACE
 
 QUEUES = 2
+LABELS = {DATA_NAMESPACE: DATA_NAMESPACE, MANAGEMENT_NAMESPACE: MANAGEMENT_NAMESPACE, "127": DATA_NAMESPACE}
+"""The first part of each primary's name, and the namespace. The connection strings that the administration gives to the
+data tests name an address."""
 
 
 @contextmanager
 def backlog_returned(emulator: EmulatorThread, client: str) -> Iterator[None]:
     """Backlog queues for both namespaces, and for `diverting` clients what brings them back."""
-    for primary in (DATA_NAMESPACE, MANAGEMENT_NAMESPACE):
-        for path in expected_backlog_paths(primary, QUEUES):
+    for label in LABELS:
+        for path in expected_backlog_paths(label, QUEUES):
             emulator.namespace(SECONDARY_NAMESPACE).create_queue(path)
     if client != "diverting":
         yield
@@ -33,8 +36,7 @@ def backlog_returned(emulator: EmulatorThread, client: str) -> Iterator[None]:
         stop = asyncio.Event()
         running.append((asyncio.get_running_loop(), stop))
         ready.set()
-        primaries = (DATA_NAMESPACE, MANAGEMENT_NAMESPACE)
-        await asyncio.gather(*(_syphon(emulator, primary, stop) for primary in primaries))
+        await asyncio.gather(*(_syphon(emulator, label, primary, stop) for label, primary in LABELS.items()))
 
     thread = threading.Thread(target=lambda: asyncio.run(bring_back()), name="syphon")
     thread.start()
@@ -47,10 +49,10 @@ def backlog_returned(emulator: EmulatorThread, client: str) -> Iterator[None]:
         thread.join()
 
 
-async def _syphon(emulator: EmulatorThread, primary: str, stop: asyncio.Event) -> None:
+async def _syphon(emulator: EmulatorThread, label: str, primary: str, stop: asyncio.Event) -> None:
     secondary, home = (AzureMessaging(_access(emulator, name)) for name in (SECONDARY_NAMESPACE, primary))
     await syphon(
-        DrainRequest(queues=expected_backlog_paths(primary, QUEUES)),
+        DrainRequest(queues=expected_backlog_paths(label, QUEUES)),
         secondary=secondary,
         primary=home,
         admin=None,
