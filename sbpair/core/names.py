@@ -82,6 +82,12 @@ def check_entity_path(path: str) -> str:
     return normal
 
 
+def cut_path(path: str) -> str:
+    """A path for people, where somebody else wrote it: no longer than one can be. What is cut ends with a sign that no
+    path has, so that nobody takes it for one."""
+    return path if len(path) <= MAX_ENTITY_PATH_CHARACTERS else f"{path[: MAX_ENTITY_PATH_CHARACTERS - 1]}\u2026"
+
+
 def is_destination(path: str) -> bool:
     """Whether `path` may be opened to deliver a message to: the path of a queue or a topic, and nothing else.
 

@@ -10,6 +10,7 @@ from sbpair.amqp.types import Described
 from sbpair.core import system_properties
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError
+from sbpair.core.names import cut_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class MessageSummary:
     """Readable facts of one message. Where the backlog keeps a property under an alias (`x-ms-*`), the alias counts.
 
     Times are UTC epoch seconds. `application_properties` holds the decoded typed values, aliases included; it is empty
-    with `unreadable` telling why when a section could not be parsed.
+    with `unreadable` telling why when a section could not be parsed. A destination longer than any path is cut.
     """
 
     message_id: str | None
@@ -72,7 +73,7 @@ def _described(message: EncodedMessage) -> MessageSummary:
         reply_to=_property(fields, PropertyField.REPLY_TO),
         ttl_seconds=_ttl_seconds(message, properties.get(system_properties.TIME_TO_LIVE)),
         scheduled_at=_scheduled_at(message, properties.get(system_properties.SCHEDULED)),
-        destination=_string(properties.get(system_properties.PATH)),
+        destination=_destination(properties.get(system_properties.PATH)),
         application_properties=properties,
         body_kind=spans[0].section.name.lower() if spans else "none",
         body_size_bytes=sum(span.end - span.value_start for span in spans),
@@ -90,6 +91,11 @@ def _string(value: Any) -> str | None:
     if value is None:
         return None
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _destination(value: Any) -> str | None:
+    path = _string(value)
+    return None if path is None else cut_path(path)
 
 
 def _ttl_seconds(message: EncodedMessage, alias: Any) -> float | None:

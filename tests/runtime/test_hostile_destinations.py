@@ -239,3 +239,11 @@ async def test_reasons_that_strangers_gave_dead_letters_are_cut_and_few() -> Non
     assert sum(classify.original_faults.values()) == 300
     assert len(classify.original_faults) == 101
     assert max(map(len, classify.original_faults)) == 260
+
+
+def test_a_destination_longer_than_any_path_is_cut_and_is_none_afterwards() -> None:
+    shown = describe(for_backlog(compose(body=b"", message_id="m"), "o" * 60_000)).destination or ""
+    assert len(shown) == 260
+    assert not is_destination(shown)
+    longest = "o" * 260
+    assert describe(for_backlog(compose(body=b"", message_id="m"), longest)).destination == longest

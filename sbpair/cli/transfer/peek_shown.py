@@ -203,10 +203,18 @@ def group_columns(keys: Iterable[GroupKey]) -> tuple[Column, ...]:
 
 
 def grouped(messages: Iterable[PeekedMessage], keys: tuple[GroupKey, ...]) -> tuple[Group, ...]:
-    """The messages by these keys; the biggest group first."""
+    """The messages by these keys; the biggest group first. A destination has the spelling that came first."""
+    spellings: dict[str, str] = {}
     groups: dict[tuple[str | None, ...], list[PeekedMessage]] = {}
+
+    def value(key: GroupKey, message: PeekedMessage) -> str | None:
+        found = key.of(message)
+        if key is not GroupKey.DESTINATION or found is None:
+            return found
+        return spellings.setdefault(found.lower(), found)
+
     for message in messages:
-        groups.setdefault(tuple(key.of(message) for key in keys), []).append(message)
+        groups.setdefault(tuple(value(key, message) for key in keys), []).append(message)
     found = [_group(keys, values, members) for values, members in groups.items()]
     return tuple(sorted(found, key=lambda group: -group.messages))
 
