@@ -12,7 +12,7 @@ import typer
 
 from sbpair.cli.options import Options
 from sbpair.core.errors import UsageError
-from sbpair.core.pairing import Pair
+from sbpair.core.pairing import Pair, Side
 from sbpair.core.redact import printable
 
 if TYPE_CHECKING:
@@ -35,9 +35,21 @@ def agreed(options: Options, question: str, *, yes: bool) -> bool:
     return typer.confirm(printable(question), default=False, err=True)
 
 
-def side_named(pair: Pair) -> str:
+def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:
     """`contoso-neu [production]`: the namespace that is written to, as configured."""
-    return f"{pair.secondary.label} [{pair.environment}]" if pair.environment else pair.secondary.label
+    label = pair.secondary.label if side is Side.SECONDARY else pair.primary.label
+    return f"{label} [{pair.environment}]" if pair.environment else label
+
+
+def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> None:
+    """Ask on a terminal whether to do what `doing` says; taken for granted with `--yes` or where nobody can answer.
+    `state`: how things stand if the answer is no.
+
+    Raises:
+        UsageError: the answer was no.
+    """
+    if not agreed(options, f"{doing}?", yes=yes):
+        raise UsageError(f"The answer was no. {state}", hint="--yes does it without asking.")
 
 
 def pair_to_write(options: Options, settings: "Settings", name: str | None, doing: str) -> Pair:

@@ -106,6 +106,13 @@ class BacklogCounted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class QueueAppeared(Event):
+    """A backlog queue that was not there when the syphon started; it is read, too, from now on."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
 class Polled(Event):
     """A receive from a backlog queue (or its dead-letter queue) was answered, be it with nothing: a sign of life."""
 

@@ -143,3 +143,8 @@ def from_arm_name(name: str) -> str:
 def dead_letter_path(path: str) -> str:
     """Address of the dead-letter sub-queue of a queue or subscription."""
     return f"{path}/{DEAD_LETTER_SUFFIX}"
+
+
+def is_dead_letter_path(path: str) -> bool:
+    """Whether `path` is that of a dead-letter sub-queue."""
+    return path.lower().endswith(f"/{DEAD_LETTER_SUFFIX}")

@@ -39,6 +39,8 @@ def describe(event: events.Event) -> str | None:
             return f"Dead-lettered message {number} of {queue}: {reason}. {description}"
         case events.ReceiveFailed():
             return describe_together([event])
+        case events.QueueAppeared(queue=queue):
+            return f"{queue} exists now: it is drained, too."
         case events.Restarting(error_code=code, message=message, seconds=seconds):
             return f"Failed ({code}: {message}); restarting in {format_duration(seconds)}."
         case events.Paused(entity=entity, error_code=code, seconds=seconds):

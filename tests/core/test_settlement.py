@@ -15,6 +15,7 @@ from sbpair.core.errors import (
     ServerBusyError,
 )
 from sbpair.core.message import Disposition, Received, State
+from sbpair.core.names import dead_letter_path
 from sbpair.core.transfer.machine import HOLD_SECONDS, Settlement
 from sbpair.core.transfer.order import Skipped
 from sbpair.core.transfer.state import (
@@ -37,23 +38,24 @@ from sbpair.core.transfer.state import (
 QUEUE = "contoso/x-servicebus-transfer/0"
 
 
-def received(number, *, receipt=1):
+def received(number, *, receipt=1, source=QUEUE):
     return Received(
-        payload=b"", sequence_number=number, source=QUEUE, message_id=f"m{number}", enqueued_at=1.0, receipt=receipt
+        payload=b"", sequence_number=number, source=source, message_id=f"m{number}", enqueued_at=1.0, receipt=receipt
     )
 
 
 class Pump:
     """A machine whose link limits are known, and short words for telling it things."""
 
-    def __init__(self, *, limit_bytes=100_000, can_dead_letter=True, forwarded=(), **limits):
-        self.machine = Settlement(Limits(**limits), can_dead_letter=can_dead_letter, forwarded=forwarded)
+    def __init__(self, *, limit_bytes=100_000, forwarded=(), source=QUEUE, **limits):
+        self.machine = Settlement(Limits(**limits), forwarded=forwarded)
+        self.source = source
         self.limit_bytes = limit_bytes
         self.now = 0.0
 
     def arrive(self, number, *, to="orders", session=None, size=100, lock=60.0, verdict=None, receipt=1, key=None):
         verdict = verdict or Forward(bytes(size), to, session, key)
-        one = received(number, receipt=receipt)
+        one = received(number, receipt=receipt, source=self.source)
         self.machine.arrived(one, verdict, lock_until=self.now + lock, lock_seconds=lock, now=self.now)
 
     def poll(self):
@@ -549,8 +551,8 @@ def test_pings_are_completed_and_left_ones_kept():
     assert pump.machine.live == 0
 
 
-def test_where_nothing_can_be_dead_lettered_it_is_left():
-    pump = Pump(can_dead_letter=False)
+def test_what_is_a_dead_letter_already_is_left_where_it_lies():
+    pump = Pump(source=dead_letter_path(QUEUE))
     pump.arrive(1, verdict=Finish(Disposition.DEAD_LETTER, "dead-lettered", "NotABacklogMessage", "x"))
     assert pump.settles() == []
     assert list(pump.machine.left().values()) == ["undeliverable: NotABacklogMessage"]

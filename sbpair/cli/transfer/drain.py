@@ -1,15 +1,17 @@
 """`sbpair drain`: one pass over the backlog, back to the primary, until it is confirmed empty."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbpair.cli.asking import pair_to_write
+from sbpair.cli.asking import go_ahead, pair_to_write
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.options import DrainOptions, OnMissing
 from sbpair.cli.transfer.report import (
     Drained,
+    doing,
     ledger_errors,
     make_request,
     named_paths,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from sbpair.runtime.transfer.drain import DrainRequest
     from sbpair.runtime.transfer.ledger import Ledger, Way
 
+_log = logging.getLogger("sbpair")
+
 
 @command(output="core.transfer.conclusion:DrainResult")
 def drain(
@@ -41,8 +45,9 @@ def drain(
     """Return the messages in a pair's backlog queues to the primary, exactly as they were sent.
 
     Drains every backlog queue that exists, not only the configured ones. Stops when they are empty, verified by count
-    and by browse. Otherwise says what is left, why, and which command continues (exit code 3). Safe to stop at any
-    time: Ctrl-C settles or releases what is in flight. Needs Listen on the secondary and Send on the primary.
+    and by browse (with --until-idle: and nothing has come for that long). Otherwise says what is left, why, and which
+    command continues (exit code 3). Asks on a terminal before it begins. Safe to stop at any time: Ctrl-C settles or
+    releases what is in flight. Needs Listen on the secondary and Send on the primary.
 
     \b
     Examples:
@@ -57,15 +62,18 @@ def drain(
     request = replace(
         request,
         max_messages=moves.limit,
-        for_seconds=duration_option(moves.for_),
         deferred=moves.deferred,
         dry_run=moves.dry_run,
         patience_seconds=patience,
         leave_missing=moves.on_missing is OnMissing.LEAVE,
     )
     only = named_paths(chosen, moves.queues)
+    if not moves.dry_run:
+        go_ahead(options, doing("drain", chosen, moves), yes=moves.yes, state="Nothing was moved.")
 
     async def work(stop: "asyncio.Event") -> Drained:
+        if not moves.dry_run:
+            _log.info(f"{doing('drain', chosen, moves)}.")
         with ledger_errors(moves.ledger):
             return await run_drain(
                 options, chosen, request, stop, only=only, ledger=moves.ledger, new_ledger=moves.new_ledger
@@ -113,12 +121,14 @@ async def run_drain(
             secondary = CountedMessaging(sides.secondary, usage)
             admin, primary_admin = CountedAdmin(sides.secondary_admin, usage), CountedAdmin(sides.primary_admin, usage)
             seconds = min(request.patience_seconds, _AFTER_SECONDS)
+            facts = None
             try:
                 if left_over := not all(is_own(path, pair) for path in only):
                     paths = only  # named by whoever listed them: no search under this pair's prefix finds them
                 else:
                     searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
-                    paths = chosen_paths(pair, await stoppable(stop, searching), only)
+                    found = await stoppable(stop, searching)
+                    paths, facts = chosen_paths(pair, found, only), found.facts
                 report = await drain_backlog(
                     replace(request, queues=paths),
                     secondary=secondary,
@@ -129,6 +139,7 @@ async def run_drain(
                     ledger=opened_ledger,
                     stop=stop,
                     primary_admin=primary_admin,
+                    facts=facts,
                 )
             finally:
                 if opened_ledger is not None:

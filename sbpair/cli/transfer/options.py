@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sbpair.cli import suggestions
+from sbpair.cli.asking import YesOption
 from sbpair.cli.options import OptionSet
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Pair
@@ -91,6 +92,7 @@ class MoveOptions(OptionSet):
         ),
     ] = None
     dlq: Annotated[bool, typer.Option("--dlq", help="Take the dead-letter queues instead.")] = False
+    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Take the dead-letter queues as well.")] = False
     filters: Filters = Filters()
     to: Annotated[
         str,
@@ -107,6 +109,16 @@ class MoveOptions(OptionSet):
         ),
     ] = None
     only_entities: OnlyEntitiesOption = False
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
+    ] = None
+    until_idle: Annotated[
+        str | None,
+        typer.Option(
+            "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
+        ),
+    ] = None
     rate: RateOption = None
     concurrency: ConcurrencyOption = 8
     ttl: TtlOption = TtlMode.FULL
@@ -121,6 +133,7 @@ class MoveOptions(OptionSet):
     new_ledger: Annotated[
         bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it.")
     ] = False
+    yes: YesOption = False
 
     def go_on(self, command: str, pair: Pair) -> str:
         """The command line that goes on with what is left: the same one without its limits."""
@@ -140,18 +153,15 @@ class MoveOptions(OptionSet):
         return shlex.join(words)
 
     def _flags(self) -> list[str]:
-        flags = (("--dlq", self.dlq), ("--only-entities", self.only_entities))
+        flags = (("--dlq", self.dlq), ("--with-dlq", self.with_dlq), ("--only-entities", self.only_entities))
         return [name for name, given in flags if given]
 
 
 @dataclass(frozen=True, slots=True)
 class DrainOptions(MoveOptions):
-    """Options of drain: those of every move, and when to stop."""
+    """Options of drain: those of every move, how much, and what to do with the odd ones."""
 
     limit: LimitOption = None
-    for_: Annotated[str | None, typer.Option("--for", help="Stop after this time, e.g. 15m.", show_default=False)] = (
-        None
-    )
     deferred: Annotated[bool, typer.Option("--deferred", help="Fetch deferred messages too, after all others.")] = False
     on_missing: Annotated[
         OnMissing, typer.Option("--on-missing", help="What to do when a destination does not exist.")

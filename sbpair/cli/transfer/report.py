@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbpair.cli.asking import side_named
 from sbpair.cli.cost.forecasts import in_words
+from sbpair.cli.options import duration_option
 from sbpair.cli.transfer.options import MoveOptions
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
-from sbpair.core.pairing import Pair
+from sbpair.core.pairing import Pair, Side
+from sbpair.core.words import counted
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 if TYPE_CHECKING:
@@ -59,16 +62,21 @@ def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
 
     Raises:
         UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read, a new ledger
-            without a name.
+            without a name, --dlq with --with-dlq.
     """
     from sbpair.core.where import parse_where
     from sbpair.runtime.transfer.drain import DrainRequest
 
+    if options.dlq and options.with_dlq:
+        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
     if options.new_ledger and options.ledger is None:
         raise UsageError("--new-ledger needs --ledger FILE.")
     return DrainRequest(
         queues=named_paths(pair, options.queues) or pair.backlog_paths(),
         dead_letter=options.dlq,
+        with_dead_letter=options.with_dlq,
+        for_seconds=duration_option(options.for_),
+        idle_seconds=duration_option(options.until_idle) or 0.0,
         to=_target(options.to, options.archive),
         path=options.filters.destination,
         session=options.filters.session_id,
@@ -98,6 +106,19 @@ def only_entities(pair: Pair) -> tuple[str, ...]:
             hint="Write `entities: [orders, ...]` below the pair in sbpair.yaml.",
         )
     return pair.entities
+
+
+def doing(command: str, pair: Pair, options: MoveOptions) -> str:
+    """What a run is about to do, with the namespaces by their configured names."""
+    what = "dead letters" if options.dlq else "messages and dead letters" if options.with_dlq else "messages"
+    queues = "the backlog queues" if not options.queues else counted(len(options.queues), "backlog queue")
+    if options.archive is not None:
+        where = f"into files in {options.archive}"
+    elif options.to != "primary":
+        where = f"to {options.to.partition(':')[2]} on {side_named(pair, Side.PRIMARY)}"
+    else:
+        where = f"back to {side_named(pair, Side.PRIMARY)}"
+    return f"{command.capitalize()} {pair.name}: {what} of {queues} on {side_named(pair)} {where}"
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`sbpair syphon`: the drain that never ends, as a service with metrics, health and a graceful stop."""
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.asking import pair_to_write
+from sbpair.cli.asking import go_ahead, pair_to_write
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.drain import chosen_paths, open_ledger, way_of
 from sbpair.cli.transfer.options import MoveOptions
 from sbpair.cli.transfer.report import (
     Drained,
+    doing,
     ledger_errors,
     make_request,
     named_paths,
@@ -84,9 +86,10 @@ def syphon(
 ) -> CommandResult:
     """Run as a service: forward backlog messages to the primary as they arrive.
 
-    Serves every backlog queue that exists when it starts, not only the configured ones. Messages are forwarded at
-    once; an empty queue costs one receive per --poll. Several syphons may share the work of one pair. SIGTERM and
-    Ctrl-C settle or release what is in flight, then report.
+    Serves every backlog queue that exists, not only the configured ones, and finds one that is made later within a
+    --poll. Messages are forwarded at once; an empty queue costs one receive per --poll, and a list of the queues is
+    made as often. Several syphons may share the work of one pair. SIGTERM, Ctrl-C and the end of --for or --until-idle
+    settle or release what is in flight, then report.
 
     \b
     Examples:
@@ -97,11 +100,12 @@ def syphon(
     poll_seconds = duration_option(poll) or 0.0
     if poll_seconds < 1:
         raise UsageError(f"--poll is one second or more, not {poll}.")
-    request = make_request(chosen, moves)
     only = named_paths(chosen, moves.queues)
+    request = replace(make_request(chosen, moves), later_queues=not only)
     if moves.ledger is not None:
         check_writable(moves.ledger)
     service = ServiceOptions(poll_seconds, moves.ledger, moves.new_ledger, metrics_host, metrics_on, metrics_to)
+    go_ahead(options, f"{doing('drain', chosen, moves)} continuously", yes=moves.yes, state="Nothing was moved.")
 
     async def work(stop: "asyncio.Event") -> Drained:
         with ledger_errors(moves.ledger):
@@ -153,10 +157,11 @@ async def run_service(
                     secondary = CountedMessaging(sides.secondary, usage)
                     admin = CountedAdmin(sides.secondary_admin, usage)
                     searching = find_queues(pair, messaging=secondary, admin=admin)
-                    paths = chosen_paths(pair, await stoppable(stop, searching), only)
+                    found = await stoppable(end, searching)
+                    paths = chosen_paths(pair, found, only)
                     _say_what_begins(pair, paths, service)
                     done = await syphon_until(
-                        stop,
+                        end,
                         replace(request, queues=paths),
                         secondary=secondary,
                         primary=sides.primary,
@@ -166,6 +171,7 @@ async def run_service(
                         ledger=opened_ledger,
                         poll_seconds=service.poll_seconds,
                         uncompleted=uncompleted,
+                        facts=found.facts,
                     )
                     if done.broken is None:
                         backlog = await _what_is_left(pair, secondary, admin, clock, only)
@@ -174,8 +180,60 @@ async def run_service(
                 if opened_ledger is not None:
                     await opened_ledger.close()
 
-        report = await serve(run, stop=stop, clock=clock, observer=observer)
+        async with _ending(request, stop, observer) as ending:
+            end = ending.end
+            report = await serve(run, stop=end, clock=clock, observer=observer)
+    if not stop.is_set():
+        report = replace(report, ended_by=ending.why)
     return Drained(report, backlog, usage.forecast())
+
+
+class _Ending:
+    """When a service ends: `end` is set by a signal, when its time is up, or when nothing has come for long enough."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self.end = asyncio.Event()
+        self.why = "stop"
+
+    def because(self, why: str) -> None:
+        if not self.end.is_set():
+            self.why = why
+            self.end.set()
+
+
+@asynccontextmanager
+async def _ending(request: "DrainRequest", stop: "asyncio.Event", saying: "_Saying") -> AsyncIterator[_Ending]:
+    import asyncio
+
+    from sbpair.concurrency import end
+
+    ending = _Ending()
+
+    async def stopped() -> None:
+        await stop.wait()
+        ending.because("stop")
+
+    async def over() -> None:
+        if request.for_seconds is not None:
+            await asyncio.sleep(request.for_seconds)
+            ending.because("time")
+
+    async def idle() -> None:
+        if not request.idle_seconds:
+            return
+        left = request.idle_seconds
+        while left > 0:
+            await asyncio.sleep(left)
+            left = request.idle_seconds - saying.quiet_seconds
+        ending.because("idle")
+
+    tasks = [asyncio.create_task(one()) for one in (stopped, over, idle)]
+    try:
+        yield ending
+    finally:
+        await end(*tasks)
 
 
 LEFT_SECONDS = 3.0
@@ -221,10 +279,18 @@ class _Saying:
         self._metrics = metrics
         self._log = EventLog()
         self._forwarded: dict[tuple[str, str], Forwarded] = {}
+        self._came_at = time.monotonic()
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Since when no message has come."""
+        return time.monotonic() - self._came_at
 
     def notify(self, event: "Event") -> None:
-        from sbpair.core.events import Forwarded
+        from sbpair.core.events import Forwarded, Polled
 
+        if isinstance(event, Forwarded) or (isinstance(event, Polled) and event.messages):
+            self._came_at = time.monotonic()
         self._metrics.notify(event)
         self._log.notify(event)
         if isinstance(event, Forwarded):

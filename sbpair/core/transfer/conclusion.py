@@ -94,7 +94,8 @@ def _before(report: DrainReport) -> str:
     return f"; {report.already_forwarded:,} had been sent before and {verb} completed without being sent again"
 
 
-_ENDED = {"stop": "stopped by a signal", "time": "the time was up", "count": "the limit was reached"}
+_EARLY = {"stop": "stopped by a signal", "time": "the time was up", "count": "the limit was reached"}
+_ENDED = _EARLY | {"idle": "nothing more came for the time asked for"}
 
 
 def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
@@ -107,7 +108,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
         return f"{first} What is left in the backlog was not counted. Run: sbpair status {asked.pair}"
     if verdict(backlog) is Verdict.EMPTY:
         return f"{first} {empty_sentence(backlog)}"
-    if asked.filtered and not ended and not _left(report):
+    if asked.filtered and report.ended_by not in _EARLY and not _left(report):
         return f"{first} Nothing that matches the filter is left."
     found = _remaining(backlog, asked)
     if not found:
@@ -144,7 +145,7 @@ def exit_of(report: DrainReport, backlog: Backlog | None, asked: Asked) -> Exit:
 
 def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
     """Whether anything remains that the run was asked to handle."""
-    ended_early = report.ended_by in _ENDED
+    ended_early = report.ended_by in _EARLY
     if asked.filtered:
         return ended_early and bool(backlog.seen or backlog.unread)
     if asked.dead_letter:

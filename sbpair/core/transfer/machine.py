@@ -33,6 +33,7 @@ from functools import partial
 
 from sbpair.core.errors import Category, LockLostError, SbpairError, SendIncompleteError, ServiceError
 from sbpair.core.message import Disposition, Received, State
+from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
 from sbpair.core.transfer.order import GRACE_SECONDS, Gap, Mode, QueueOrder, Skipped
 from sbpair.core.transfer.report import Accepted, Moment, Tally
@@ -86,14 +87,12 @@ class Settlement:
         self,
         limits: Limits,
         *,
-        can_dead_letter: bool = True,
         leave_missing: bool = False,
         forwarded: Iterable[Key] = (),
     ) -> None:
         self.limits = limits
         self._leave_missing = leave_missing
         self.tally = Tally()
-        self._can_dead_letter = can_dead_letter
         self._items: dict[Key, Item] = {}
         self._destinations: dict[str, Destination] = {}
         self._orders: dict[str, QueueOrder] = {}
@@ -166,6 +165,11 @@ class Settlement:
     def live(self) -> int:
         """Messages on their way: neither left nor done."""
         return len(self._items) - self._left
+
+    @property
+    def last_arrival(self) -> float:
+        """When a message came last, on the machine's clock; 0 if none has."""
+        return self._last_arrival
 
     @property
     def left_full(self) -> bool:
@@ -849,10 +853,10 @@ class Settlement:
 
     def _dead_letter(self, item: Item, reason: str, description: str) -> None:
         self._forget_payload(item)
-        if self._can_dead_letter:
-            self._settle(item, Disposition.DEAD_LETTER, "dead-lettered", reason, description)
+        if is_dead_letter_path(item.received.source):
+            self._leave(item, f"undeliverable: {reason}")  # it lies where it belongs
         else:
-            self._leave(item, f"undeliverable: {reason}")
+            self._settle(item, Disposition.DEAD_LETTER, "dead-lettered", reason, description)
 
     def _leave(self, item: Item, because: str) -> None:
         self._forget_payload(item)

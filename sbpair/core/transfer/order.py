@@ -40,6 +40,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from sbpair.core.message import Received, State
 from sbpair.core.transfer.state import Key
@@ -357,10 +358,10 @@ class LockPatience:
     def __init__(self, seconds: float | None, now: float) -> None:
         self._seconds = seconds
         self._since = self._asked_at = now
-        self._seen: Mapping[str, frozenset[Key]] = {}
+        self._seen: Mapping[Any, frozenset[Key]] = {}
         self._polls = 0
 
-    def exhausted(self, unexplained: Mapping[str, frozenset[Key]], lock_seconds: float, now: float) -> bool:
+    def exhausted(self, unexplained: Mapping[Any, frozenset[Key]], lock_seconds: float, now: float) -> bool:
         """Whether to give up; if not, the caller asks for the messages again now. `unexplained`: by queue."""
         if unexplained != self._seen:
             self._seen, self._since, self._asked_at, self._polls = unexplained, now, now, 0

@@ -220,7 +220,7 @@ class DrainReport:
     """The part of the queues that it was asked about holds nothing: a browse and the counts, where they could be had,
     say so. Whether the whole backlog is empty is another question: `core.inspection.backlog`."""
     ended_by: str = "empty"
-    """`empty` (nothing more to do), `stop`, `time`, `count`."""
+    """`empty` (nothing more to do), `idle` (nothing came for as long as was asked for), `stop`, `time`, `count`."""
     archive: Path | None = None
     dry_run: bool = False
     locked: tuple[LockedQueue, ...] = ()

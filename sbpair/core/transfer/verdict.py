@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 from sbpair.core.errors import MessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
+from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import TtlMode, for_primary, is_ping
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.state import Finish, Forward, Leave, Verdict
@@ -41,7 +42,6 @@ class Classifier:
         *,
         now: Callable[[], float],
         ttl: TtlMode = TtlMode.FULL,
-        from_dead_letter: bool = False,
         verbatim: bool = False,
         destination: str | None = None,
         path: str | None = None,
@@ -51,7 +51,6 @@ class Classifier:
     ) -> None:
         self._now = now
         self._ttl = ttl
-        self._from_dead_letter = from_dead_letter
         self._verbatim = verbatim
         self._destination = destination
         self._path = path.lower() if path is not None else None
@@ -65,16 +64,17 @@ class Classifier:
         """Why the messages that could be sent on from a dead-letter queue had been put there."""
 
     def __call__(self, received: Received) -> Verdict:
-        looked_up = describe(received.payload) if self._filtering or self._verbatim or self._from_dead_letter else None
+        from_dead_letter = is_dead_letter_path(received.source)
+        looked_up = describe(received.payload) if self._filtering or self._verbatim or from_dead_letter else None
         if self._filtering and looked_up is not None and not self._wanted(looked_up, received):
             return Leave(FILTERED_OUT)
         if self._verbatim and looked_up is not None:
             return Forward(received.payload, looked_up.destination or UNREADABLE_PATH)
         try:
-            verdict = self._for_primary(received)
+            verdict = self._for_primary(received, from_dead_letter)
         except MessageError as error:
             return Finish(Disposition.DEAD_LETTER, "dead-lettered", error.reason, error.description)
-        if self._from_dead_letter and looked_up is not None and isinstance(verdict, Forward):
+        if from_dead_letter and looked_up is not None and isinstance(verdict, Forward):
             self._note_fault(received, looked_up)
         return verdict
 
@@ -87,7 +87,7 @@ class Classifier:
             known = reason in self.original_faults or len(self.original_faults) < MOST_NAMES
             self.original_faults[reason if known else OTHERS] += 1
 
-    def _for_primary(self, received: Received) -> Verdict:
+    def _for_primary(self, received: Received, from_dead_letter: bool) -> Verdict:
         # Cheap test first: to look into every message twice would cost more than sending it.
         if _PING_BYTES in received.payload and is_ping(received.payload):
             return Finish(Disposition.COMPLETE, "ping")
@@ -96,7 +96,7 @@ class Classifier:
             now=self._now(),
             enqueued_at=received.enqueued_at,
             ttl=self._ttl,
-            from_dead_letter=self._from_dead_letter,
+            from_dead_letter=from_dead_letter,
         )
         if self._only is not None and restored.destination.lower() not in self._only:
             return Leave(NOT_CONFIGURED + self._one_of_few(restored.destination))

@@ -7,7 +7,7 @@ absence: a configured queue that was not listed is asked for by itself.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sbpair.concurrency import abandoning
@@ -112,17 +112,33 @@ async def _probed(pair: Pair, messaging: Messaging, timeout_seconds: float) -> F
     answers = [first, *await bounded(own[1:], lambda path: _exists(messaging, path, timeout_seconds), CONCURRENCY)]
     existing = [path for path, answer in zip(own, answers, strict=True) if answer is not False]
     missing = [path for path, answer in zip(own, answers, strict=True) if answer is False]
-    index, misses = len(own), 0
-    while misses < MISSES:
-        path = backlog_queue_path(pair.primary.label, index)
+    asked = range(len(own))
+    more, whole = await probe_others(pair.primary.label, asked, messaging, timeout_seconds=timeout_seconds)
+    return FoundQueues((*existing, *more), tuple(missing), FoundBy.PROBED if whole else FoundBy.CONFIGURED)
+
+
+async def probe_others(
+    primary: str, known: Collection[int], messaging: Messaging, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+) -> tuple[tuple[str, ...], bool]:
+    """Backlog queues of that primary besides those with the known indexes, opened one after another until two above
+    the highest are not there; and whether that is all: False where there was no answer. What is not there costs
+    nothing."""
+    existing: list[str] = []
+    last = max(known, default=-1)
+    index, misses = 0, 0
+    while misses < MISSES or index <= last:
+        if index in known:
+            index, misses = index + 1, 0
+            continue
+        path = backlog_queue_path(primary, index)
         answer = await _exists(messaging, path, timeout_seconds)
         if answer is None:
-            return FoundQueues(tuple(existing), tuple(missing), FoundBy.CONFIGURED)
+            return tuple(existing), False
         misses = 0 if answer else misses + 1
         if answer:
             existing.append(path)
         index += 1
-    return FoundQueues(tuple(existing), tuple(missing), FoundBy.PROBED)
+    return tuple(existing), True
 
 
 async def _exists(messaging: Messaging, path: str, timeout_seconds: float) -> bool | None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sbpair.core.entities import QueueFacts
-from sbpair.core.errors import AccessDeniedError, ServiceError
+from sbpair.core.entities import Counts, QueueFacts
+from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.destinations import DestinationSeen
@@ -63,6 +63,8 @@ class DrainRequest:
     """Paths of backlog queues on the secondary."""
     dead_letter: bool = False
     """Empty their dead-letter queues instead: what can be delivered now goes back, the rest stays."""
+    with_dead_letter: bool = False
+    """Empty their dead-letter queues as well."""
     to: ToPrimary | ToArchive | ToQueue = field(default_factory=ToPrimary)
     path: str | None = None
     """Only messages to destinations that match this shell pattern (case does not matter)."""
@@ -72,6 +74,9 @@ class DrainRequest:
     """The only destinations that are sent to; messages for others stay in the backlog. None: all."""
     max_messages: int | None = None
     for_seconds: float | None = None
+    idle_seconds: float = 0.0
+    """Once the queues are empty go on for so long, from the last message that came. A drain only; how long a syphon
+    waits is `syphon`'s own."""
     rate_per_second: float | None = None
     concurrency: int = DEFAULT_CONCURRENCY
     """Batches on their way at the same time."""
@@ -90,6 +95,17 @@ class DrainRequest:
     which a crashed process's locks are gone."""
     in_flight_messages: int = 2000
     in_flight_bytes: int = 64 * 1024 * 1024
+    later_queues: bool = False
+    """Also backlog queues of the same primary that are made later. A syphon only; a drain ends."""
+
+    @property
+    def kinds(self) -> tuple[bool, ...]:
+        """What is emptied of each queue: False for itself, True for its dead-letter queue."""
+        return (False, True) if self.with_dead_letter else (self.dead_letter,)
+
+    def expected(self, counts: Counts) -> int:
+        """Messages of a queue that are asked for, of those the service counts."""
+        return sum(counts.dead_letter if dead_letter else counts.active for dead_letter in self.kinds)
 
 
 def make_sink(request: DrainRequest, primary: Messaging, clock: Clock) -> Sink:
@@ -102,7 +118,6 @@ def make_classifier(request: DrainRequest, clock: Clock) -> Classifier:
     return Classifier(
         now=lambda: clock.now().timestamp(),
         ttl=request.ttl,
-        from_dead_letter=request.dead_letter,
         verbatim=isinstance(request.to, ToArchive),
         destination=request.to.queue if isinstance(request.to, ToQueue) else None,
         path=request.path,
@@ -132,34 +147,40 @@ def longest_lock(sources: Sequence[Source]) -> float:
 def make_sources(
     request: DrainRequest, secondary: Messaging, facts: Mapping[str, QueueFacts | None], *, wait_seconds: float
 ) -> list[Source]:
-    """A source for every queue, with its lock duration where it is known."""
+    """The sources of every queue, with its lock duration where it is known."""
     sources = []
     for path in request.queues:
         known = facts.get(path)
         lock_seconds = known.settings.lock_duration_seconds if known else DEFAULT_LOCK_SECONDS
-        receiver = secondary.receiver(path, dead_letter=request.dead_letter)
-        sources.append(Source(path, receiver, LockClock(lock_seconds), wait_seconds=wait_seconds))
+        for dead_letter in request.kinds:
+            receiver = secondary.receiver(path, dead_letter=dead_letter)
+            sources.append(Source(path, receiver, LockClock(lock_seconds), wait_seconds=wait_seconds))
     return sources
 
 
 async def facts_of(admin: NamespaceAdmin | None, paths: Sequence[str]) -> dict[str, QueueFacts | None]:
-    """What the administration says about the queues, None for those that do not exist; empty without the right to ask.
-
-    A queue about which nothing can be learnt just now is left out.
-    """
+    """What the administration says about the queues; without the right to ask, or an answer, nothing."""
     if admin is None:
         return {}
-    answers = await asyncio.gather(*(admin.get_queue(path) for path in paths), return_exceptions=True)
-    facts: dict[str, QueueFacts | None] = {}
-    for path, answer in zip(paths, answers, strict=True):
-        if isinstance(answer, AccessDeniedError):
-            return {}
-        if isinstance(answer, ServiceError):
-            continue
-        if isinstance(answer, BaseException):
-            raise answer
-        facts[path] = answer
-    return facts
+    try:
+        listed = await listed_facts(admin, paths)
+    except ServiceError:
+        return {}
+    # A listed absence is not an absence: what was not listed is not said to be missing.
+    return dict(listed)
+
+
+async def listed_facts(admin: NamespaceAdmin, paths: Sequence[str]) -> dict[str, QueueFacts]:
+    """What one list says of the queues, by their paths as given; the ones it leaves out are left out.
+
+    Raises:
+        ServiceError: the namespace does not list its queues.
+    """
+    wanted = {path.lower(): path for path in paths}
+    folders = {path.rpartition("/")[0] for path in paths}
+    prefix = f"{folders.pop()}/" if len(folders) == 1 else ""
+    found = [one async for one in admin.list_queues(prefix)]
+    return {wanted[one.path.lower()]: one for one in found if one.path.lower() in wanted}
 
 
 async def facts_unless_stopped(
@@ -243,9 +264,11 @@ async def drain(
     ledger: Ledger | None,
     stop: asyncio.Event,
     primary_admin: NamespaceAdmin | None = None,
+    facts: Mapping[str, QueueFacts | None] | None = None,
 ) -> DrainReport:
     """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
-    asked by a dry run only, for what a link to a destination does not tell.
+    asked by a dry run only, for what a link to a destination does not tell. `facts`: what is known of the queues, by
+    path, if they have just been listed.
 
     Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
 
@@ -254,11 +277,12 @@ async def drain(
         UsageError: the filter compares things that cannot be compared.
         OSError: the ledger or archive cannot be written.
     """
-    facts = await facts_unless_stopped(admin, request.queues, stop)
+    if facts is None:
+        facts = await facts_unless_stopped(admin, request.queues, stop)
     sources = make_sources(request, secondary, facts, wait_seconds=IDLE_SECONDS)
     for path, known in facts.items():
         if known is not None:
-            observer.notify(BacklogCounted(clock.now().timestamp(), path, _expected(request, known)))
+            observer.notify(BacklogCounted(clock.now().timestamp(), path, request.expected(known.counts)))
     if request.dry_run:
         return await _dry_run(request, sources, primary, primary_admin, clock, stop)
     sink = make_sink(request, primary, clock)
@@ -279,7 +303,6 @@ async def _dry_run(
     began = clock.monotonic()
     run = DryRun(
         make_classifier(request, clock),
-        dead_letter=request.dead_letter,
         deferred=request.deferred,
         most=request.max_messages,
         dead_letter_missing=not request.leave_missing,
@@ -290,15 +313,11 @@ async def _dry_run(
     if not isinstance(request.to, ToArchive):
         sink = NamespaceSink(primary)
         try:
-            seen = await ask_destinations(sorted(run.wanted), sink=sink, admin=primary_admin, stop=stop)
+            seen = await ask_destinations(sorted(run.destinations), sink=sink, admin=primary_admin, stop=stop)
         finally:
             await sink.close()
     report = run.report(seen, seconds=clock.monotonic() - began, stopped=stop.is_set())
     return replace(report, failures=failures_of(sources))
-
-
-def _expected(request: DrainRequest, facts: QueueFacts) -> int:
-    return facts.counts.dead_letter if request.dead_letter else facts.counts.active
 
 
 class _Run:
@@ -319,8 +338,8 @@ class _Run:
         self._observer = observer
         self._classify = make_classifier(request, clock)
         self._began = clock.monotonic()
-        self._found: dict[str, Found] = {}
-        self._fetched: set[tuple[str, int]] = set()
+        self._found: dict[Source, Found] = {}
+        self._fetched: set[tuple[Source, int]] = set()
 
     async def carry_out(self, sink: Sink, ledger: Ledger | None, stop: asyncio.Event) -> DrainReport:
         sent_before = ledger.forwarded if ledger is not None else frozenset()
@@ -329,7 +348,6 @@ class _Run:
         limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=lock_wait)
         machine = Settlement(
             limits,
-            can_dead_letter=not self._request.dead_letter,
             leave_missing=self._request.leave_missing,
             forwarded=sent_before,
         )
@@ -359,7 +377,7 @@ class _Run:
             give_up_what_still_fails(self._sources)
         raise_if_none_was_readable(self._sources)
         for source in self._sources:
-            if (found := self._found.get(source.path)) is not None:
+            if (found := self._found.get(source)) is not None:
                 path = source.receiver.source
                 locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
                 left += found.reasons(machine.uncompleted, locked)
@@ -404,37 +422,41 @@ class _Run:
                 return False
             if await self._take_deferred(pump):
                 continue
+            if not unexplained and (quiet := self._still_to_wait(pump.machine)) > 0:
+                pump.poll_again(self._sources, wait_seconds=quiet)
+                continue
             if not unexplained:
                 return all(found.empty for found in self._found.values()) and len(self._found) == len(self._sources)
             now = self._clock.monotonic()
             stalled = all(
-                pump.machine.stalled(source.receiver.source, now)
-                for source in self._sources
-                if source.path in unexplained
+                pump.machine.stalled(source.receiver.source, now) for source in self._sources if source in unexplained
             )
             if stalled or patience.exhausted(unexplained, longest_lock(self._sources), now):
                 return False
-            pump.poll_again(
-                [source for source in self._sources if source.path in unexplained], wait_seconds=wait_seconds
-            )
+            pump.poll_again(list(unexplained), wait_seconds=wait_seconds)
             wait_seconds = min(wait_seconds * 2, MOST_IDLE_SECONDS)
         return False
+
+    def _still_to_wait(self, machine: Settlement) -> float:
+        """Seconds until nothing has come for as long as was asked for."""
+        since = max(machine.last_arrival, self._began)
+        return self._request.idle_seconds - (self._clock.monotonic() - since)
 
     async def _take_deferred(self, pump: Pump) -> bool:
         """Fetch what is deferred, each message once; whether there was any."""
         if not self._request.deferred:
             return False
         wanted = {
-            source: [number for number in found.deferred if (source.path, number) not in self._fetched]
+            source: [number for number in found.deferred if (source, number) not in self._fetched]
             for source in self._sources
-            if (found := self._found.get(source.path)) is not None
+            if (found := self._found.get(source)) is not None
         }
         for source, numbers in wanted.items():
-            self._fetched |= {(source.path, number) for number in numbers}
+            self._fetched |= {(source, number) for number in numbers}
             await pump.take_deferred(source, numbers)
         return any(wanted.values())
 
-    async def _look_unless(self, halt: asyncio.Event, pump: Pump) -> dict[str, frozenset[Key]] | None:
+    async def _look_unless(self, halt: asyncio.Event, pump: Pump) -> dict[Source, frozenset[Key]] | None:
         """`_look`, given up on `halt`."""
         looking = asyncio.create_task(self._look(pump))
         halted = asyncio.create_task(halt.wait())
@@ -445,7 +467,7 @@ class _Run:
             looking.cancel()
             halted.cancel()
 
-    async def _look(self, pump: Pump) -> dict[str, frozenset[Key]]:
+    async def _look(self, pump: Pump) -> dict[Source, frozenset[Key]]:
         """Browse the sources that could be read; what has no explanation yet, by source."""
         readable = [source for source in self._sources if source.failed is None]
         explained = pump.machine.left()
@@ -457,8 +479,8 @@ class _Run:
             ),
             return_exceptions=True,
         )
-        facts = await facts_of(self._admin, [source.path for source in readable])
-        unexplained: dict[str, frozenset[Key]] = {}
+        facts = await facts_of(self._admin, list(dict.fromkeys(source.path for source in readable)))
+        unexplained: dict[Source, frozenset[Key]] = {}
         for source, found in zip(readable, browsed, strict=True):
             if isinstance(found, ServiceError):
                 source.failed = found
@@ -466,8 +488,8 @@ class _Run:
             if isinstance(found, BaseException):
                 raise found
             known = facts.get(source.path)
-            found.compare_with(None if known is None else _expected(self._request, known))
-            self._found[source.path] = found
+            found.compare_with(None if known is None else source.counted(known.counts))
+            self._found[source] = found
             if found.unexplained:
-                unexplained[source.path] = found.unexplained
+                unexplained[source] = found.unexplained
         return unexplained

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sbpair.core.errors import ServiceError
 from sbpair.core.message import Disposition, Received
+from sbpair.core.names import is_dead_letter_path
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
 from sbpair.core.transfer.report import DrainReport, Left, in_order
 from sbpair.core.transfer.state import Finish, Forward, Verdict
@@ -29,14 +30,13 @@ class DryRun:
     """Browses `sources` and adds up what `classify` says of each message; see `report`."""
 
     classify: Classifier
-    dead_letter: bool = False
-    """The sources are dead-letter queues: what cannot be delivered stays there."""
     deferred: bool = False
     most: int | None = None
     dead_letter_missing: bool = False
     """Messages for a destination that does not exist are dead-lettered instead of left."""
     pings: int = 0
-    wanted: dict[str, Wanted] = field(default_factory=dict)
+    wanted: dict[tuple[str, bool], Wanted] = field(default_factory=dict)
+    """By destination, and whether the messages lie in a dead-letter queue: what cannot be delivered stays there."""
     dead_letters: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     _spellings: dict[str, str] = field(default_factory=dict)
@@ -76,34 +76,43 @@ class DryRun:
                 self.left[OVER_THE_LIMIT] += 1
             case Forward(payload, destination, session_id):
                 spelling = self._spellings.setdefault(destination.lower(), destination)
-                self.wanted.setdefault(spelling, Wanted()).add(len(payload), session_id)
+                kind = spelling, is_dead_letter_path(received.source)
+                self.wanted.setdefault(kind, Wanted()).add(len(payload), session_id)
             case Finish(Disposition.DEAD_LETTER):
-                self._refuse(verdict.reason, 1)
+                self._refuse(verdict.reason, 1, is_dead_letter_path(received.source))
             case Finish():
                 self.pings += 1
             case _:
                 self.left[verdict.because] += 1
 
     @property
+    def destinations(self) -> set[str]:
+        return {path for path, _ in self.wanted}
+
+    @property
     def forwarded(self) -> int:
         return sum(one.messages for one in self.wanted.values())
 
-    def _refuse(self, reason: str, messages: int) -> None:
-        if self.dead_letter:
+    def _refuse(self, reason: str, messages: int, dead_letter: bool) -> None:
+        if dead_letter:
             self.left[f"undeliverable: {reason}"] += messages
         else:
             self.dead_letters[reason] += messages
 
     def report(self, seen: Sequence[DestinationSeen], *, seconds: float, stopped: bool) -> DrainReport:
         """What would become of the messages, given what was learnt about their destinations."""
-        going = {path: one.messages for path, one in self.wanted.items()}
-        size_bytes = sum(one.size_bytes for one in self.wanted.values())
-        for one in seen:
-            for trouble in expected(one, self.wanted[one.path]):
-                kept = going[one.path] if isinstance(trouble, Stays) else min(trouble.messages, going[one.path])
-                size_bytes -= self.wanted[one.path].size_bytes * kept // max(1, self.wanted[one.path].messages)
-                going[one.path] -= kept
-                self._keep(one, trouble, kept)
+        going = dict.fromkeys(sorted(self.destinations), 0)
+        size_bytes = 0
+        answers = {one.path: one for one in seen}
+        for (path, dead_letter), wanted in self.wanted.items():
+            messages, answer = wanted.messages, answers.get(path)
+            if answer is not None:
+                for trouble in expected(answer, wanted):
+                    kept = messages if isinstance(trouble, Stays) else min(trouble.messages, messages)
+                    messages -= kept
+                    self._keep(answer, trouble, kept, dead_letter)
+            going[path] += messages
+            size_bytes += wanted.size_bytes * messages // max(1, wanted.messages)
         return DrainReport(
             forwarded=sum(going.values()),
             forwarded_bytes=size_bytes,
@@ -119,11 +128,11 @@ class DryRun:
             seconds=seconds,
         )
 
-    def _keep(self, seen: DestinationSeen, trouble: Stays | Refused, messages: int) -> None:
+    def _keep(self, seen: DestinationSeen, trouble: Stays | Refused, messages: int, dead_letter: bool) -> None:
         if isinstance(trouble, Refused):
-            self._refuse(trouble.reason, messages)
+            self._refuse(trouble.reason, messages, dead_letter)
         elif missing(seen) and self.dead_letter_missing:
-            self._refuse(NOT_FOUND_REASON, messages)
+            self._refuse(NOT_FOUND_REASON, messages, dead_letter)
         else:
             self.left[f"destination unavailable: {seen.path} ({trouble.code})"] += messages
 

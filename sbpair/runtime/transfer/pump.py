@@ -13,9 +13,11 @@ from datetime import UTC
 from typing import Any
 
 from sbpair.concurrency import end
+from sbpair.core.entities import Counts
 from sbpair.core.errors import Category, SbpairError, SendIncompleteError, ServiceError, UnknownServiceError
 from sbpair.core.events import DeadLettered, Event, Forwarded, LockedElsewhere, Paused, Polled, ReceiveFailed, Resumed
 from sbpair.core.message import Disposition, Received
+from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Skipped
@@ -75,6 +77,10 @@ class Source:
     poll_again: asyncio.Event = field(default_factory=asyncio.Event)
     wait_seconds: float = 1.0
 
+    def counted(self, counts: Counts) -> int:
+        """Messages in it, of those the service counts in its queue."""
+        return counts.dead_letter if is_dead_letter_path(self.receiver.source) else counts.active
+
 
 class Pump:
     """Moves messages from sources to an sink until told to stop, or until there is nothing left (`settle_down`).
@@ -97,7 +103,7 @@ class Pump:
         endless: bool,
         patience_seconds: float,
     ) -> None:
-        self.sources = sources
+        self.sources = list(sources)
         self.machine = machine
         self._classify = classify
         self._sink = sink
@@ -124,9 +130,18 @@ class Pump:
 
     def start(self) -> None:
         for source in self.sources:
-            self.machine.add_queue(source.receiver.source, source.locks.lock_seconds)
-        self._receiving = [asyncio.create_task(self._receive_from(source)) for source in self.sources]
+            self._read(source)
         self._looping = asyncio.create_task(self._loop())
+
+    def add(self, source: Source) -> None:
+        """Read one more source from now on."""
+        self.sources.append(source)
+        self._by_path[source.receiver.source.lower()] = source
+        self._read(source)
+
+    def _read(self, source: Source) -> None:
+        self.machine.add_queue(source.receiver.source, source.locks.lock_seconds)
+        self._receiving.append(asyncio.create_task(self._receive_from(source)))
 
     async def settle_down(self, stop: asyncio.Event) -> bool:
         """Until nothing more can be done without looking again (never when endless); False if it was stopped or broke

@@ -8,19 +8,21 @@ Several may run at once: each message goes to one of them, and sessions keep the
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sbpair.concurrency import end
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, IncompatibleSdkError, SbpairError, ServiceError, UsageError
-from sbpair.core.events import BacklogCounted, Restarting
+from sbpair.core.events import BacklogCounted, QueueAppeared, Restarting
+from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.retry import SYPHON
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.report import DrainReport, together
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
+from sbpair.runtime.inspection.backlog import probe_others
 from sbpair.runtime.transfer.drain import (
     DrainRequest,
     ToArchive,
@@ -28,6 +30,7 @@ from sbpair.runtime.transfer.drain import (
     ToQueue,
     drain,
     facts_unless_stopped,
+    listed_facts,
     make_classifier,
     make_limits,
     make_report,
@@ -107,14 +110,17 @@ async def syphon_until(
     ledger: Ledger | None,
     poll_seconds: float = POLL_SECONDS,
     uncompleted: frozenset[Key] = frozenset(),
+    facts: Mapping[str, QueueFacts | None] | None = None,
 ) -> SyphonRun:
-    """`syphon` that says what was done also when it breaks down. `uncompleted`: of the run before, in this process."""
+    """`syphon` that says what was done also when it breaks down. `uncompleted`: of the run before, in this process;
+    `facts`: what is known of the queues, by path, if they have just been listed."""
     began = clock.monotonic()
-    facts = await facts_unless_stopped(admin, request.queues, stop)
+    if facts is None:
+        facts = await facts_unless_stopped(admin, request.queues, stop)
     sources = make_sources(request, secondary, facts, wait_seconds=poll_seconds)
     recorded = ledger.forwarded if ledger is not None else frozenset()
     limits = make_limits(request, patience_seconds=None, lock_wait_seconds=None)
-    machine = Settlement(limits, can_dead_letter=not request.dead_letter, forwarded=recorded | uncompleted)
+    machine = Settlement(limits, forwarded=recorded | uncompleted)
     classifier = make_classifier(request, clock)
     sink = make_sink(request, primary, clock)
     pump = Pump(
@@ -128,19 +134,20 @@ async def syphon_until(
         endless=True,
         patience_seconds=0.0,
     )
-    counting = asyncio.create_task(_count(request, facts, admin, pump, clock, observer, poll_seconds))
+    queues = _Queues(request, facts, secondary, admin, pump, clock, observer, poll_seconds)
     pump.start()
+    following = asyncio.create_task(queues.follow())
     try:
         await pump.settle_down(stop)
     finally:
         left = Counter(machine.left().values())
+        await end(following)
         await pump.finish()
-        await end(counting)
         await sink.close()
     report = make_report(
         machine,
         classifier,
-        sources,
+        pump.sources,
         left=left,
         sent_before=recorded - uncompleted,
         seconds=clock.monotonic() - began,
@@ -151,50 +158,86 @@ async def syphon_until(
     return SyphonRun(report, pump.fatal, machine.uncompleted)
 
 
-async def _count(
-    request: DrainRequest,
-    facts: dict[str, QueueFacts | None],
-    admin: NamespaceAdmin | None,
-    pump: Pump,
-    clock: Clock,
-    observer: Observer,
-    poll_seconds: float,
-) -> None:
-    """Tell the observer how much lies in the queues: once a poll, and soon after messages have moved.
+@dataclass(slots=True)
+class _Queues:
+    """Keeps up with the backlog queues while they are read: how much lies in them, and those that are made later."""
 
-    One list of all queues each time, not a question for each: a syphon is billed for its polls, and this must not
-    double them. Without the right to list it is never asked again.
-    """
-    while True:
-        for path, known in facts.items():
+    request: DrainRequest
+    facts: Mapping[str, QueueFacts | None]
+    secondary: Messaging
+    admin: NamespaceAdmin | None
+    pump: Pump
+    clock: Clock
+    observer: Observer
+    poll_seconds: float
+
+    async def follow(self) -> None:
+        """Look once a poll, and soon after messages have moved.
+
+        One list of all queues each time, not a question for each: a syphon is billed for its polls, and this must not
+        double them. Without the right to list, and with later queues wanted, the next indexes are opened instead: one
+        that does not exist costs nothing.
+        """
+        while True:
+            self._tell()
+            if self.admin is None and not self.request.later_queues:
+                return
+            self.pump.moved.clear()
+            await self.clock.sleep(min(RECOUNT_SECONDS, self.poll_seconds))
+            try:
+                async with asyncio.timeout(max(0.0, self.poll_seconds - RECOUNT_SECONDS)):
+                    await self.pump.moved.wait()
+            except TimeoutError:
+                pass  # nothing moved: time for the next poll's count
+            await self._look()
+
+    def _tell(self) -> None:
+        for path, known in self.facts.items():
             if known is not None:
-                counts = known.counts
-                waiting = counts.dead_letter if request.dead_letter else counts.active
-                observer.notify(BacklogCounted(clock.now().timestamp(), path, waiting))
-        if admin is None:
-            return
-        pump.moved.clear()
-        await clock.sleep(min(RECOUNT_SECONDS, poll_seconds))
+                waiting = self.request.expected(known.counts)
+                self.observer.notify(BacklogCounted(self.clock.now().timestamp(), path, waiting))
+
+    async def _look(self) -> None:
+        paths = self._paths()
         try:
-            async with asyncio.timeout(max(0.0, poll_seconds - RECOUNT_SECONDS)):
-                await pump.moved.wait()
-        except TimeoutError:
-            pass  # nothing moved: time for the next poll's count
-        try:
-            facts = await _listed(admin, request.queues)
+            found = {} if self.admin is None else await self._listed(self.admin)
         except AccessDeniedError:
-            return
+            self.admin, found = None, {}  # not asked again
         except ServiceError:
-            facts = {}  # not now; the receives tell what is wrong with the namespace
+            self.facts = {}  # not now; the receives tell what is wrong with the namespace
+            return
+        if self.admin is None and self.request.later_queues:
+            found = dict.fromkeys(await self._opened(paths))
+        known = {path.lower(): path for path in paths}
+        self.facts = {known.get(path.lower(), path): facts for path, facts in found.items()}
+        for path in self.facts:
+            if path.lower() not in known:
+                self._add(path)
 
+    def _paths(self) -> list[str]:
+        return list(dict.fromkeys(source.path for source in self.pump.sources))
 
-async def _listed(admin: NamespaceAdmin, paths: Sequence[str]) -> dict[str, QueueFacts | None]:
-    """What one list says of these queues."""
-    wanted = {path.lower(): path for path in paths}
-    folders = {path.rpartition("/")[0] for path in paths}
-    prefix = f"{folders.pop()}/" if len(folders) == 1 else ""
-    found = [one async for one in admin.list_queues(prefix)]
-    return {wanted[one.path.lower()]: one for one in found if one.path.lower() in wanted}
+    async def _listed(self, admin: NamespaceAdmin) -> dict[str, QueueFacts | None]:
+        """What one list says of the queues that are read, and of the others that belong to them."""
+        paths = self._paths()
+        if not self.request.later_queues:
+            return {**await listed_facts(admin, paths)}
+        prefix = f"{paths[0].rpartition('/')[0]}/"
+        listed = [one async for one in admin.list_queues(prefix)]
+        return {one.path.lower(): one for one in listed if parse_backlog_queue_path(one.path) is not None}
+
+    async def _opened(self, paths: Sequence[str]) -> tuple[str, ...]:
+        names = [name for path in paths if (name := parse_backlog_queue_path(path)) is not None]
+        if not names:
+            return ()
+        found, _ = await probe_others(names[0].primary_label, {name.index for name in names}, self.secondary)
+        return found
+
+    def _add(self, path: str) -> None:
+        request = replace(self.request, queues=(path,))
+        for source in make_sources(request, self.secondary, self.facts, wait_seconds=self.poll_seconds):
+            self.pump.add(source)
+        self.observer.notify(QueueAppeared(self.clock.now().timestamp(), path))
 
 
 # Keeps a syphon running as a service: starts it again after whatever broke it, adds up what its runs did.
