@@ -14,6 +14,7 @@ from sbpair.cli.options import Options
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.redact import printable
+from sbpair.render.console import say
 
 if TYPE_CHECKING:
     from sbpair.settings import Settings
@@ -50,6 +51,12 @@ def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> None:
     """
     if not agreed(options, f"{doing}?", yes=yes):
         raise UsageError(f"The answer was no. {state}", hint="--yes does it without asking.")
+
+
+def tell_that_it_reads(options: Options) -> None:
+    """Somebody who typed a command without its input sees nothing else, and would wait."""
+    if can_ask(options) and not options.quiet:
+        say("Reading lines from the keyboard; end with Ctrl-D.")
 
 
 def pair_to_write(options: Options, settings: "Settings", name: str | None, doing: str) -> Pair:

@@ -20,7 +20,7 @@ from sbpair.core.errors import (
     UnauthorizedError,
     UsageError,
 )
-from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, Paused, Resumed
+from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, Paused, QueueAppeared, Resumed
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
 from sbpair.core.transfer.report import Left
@@ -621,6 +621,96 @@ async def test_dead_letters_go_home_without_their_reason_and_the_rest_stays():
 
 
 # The ledger
+
+
+@virtual_time
+async def test_messages_and_dead_letters_in_one_pass():
+    world = World()
+    for number in range(4):
+        world.divert(message(number), queue=number % 3)
+        backlog = for_backlog(message(10 + number), "orders")
+        world.secondary.put_dead_letter(world.paths[number % 3], backlog, "Expired")
+    world.secondary.put_dead_letter(world.paths[0], compose(body="stray"), "Odd")
+    report = await world.drain(with_dead_letter=True)
+    assert sorted(ids(world.orders.payloads)) == ["m0", "m1", "m10", "m11", "m12", "m13", "m2", "m3"]
+    assert report.original_faults == (("Expired", 4),)
+    assert report.left == (Left("undeliverable: NotABacklogMessage", 1),)
+    assert not report.confirmed_empty
+    assert world.remaining() == 0
+    assert len(world.dead_letters()) == 1
+
+
+@virtual_time
+async def test_a_dry_run_of_both_tells_what_stays_where():
+    world = World(queues=1)
+    world.divert(message(1))
+    world.divert(compose(body="x" * 300_000, message_id="large"))
+    large = for_backlog(compose(body="x" * 300_000, message_id="m3"), "orders")
+    world.secondary.put_dead_letter(world.paths[0], large, "Expired")
+    world.secondary.put_dead_letter(world.paths[0], for_backlog(message(2), "orders"), "Expired")
+    report = await world.drain(with_dead_letter=True, dry_run=True)
+    assert (report.forwarded, report.per_destination) == (2, (("orders", 2),))
+    assert report.dead_letter_reasons == (("MessageTooLarge", 1),)
+    assert report.left == (Left("undeliverable: MessageTooLarge", 1),)
+
+
+@virtual_time
+async def test_until_idle_waits_for_what_still_comes():
+    world = World(queues=2)
+    world.divert(message(1))
+
+    async def produce():
+        for number in (2, 3, 4):
+            await world.clock.sleep(25)
+            world.divert(message(number), queue=number % 2)
+        return world.clock.monotonic()
+
+    producing = asyncio.create_task(produce())
+    began = world.clock.monotonic()
+    report = await world.drain(idle_seconds=30)
+    assert ids(world.orders.payloads) == ["m1", "m2", "m3", "m4"]
+    assert report.confirmed_empty
+    assert 30 <= world.clock.monotonic() - await producing < 70
+    assert world.clock.monotonic() - began < 150
+    assert world.secondary.calls["receive", world.paths[0]] < 20
+
+
+@virtual_time
+async def test_a_drain_asks_for_the_counts_with_one_list():
+    world = World(queues=3)
+    for number in range(6):
+        world.divert(message(number), queue=number % 3)
+    await world.drain()
+    calls = sum(count for (operation, _), count in world.secondary.calls.items() if operation == "admin")
+    assert calls == 2  # before, and to compare with what the browse shows
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+def test_the_syphon_finds_queues_that_are_made_later(may_list):
+    @virtual_time
+    async def scenario():
+        world = World(queues=2)
+        if not may_list:
+            world.secondary.fail("admin", UnauthorizedError("Manage is needed."))
+        running = asyncio.create_task(world.syphon(later_queues=True))
+        await asyncio.sleep(100)
+        for index in (3, 7):
+            world.paths += (f"primary/x-servicebus-transfer/{index}",)
+            world.queues.append(world.secondary.add_queue(world.paths[-1]))
+        world.secondary.add_queue("elsewhere/x-servicebus-transfer/0")
+        world.divert(message(1, session_id="s"), queue=2)
+        world.divert(message(2), queue=3)
+        await asyncio.sleep(1000)
+        found = ["m1", "m2"] if may_list else ["m1"]  # 7 is more than two indexes above the highest
+        assert sorted(ids(world.orders.payloads)) == found
+        new = [event.queue for event in world.observer.of(QueueAppeared)]
+        assert new == [f"primary/x-servicebus-transfer/{index}" for index in ((3, 7) if may_list else (3,))]
+        assert world.secondary.calls["receive", "elsewhere/x-servicebus-transfer/0"] == 0
+        world.stop.set()
+        report = await running
+        assert report.forwarded == len(found)
+
+    scenario()
 
 
 def test_the_ledger_is_on_disk_before_the_receipt_is_settled(tmp_path):

@@ -1,7 +1,7 @@
 """`sbpair ping`: does each side answer, how fast, and with which credential and right."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli import suggestions
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.access import credential_name
 from sbpair.core.durations import format_duration
-from sbpair.core.errors import ConfigurationError
+from sbpair.core.errors import ConfigurationError, UsageError
 from sbpair.core.names import check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
@@ -59,6 +60,7 @@ class SideChoice(StrEnum):
 class By(StrEnum):
     """How one entity is measured."""
 
+    LINK = "link"
     MESSAGE = "message"
     BROWSE = "browse"
     LOOK_UP = "look-up"
@@ -66,7 +68,7 @@ class By(StrEnum):
     @property
     def right(self) -> str:
         """The right that an accepted ping of this kind proves."""
-        return {By.MESSAGE: "Send", By.BROWSE: "Listen", By.LOOK_UP: "Manage"}[self]
+        return {By.LINK: "Send", By.MESSAGE: "Send", By.BROWSE: "Listen", By.LOOK_UP: "Manage"}[self]
 
 
 # What `sbpair ping -o json` prints.
@@ -143,28 +145,40 @@ def ping(
         typer.Option("--until-ok", help="Ping until every entity has answered once, for --timeout in all."),
     ] = False,
     control_plane: Annotated[
-        bool, typer.Option("--control-plane", help="Look the entities up instead: sends no message, needs Manage.")
+        bool, typer.Option("--control-plane", help="Look the entities up instead: needs Manage.")
     ] = False,
+    message: Annotated[
+        bool,
+        typer.Option("--message", help="Send queues and topics the documented ping message, which lives one second."),
+    ] = False,
+    yes: YesOption = False,
 ) -> CommandResult:
     """Measure whether and how fast each namespace of a pair answers, and with which credential and right.
 
-    Sends queues and topics the documented ping message, which lives for one second. Backlog queues are browsed, since
-    they dead-letter what expires. --timeout (30s) is for one ping, with --until-ok for all of them. Exit code: 6 no
-    answer, 4 access denied.
+    Opens a link to send to a queue or topic, and browses backlog queues: stores nothing. --message sends queues and
+    topics the documented ping message, which a consumer may see, and asks on a terminal before that; backlog queues
+    dead-letter what expires and are only browsed. --timeout (30s) is for one ping, with --until-ok for all of them.
+    Exit code: 6 no answer, 4 access denied.
 
     \b
     Examples:
       sbpair ping orders
       sbpair ping orders invoices/incoming --side primary --count 20 --interval 250ms -o json
+      sbpair ping orders invoices/incoming --message --yes
       sbpair ping orders --until-ok --timeout 5m && deploy
     """
-    chosen = load_settings(options).pair(pair)
-    kinds = dict(_wanted(chosen, [check_entity_path(path) for path in entity or ()], side, control_plane))
+    if message and control_plane:
+        raise UsageError("--control-plane sends no message; give it or --message.")
+    settings = load_settings(options)
+    chosen = pair_to_write(options, settings, pair, "Send ping messages to") if message else settings.pair(pair)
+    kinds = dict(_wanted(chosen, [check_entity_path(path) for path in entity or ()], side, control_plane, message))
     if not kinds:
         raise ConfigurationError(
             f"Pair {chosen.name!r} names no entities on its primary.",
             hint="Name them on the command line, or under `entities:` in the configuration.",
         )
+    if message:
+        go_ahead(options, _doing(chosen, kinds), yes=yes, state="Nothing was sent.")
     pause = duration_option(interval) or 0.0
     total = options.timeout_seconds(0.0) if until_ok and options.timeout else None
     each = DEFAULT_TIMEOUT_SECONDS if until_ok else options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
@@ -191,8 +205,13 @@ def ping(
     return _result(chosen, report, kinds)
 
 
+def _doing(pair: Pair, kinds: Mapping[tuple[Side, str], By]) -> str:
+    entities = [f"{path} on {side_named(pair, side)}" for (side, path), by in kinds.items() if by is By.MESSAGE]
+    return f"Send ping messages to {', '.join(entities)}"
+
+
 def _wanted(
-    pair: Pair, named: list[str], side: SideChoice, control_plane: bool
+    pair: Pair, named: list[str], side: SideChoice, control_plane: bool, message: bool
 ) -> Iterator[tuple[tuple[Side, str], By]]:
     """What is measured on which side. Backlog queues belong to the secondary, everything else to the primary, unless
     one side was asked for."""
@@ -203,19 +222,19 @@ def _wanted(
         if named and side is not SideChoice.BOTH:
             own = Side(side.value)
         if side.includes(own):
-            by = By.LOOK_UP if control_plane else By.BROWSE if backlog else By.MESSAGE
+            by = By.LOOK_UP if control_plane else By.BROWSE if backlog else By.MESSAGE if message else By.LINK
             yield (own, path), by
 
 
 def _target(sides: "Sides", side: Side, path: str, by: By, timeout_seconds: float) -> "PingTarget":
     from sbpair.runtime.browse import browse_target
-    from sbpair.runtime.failover.ping import control_plane_target, message_target
+    from sbpair.runtime.failover.ping import control_plane_target, link_target, message_target
 
     messaging = sides.primary if side is Side.PRIMARY else sides.secondary
     admin = sides.primary_admin if side is Side.PRIMARY else sides.secondary_admin
     if by is By.LOOK_UP:
         return control_plane_target(side, admin, path, timeout_seconds=timeout_seconds)
-    make = browse_target if by is By.BROWSE else message_target
+    make = {By.BROWSE: browse_target, By.LINK: link_target, By.MESSAGE: message_target}[by]
     return make(side, messaging, path, timeout_seconds=timeout_seconds)
 
 

@@ -1,5 +1,6 @@
 """`sbpair send`: the failover sender for scripts."""
 
+import logging
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 
 from sbpair.cli import suggestions
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
 from sbpair.cli.context import EventLog, Interrupted, load_settings, run_async, system_clock, unchanged
 from sbpair.cli.failover.records import InputFormat, read_lines, to_payload
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit, exit_of_failures
-from sbpair.core.pairing import Pair
+from sbpair.core.pairing import Pair, Side
 from sbpair.core.serialization import to_plain
 from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
@@ -120,6 +122,7 @@ def send(
     hold_sessions: Annotated[
         bool, typer.Option("--hold-sessions", help="Keep order within a session across failover and failback.")
     ] = False,
+    yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to a queue or topic; to the backlog while the primary is down.
 
@@ -135,12 +138,21 @@ def send(
     """
     pair_name, entity = (None, first) if second is None else (first, second)
     check_entity_path(entity)
-    pair = _with_options(load_settings(options).pair(pair_name), failover_interval, ping_interval, policy)
+    chosen = pair_to_write(options, load_settings(options), pair_name, f"Send to {entity} of")
+    pair = _with_options(chosen, failover_interval, ping_interval, policy)
     retry_seconds = duration_option(retry_for) or 0.0
     source = _open(file)
+    backlog = f"to the backlog on {pair.secondary.label} while that is down"
+    doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
+    if file is None:
+        tell_that_it_reads(options)
+    else:
+        go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
 
     async def work(stop: "asyncio.Event") -> "_Tally":
         from sbpair.connect import open_pairing
+
+        logging.getLogger("sbpair").info(f"{doing}.")
 
         tally = _Tally(options.output is Format.JSONL)
         async with AsyncExitStack() as stack:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
     ConfOption,
@@ -63,6 +65,7 @@ def archive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what is not archived yet; exit 5 if anything is.")
     ] = False,
+    yes: YesOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> CommandResult:
@@ -87,6 +90,11 @@ def archive(
     chosen = pair_by_name(options, pair)
     if import_ is not None:
         return _import(chosen.name, into, import_)
+    if take and not dry_run:
+        confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
+        what = f"Take the messages of the backlog queues on {side_named(confirmed)}"
+        doing = f"{what} into {into}, which then has the only copy"
+        go_ahead(options, doing, yes=yes, state="Nothing was taken.")
     request = ArchiveRequest(
         chosen,
         options.config,

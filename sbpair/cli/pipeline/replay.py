@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
     ConfOption,
@@ -19,6 +21,7 @@ from sbpair.cli.pipeline.session import (
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Side
 from sbpair.pipeline.reports import Explained, ReplayReport, ReplayResult
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -66,6 +69,7 @@ def replay(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only count what would be sent where; exit 5 if anything would.")
     ] = False,
+    yes: YesOption = False,
     explain: ExplainOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -93,6 +97,10 @@ def replay(
         raise typer.BadParameter("--dedupe is stored or content.")
     chosen = pair_by_name(options, pair)
     own, drained = _own_and_drained(ledger)
+    if not (dry_run or explain):
+        confirmed = pair_to_write(options, load_settings(options), pair, "Replay to the primary of")
+        doing = f"Replay messages of {', '.join(from_)} to {side_named(confirmed, Side.PRIMARY)}"
+        go_ahead(options, doing, yes=yes, state="Nothing was sent.")
     request = ReplayRequest(
         chosen,
         options.config,

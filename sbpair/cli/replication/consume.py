@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.cli.options import Options, command, duration_option
@@ -128,6 +129,7 @@ def consume(
             show_default=False,
         ),
     ] = None,
+    yes: YesOption = False,
 ) -> CommandResult:
     """Run a command for each message of a replicated queue or subscription: once, and in order within its session.
 
@@ -170,12 +172,16 @@ def consume(
         until_idle_seconds=duration_option(until_idle),
         name=f"{os.uname().nodename}-{os.getpid()}" if hasattr(os, "uname") else f"pid-{os.getpid()}",
     )
-    pair = load_settings(options).pair(pair_name)
+    pair = pair_to_write(options, load_settings(options), pair_name, f"Consume {source} of")
+    sides = " and ".join(side_named(pair, one) for one in request.sides)
+    doing = f"Consume {source} on {sides}: each message goes to {words[0]}, then it is completed"
+    go_ahead(options, doing, yes=yes, state="Nothing was received.")
     store = journal_at(journal, journal_key)
     seconds = duration_option(handler_timeout) or 0.0
     environ = inherited(os.environ, exec_env or ())
 
     async def work(stop: "asyncio.Event") -> "ConsumeReport":
+        logging.getLogger("sbpair").info(f"{doing}.")
         return await _consume(options, pair, request, store, words, seconds, environ, stop)
 
     try:
@@ -204,7 +210,7 @@ async def _consume(
         stack.push_async_callback(store.close)
         said = await store.check()
         observer = Quiet() if options.quiet else EventLog()
-        logging.getLogger("sbpair").info(f"Consuming {request.source} of {pair.name}. Journal: {said}")
+        logging.getLogger("sbpair").info(f"Journal: {said}")
         return await consume_queue(
             request,
             primary=sides.primary,

@@ -1,5 +1,6 @@
 """`sbpair replicate send`: every message to both namespaces, in order."""
 
+import logging
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
@@ -11,6 +12,7 @@ from uuid import uuid4
 
 import typer
 
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
 from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.failover.records import InputFormat, read_lines, to_payload
 from sbpair.cli.options import Options, command, duration_option
@@ -102,6 +104,7 @@ def send(
     journal_key: JournalKeyOption = COSMOS_KEY,
     retention: RetentionOption = "14d",
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 32,
+    yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to both namespaces, in order within each session.
 
@@ -115,12 +118,18 @@ def send(
       echo arrived | sbpair replicate send local orders --session-id parcel-7
     """
     pair_name, queue = pair_and_queue(first, second)
-    pair = load_settings(options).pair(pair_name)
+    pair = pair_to_write(options, load_settings(options), pair_name, f"Send to {queue} on both sides of")
+    doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
+    if file is None:
+        tell_that_it_reads(options)
+    else:
+        go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
     store = None if journal is None else journal_at(journal, journal_key)
     terms = make_terms(retention=retention)
     delay_seconds = duration_option(delay) or 0.0
 
     async def work(stop: "asyncio.Event") -> "_Sent":
+        logging.getLogger("sbpair").info(f"{doing}.")
         tally = _Sent(streaming=options.output is Format.JSONL, journal=store is not None)
         async with AsyncExitStack() as stack:
             sides = await stack.enter_async_context(open_sides(pair))

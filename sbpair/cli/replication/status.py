@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.options import (
@@ -26,6 +27,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityExistsError, UsageError
 from sbpair.core.names import subscription_of, subscription_path
 from sbpair.core.outcome import Exit, Outcome, Result, exit_for
+from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stuck
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
 from sbpair.core.serialization import to_plain
@@ -237,6 +239,7 @@ def provision(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what is missing; exit 5 if anything is.")
     ] = False,
+    yes: YesOption = False,
 ) -> CommandResult:
     """Create a replicated queue or subscription, with sessions, on both namespaces.
 
@@ -250,7 +253,11 @@ def provision(
       sbpair replicate provision local orders --dry-run
     """
     pair_name, queue = pair_and_source(first, second)
-    pair = load_settings(options).pair(pair_name)
+    settings = load_settings(options)
+    pair = settings.pair(pair_name) if dry_run else pair_to_write(options, settings, pair_name, f"Provision {queue} on")
+    if not dry_run:
+        where = f"{side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
+        go_ahead(options, f"Create {queue} on {where} where it is missing", yes=yes, state="Nothing was changed.")
     store = None if journal is None else journal_at(journal, journal_key)
 
     async def work(stop: "asyncio.Event") -> _Provisioned:

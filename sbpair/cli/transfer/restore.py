@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import OnlyEntitiesOption
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Side
+from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
@@ -75,6 +79,7 @@ def restore(
         bool, typer.Option("--although-in-the-queues", help="Also send what still waits in the backlog queues.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go where; exit 5 if any.")] = False,
+    yes: YesOption = False,
 ) -> CommandResult:
     """Send archived messages to where they were to go on the primary, each session in its order. [writes]
 
@@ -87,12 +92,16 @@ def restore(
       sbpair restore archive/ --pair orders --dry-run
       sbpair restore archive/ --pair orders --ledger restored.jsonl --rate 200
     """
-    chosen = load_settings(options).pair(pair)
+    settings = load_settings(options)
+    chosen = settings.pair(pair) if dry_run else pair_to_write(options, settings, pair, "Restore to the primary of")
     messages = _chosen(_read(files), destination, session_id, limit)
     count = len(messages)
     elsewhere: dict[str, int] = {}
     if only_entities:
         messages, elsewhere = _within(allowed_entities(chosen), messages)
+    doing = f"Restore {counted(len(messages), 'message')} to {side_named(chosen, Side.PRIMARY)}"
+    if not dry_run:
+        go_ahead(options, doing, yes=yes, state="Nothing was sent.")
 
     async def work(stop: "asyncio.Event") -> "Restored":
         from sbpair.core.access import namespace_name
@@ -100,6 +109,8 @@ def restore(
         from sbpair.runtime.transfer.restore import Restored
         from sbpair.runtime.transfer.restore import restore as send_back
 
+        if not dry_run:
+            logging.getLogger("sbpair").info(f"{doing}.")
         async with open_sides(chosen) as sides:
             if not although_in_the_queues:
                 await _refuse_waiting(sides.secondary, messages, chosen)

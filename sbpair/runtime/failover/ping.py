@@ -135,6 +135,21 @@ def message_target(
     return PingTarget(side, entity, pinger.ping, pinger.close)
 
 
+def link_target(
+    side: Side, messaging: Messaging, entity: str, *, timeout_seconds: float = PING_TIMEOUT_SECONDS
+) -> PingTarget:
+    """Measure by opening a link to send on, and sending nothing: needs the Send right."""
+
+    async def probe() -> None:
+        link = messaging.sender(entity)
+        try:
+            await abandoning(timeout_seconds, link.max_message_bytes(), what=f"Link to {entity}", entity=entity)
+        finally:
+            await close_quietly(link)
+
+    return PingTarget(side, entity, probe)
+
+
 def control_plane_target(
     side: Side, admin: NamespaceAdmin, entity: str, *, timeout_seconds: float = PING_TIMEOUT_SECONDS
 ) -> PingTarget:
