@@ -210,7 +210,8 @@ def _classify_http(error: BaseException, status: int) -> type[ServiceError]:
     """Status and sub-code of a management answer, the way the service uses them.
 
     Data plane: 403 is quota exceeded (except sub-code 40301), 409 with 40901 is another operation in progress,
-    401 that names a missing claim is a missing right. ARM: 403 is a missing right, 429/40901 a running operation.
+    401 that names a missing claim, or the operation that was not allowed, is a missing right. ARM: 403 is a missing
+    right, 429/40901 a running operation.
     """
     text = str(error)
     found = _SUB_CODE.search(text)
@@ -220,7 +221,7 @@ def _classify_http(error: BaseException, status: int) -> type[ServiceError]:
     lowered = text.lower()
     if status in (409, 429) and ("another" in lowered or "in progress" in lowered):
         return errors.ConflictError
-    if status == 401 and "claim" in lowered:
+    if status == 401 and ("claim" in lowered or "unauthorized access for '" in lowered):
         return errors.UnauthorizedError
     if status == 403 and any(word in lowered for word in ("quota", "maximum", "limit", "exceeded")):
         return errors.QuotaExceededError

@@ -64,6 +64,14 @@ def test_amqp_conditions_keep_their_meaning_for_failover(condition: str, categor
     [
         (http(401), errors.AuthenticationFailedError),
         (http(401, "Manage,EntityRead claims required"), errors.UnauthorizedError),
+        (
+            http(401, "SubCode=40100. Unauthorized access for 'Manage,EntityRead' operation on endpoint 'sb://x/'."),
+            errors.UnauthorizedError,
+        ),
+        (
+            http(401, "SubCode=40100. Unauthorized access. The token does not allow this."),
+            errors.AuthenticationFailedError,
+        ),
         (http(403, "The maximum number of entities has been exceeded"), errors.QuotaExceededError),
         (http(403, "SubCode=40301. Not so"), errors.ArgumentRefusedError),
         (http(403, "(AuthorizationFailed) no right"), errors.UnauthorizedError),

@@ -144,3 +144,13 @@ def test_lists_with_gaps_make_no_false_findings(local: Sbpair, fault: Callable[[
     fault("local-secondary", "list-gap")
     ran = local("audit", "local", "-o", "json")
     assert ran.code == 0, ran.data["pairs"][0]["findings"]
+
+
+def test_equal_findings_are_one_line_and_each_with_v(fresh: Sbpair) -> None:
+    ran = fresh("audit", "local")
+    (missing,) = [row for row in ran.records if row["code"] == "SBP001"]
+    assert (missing["count"], missing["subject"]) == ("10", "local-primary/x-servicebus-transfer/0-9")
+    each = [row for row in fresh("audit", "local", "-v").records if row["code"] == "SBP001"]
+    assert [row["subject"] for row in each] == [QUEUE.format(index) for index in range(10)]
+    metrics = fresh("audit", "local", "-o", "prometheus").stdout
+    assert 'sbpair_audit_check_findings{pair="local",code="SBP001"} 10' in metrics

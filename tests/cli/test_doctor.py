@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.conftest import embedded_pair
 from tests.cli.process import Ran, Sbpair
 
 
@@ -112,3 +114,33 @@ def test_monitoring_formats(provisioned: Sbpair) -> None:
     assert ran.code in (0, 1)
     assert ran.stdout.startswith(("SBPAIR OK - ", "SBPAIR WARNING - "))
     assert "SharedAccessKey=" not in ran.stdout
+
+
+def test_a_key_that_may_only_send_is_0_and_told_what_it_can_do(tmp_path: Path) -> None:
+    keys = "{keys: {app: [Send]}, queues: {orders: {}}}"
+    (tmp_path / "seed.yaml").write_text(f"local-primary: {keys}\nlocal-secondary: {keys}\n", encoding="utf-8")
+    said = tmp_path / "emulator.txt"
+    with said.open("w") as stdout, embedded_pair(Sbpair(tmp_path), "--seed", "seed.yaml", stdout=stdout) as one:
+        assert one("provision", "local").code == 0
+        strings = dict(line.split("\t") for line in said.read_text(encoding="utf-8").splitlines() if "\t" in line)
+        state = json.loads((tmp_path / "state" / "sbpair" / "emulator.json").read_text(encoding="utf-8"))
+        sides = {
+            side: {
+                "namespace": f"local-{side}",
+                "connection_string": {"env": f"CS_{side.upper()}"},
+                "ca_file": state["ca_file"],
+            }
+            for side in ("primary", "secondary")
+        }
+        config = {"version": 1, "pairs": {"app": sides | {"entities": ["orders"]}}}
+        (tmp_path / "sbpair.yaml").write_text(json.dumps(config), encoding="utf-8")
+        keys_of = {f"CS_{side.upper()}": strings[f"local-{side}/app"] for side in ("primary", "secondary")}
+        ran = one("doctor", "app", "-o", "json", env=keys_of)
+        assert ran.code == 0, ran
+        assert "error" not in {row["result"] for row in ran.data["checks"]}
+        commands = {row["subject"]: row["result"] for row in ran.data["checks"] if row["check"] == "command"}
+        assert (commands["send"], commands["peek"], commands["audit"]) == ("ok", "warning", "warning")
+        assert (
+            "enough for: send. Not for: provision, cleanup, audit, status, peek"
+            in one("doctor", "app", env=keys_of).stderr
+        )

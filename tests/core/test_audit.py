@@ -9,7 +9,7 @@ import pytest
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.audit import CHECKS, AuditReport, Severity, Thresholds, explain, run
+from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity, Thresholds, alike, explain, run
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import to_plain
@@ -387,3 +387,35 @@ class TestChoosing:
 def test_a_pair_without_entities_has_nothing_to_miss() -> None:
     snapshot = a_snapshot(a_pair(entities=()), a_namespace("contoso"), healthy().secondary)
     assert run(snapshot, a_pair(entities=())).findings == ()
+
+
+def finding(
+    code: str = "SBP001",
+    severity: Severity = Severity.ERROR,
+    subject: str = "q",
+    message: str = "It is missing.",
+    remedy: str = "sbpair provision p",
+) -> Finding:
+    return Finding(code, severity, subject, message, remedy)
+
+
+def test_findings_of_one_check_are_one_thing_to_do() -> None:
+    missing = [
+        finding(subject=f"contoso/x-servicebus-transfer/{index}", message=f"{index} is missing.")
+        for index in (0, 1, 2, 7, 10, 11)
+    ]
+    full = finding("SBP009", subject="orders")
+    near_full = finding("SBP009", Severity.WARNING, "invoices")
+    first, second, third = alike([*missing, full, near_full])
+    assert (len(first.findings), first.subject) == (6, "contoso/x-servicebus-transfer/0-2, 7, 10-11")
+    assert first.message == "0 is missing. And 5 more like it."
+    assert first.remedy == "sbpair provision p"
+    assert (second.subject, second.message) == ("orders", "It is missing.")
+    assert third.first.severity is Severity.WARNING
+
+
+def test_findings_that_differ_in_what_to_do_say_where_the_rest_is_told() -> None:
+    some = [finding(subject=name, remedy=f"sbpair cleanup {name}") for name in ("a", "b", "c", "d")]
+    (likes,) = alike(some)
+    assert (likes.subject, likes.remedy) == ("a, b, c and 1 more", "sbpair cleanup a (the others with -v)")
+    assert alike([]) == ()

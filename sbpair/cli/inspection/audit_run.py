@@ -82,7 +82,7 @@ def run(options: Options, request: Request) -> CommandResult:
         _append_history(request.history, audited)
     if errors and not audited:
         raise errors[0][1]
-    return _result(audited, errors, notes, request.fail_on)
+    return _result(audited, errors, notes, request.fail_on, each=options.verbose)
 
 
 def _check_codes(codes: Sequence[str] | None, ignore: Sequence[str] | None) -> None:
@@ -129,11 +129,16 @@ def _append_history(folder: Path, audited: Sequence[Audited]) -> None:
 
 
 def _result(
-    audited: Sequence[Audited], errors: Sequence[tuple[str, SbpairError]], notes: Sequence[str], fail_on: Severity
+    audited: Sequence[Audited],
+    errors: Sequence[tuple[str, SbpairError]],
+    notes: Sequence[str],
+    fail_on: Severity,
+    *,
+    each: bool,
 ) -> CommandResult:
     reports = [one.report for one in audited]
     snapshots = [one.snapshot for one in audited]
-    skipped = skipped_table(reports)
+    found, skipped = findings_table(reports, each=each), skipped_table(reports)
     used = sum((of_calls(snapshot.calls) for snapshot in snapshots), Forecast())
     failed = (f"{name}: {with_hint(error.message, error.hint)}" for name, error in errors)
     shown = (*notes, *_not_read(snapshots), *failed)
@@ -142,7 +147,7 @@ def _result(
         AuditResult(
             tuple(_audited_pair(one) for one in audited), tuple(FailedPair(name, error) for name, error in errors), used
         ),
-        (findings_table(reports), skipped) if skipped.rows else (findings_table(reports),),
+        (found, skipped) if skipped.rows else (found,),
         notes=shown,
         summary=summary_of(reports, snapshots),
         exit=_exit(audited, errors, fail_on),

@@ -20,6 +20,7 @@ FINDING_COLUMNS = (
     Column("severity", "Severity"),
     Column("code", "Code"),
     Column("pair", "Pair"),
+    Column("count", "Count", right=True),
     Column("subject", "Subject"),
     Column("message", "Finding"),
     Column("remedy", "What to do", advice=True),
@@ -27,21 +28,22 @@ FINDING_COLUMNS = (
 SKIPPED_COLUMNS = (Column("pair", "Pair"), Column("code", "Code"), Column("reason", "Skipped, because"))
 
 
-def findings_table(reports: Sequence[AuditReport], *, title: str = "") -> Table:
-    """Findings of all pairs, the worst first."""
+def findings_table(reports: Sequence[AuditReport], *, each: bool = False, title: str = "") -> Table:
+    """Findings of all pairs, the worst first; one row for those of one check, or with `each` one row each."""
     rows = [
         {
-            "severity": finding.severity.value,
-            "code": finding.code,
+            "severity": some.first.severity.value,
+            "code": some.first.code,
             "pair": report.pair,
-            "subject": finding.subject,
-            "message": finding.message,
-            "remedy": finding.remedy,
+            "count": len(some.findings),
+            "subject": some.subject,
+            "message": some.message,
+            "remedy": some.remedy,
         }
         for report in reports
-        for finding in report.findings
+        for some in ([audit.Likes((one,)) for one in report.findings] if each else audit.alike(report.findings))
     ]
-    rows.sort(key=lambda row: -Severity(row["severity"]).rank)
+    rows.sort(key=lambda row: -Severity(str(row["severity"])).rank)
     return Table(title, FINDING_COLUMNS, rows, style_key="severity")
 
 
@@ -115,6 +117,8 @@ def metrics_of(reports: Sequence[AuditReport], snapshots: Sequence[Snapshot]) ->
         for severity in Severity:
             labels = (pair, ("severity", severity.value))
             yield Metric("sbpair_audit_findings", "Findings of the last audit.", counts[severity], labels)
+        for code, number in sorted(Counter(finding.code for finding in report.findings).items()):
+            yield Metric("sbpair_audit_check_findings", "Findings by check.", number, (pair, ("code", code)))
         skipped, calls = len(report.skipped), snapshot.calls
         yield Metric("sbpair_audit_skipped_checks", "Checks that could not run.", skipped, (pair,))
         yield Metric("sbpair_audit_management_calls", "Management calls of the audit.", calls.management, (pair,))

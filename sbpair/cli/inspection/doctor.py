@@ -79,13 +79,26 @@ def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
         "doctor",
         Diagnoses(None if pair is None else pair.name, tuple(rows)),
         (Table("", COLUMNS, to_plain(rows), style_key="result"),),
-        summary=f"{said}.",
+        summary=f"{said}.{_enough_for(rows)}",
         exit=_exit(rows),
         checks=tuple(
             Check(row.check, row.subject, Severity(row.result.value), f"{row.detail} {row.next_step}".strip())
             for row in rows
         ),
     )
+
+
+def _enough_for(rows: Sequence[Diagnosis]) -> str:
+    """What the credentials can do, where they cannot do everything."""
+    from sbpair.cli.inspection.doctor_checks import COMMAND
+
+    commands = [row for row in rows if row.check == COMMAND]
+    if not any(row.result is Verdict.WARNING for row in commands):
+        return ""
+    able = [row.subject for row in commands if row.result is Verdict.OK]
+    unable = [row.subject for row in commands if row.result is Verdict.WARNING]
+    enough = f" These credentials are enough for: {', '.join(able)}." if able else ""
+    return f"{enough} Not for: {', '.join(unable)}."
 
 
 def _exit(rows: Sequence[Diagnosis]) -> Exit:

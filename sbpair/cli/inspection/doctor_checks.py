@@ -101,13 +101,14 @@ _ROLES = {
 NEEDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "provision, cleanup": (("secondary", MANAGE),),
     "audit": (("primary", MANAGE), ("secondary", MANAGE)),
-    "status": (("secondary", MANAGE), ("secondary", LISTEN)),
+    "status": (("secondary", LISTEN),),
     "peek": (("secondary", LISTEN),),
     "drain, syphon": (("secondary", LISTEN), ("primary", SEND)),
-    "send": (("primary", SEND), ("secondary", SEND), ("secondary", MANAGE)),
+    "send": (("primary", SEND), ("secondary", SEND)),
     "ping": (("primary", SEND), ("secondary", LISTEN)),
 }
-"""Rights of each command, by side."""
+"""Rights of each command, by side; what more some can do with Manage they say themselves."""
+COMMAND = "command"
 
 Rights = dict[tuple[str, str], bool]
 """(side, right) -> whether it is there; absent where that could not be found out."""
@@ -253,8 +254,8 @@ def _commands(rights: Rights) -> Iterator[Diagnosis]:
         unknown = [f"{right} on the {side}" for side, right in needs if (side, right) not in rights]
         if lacking:
             advice = "sbpair help permissions"
-            yield Diagnosis("command", command, Verdict.WARNING, f"lacks {' and '.join(lacking)}", advice)
+            yield Diagnosis(COMMAND, command, Verdict.WARNING, f"lacks {' and '.join(lacking)}", advice)
         elif unknown:
-            yield Diagnosis("command", command, Verdict.SKIPPED, f"not known: {' and '.join(unknown)}")
+            yield Diagnosis(COMMAND, command, Verdict.SKIPPED, f"not known: {' and '.join(unknown)}")
         else:
-            yield Diagnosis("command", command, Verdict.OK, "has the rights it needs")
+            yield Diagnosis(COMMAND, command, Verdict.OK, "has the rights it needs")

@@ -10,7 +10,7 @@ import typer
 from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.errors import UsageError
-from sbpair.core.outcome import Exit
+from sbpair.core.outcome import Exit, Severity
 from sbpair.core.pairing import Pair
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.result import CommandResult, Format
@@ -36,18 +36,25 @@ def status(
     count: Annotated[
         int | None, typer.Option(min=1, help="With --watch: stop after this many refreshes.", show_default=False)
     ] = None,
+    fail_on: Annotated[
+        Severity,
+        typer.Option(
+            "--fail-on", help="warning: anything in the backlog makes the exit code 5; error: no queue at all."
+        ),
+    ] = Severity.ERROR,
 ) -> CommandResult:
     """Show a pair on one screen: both namespaces, what is waiting, how fast that changes, what to do next.
 
     Reads only, and reads every backlog queue that exists. Takes two samples, --interval apart; --interval 0 takes one
     and shows no rate. --watch refreshes a terminal in place, and elsewhere writes one line per refresh.
-    Needs Listen on the secondary; without Manage it counts by browsing. Exit code: 5 no backlog queue exists,
-    6 a namespace cannot be reached, 4 access denied.
+    Needs Listen on the secondary; without Manage it counts by browsing. Exit code: 5 no backlog queue exists
+    (--fail-on warning: or the backlog is not known to be empty), 6 a namespace cannot be reached, 4 access denied.
 
     \b
     Examples:
       sbpair status orders
       sbpair status orders --watch --interval 5s
+      sbpair status orders --fail-on warning && deploy
     """
     from sbpair.cli.inspection import status_shown as shown
 
@@ -57,11 +64,11 @@ def status(
         raise UsageError("--count ends a --watch; without --watch there is one answer.")
     if not watch:
         samples = _samples(options, chosen, seconds, 2 if seconds else 1, lambda before, after: None)
-        return shown.result(samples[-2] if len(samples) > 1 else None, samples[-1])
-    return _watch(options, chosen, max(seconds, 0.1), count)
+        return shown.result(samples[-2] if len(samples) > 1 else None, samples[-1], fail_on)
+    return _watch(options, chosen, max(seconds, 0.1), count, fail_on)
 
 
-def _watch(options: Options, pair: Pair, seconds: float, count: int | None) -> CommandResult:
+def _watch(options: Options, pair: Pair, seconds: float, count: int | None, fail_on: Severity) -> CommandResult:
     from sbpair.cli.inspection import status_shown as shown
 
     if options.outfile is not None or (options.output is not None and options.output not in _WATCHABLE):
@@ -77,7 +84,7 @@ def _watch(options: Options, pair: Pair, seconds: float, count: int | None) -> C
             samples = _samples(options, pair, seconds, count, show)
         except Interrupted as interrupted:
             return done(Exit.from_label(interrupted.exit_name))
-    return done(shown.exit_of(samples[-1]))
+    return done(shown.exit_of(samples[-1], fail_on))
 
 
 def _shower(chosen: Format, stack: ExitStack, *, color: bool) -> "OnSample":

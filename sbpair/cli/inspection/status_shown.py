@@ -5,7 +5,7 @@ from typing import Any
 from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, verdict
+from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
 from sbpair.core.inspection.status import (
     LIMITED,
     REACHABLE,
@@ -17,6 +17,7 @@ from sbpair.core.inspection.status import (
     report,
 )
 from sbpair.core.outcome import Exit
+from sbpair.core.outcome import Severity as Grade
 from sbpair.core.serialization import iso_time, to_plain
 from sbpair.render.formats import dump_json
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
@@ -52,7 +53,7 @@ _QUEUE_COLUMNS = (
 )
 
 
-def result(before: PairStatus | None, after: PairStatus) -> CommandResult:
+def result(before: PairStatus | None, after: PairStatus, fail_on: Grade = Grade.ERROR) -> CommandResult:
     rate = rate_per_second(before, after)
     notes = [
         f"{side.side.capitalize()} {side.host}: {with_hint(side.detail, side.hint)}"
@@ -67,7 +68,7 @@ def result(before: PairStatus | None, after: PairStatus) -> CommandResult:
         notes=tuple(notes),
         details=(f"A drain of that takes {in_words(after.drain)}.",) if after.backlog.active else (),
         summary=outlook(after, rate),
-        exit=exit_of(after),
+        exit=exit_of(after, fail_on),
         checks=tuple(_checks(after)),
         closing=True,
         metrics=tuple(_metrics(after, rate)),
@@ -167,13 +168,15 @@ def _answers(side: SideStatus) -> bool:
     return side.state in (REACHABLE, LIMITED)
 
 
-def exit_of(status: PairStatus) -> Exit:
-    """Unreachable, then denied; other troubles of a side or queue make it partial; no queue at all is a finding."""
+def exit_of(status: PairStatus, fail_on: Grade = Grade.ERROR) -> Exit:
+    """Unreachable, then denied; other troubles of a side or queue make it partial; what the backlog holds is a finding
+    if it is graded `fail_on` or worse."""
     troubles = [side.state for side in _sides(status) if not _answers(side)]
     troubles += [queue.exit_name for queue in status.backlog.unread if queue.exit_name]
     if troubles:
         return gravest(troubles)
-    return Exit.FINDINGS if verdict(status.backlog) is Verdict.NO_QUEUES else Exit.OK
+    grade = grade_of(status.backlog)
+    return Exit.FINDINGS if grade is not None and grade.at_least(fail_on) else Exit.OK
 
 
 def _checks(status: PairStatus) -> list[Check]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sbpair.core.durations import format_duration
+from sbpair.core.outcome import Severity
 from sbpair.core.serialization import named, published
 from sbpair.core.words import counted
 
@@ -189,6 +190,14 @@ def verdict(backlog: Backlog) -> Verdict:
     if states - {QueueState.EMPTY}:
         return Verdict.SET_ASIDE
     return Verdict.EMPTY if backlog.whole else Verdict.UNKNOWN
+
+
+def grade_of(backlog: Backlog) -> Severity | None:
+    """How bad that is: nothing where it is empty, an error where a failover would have no queue to go to."""
+    found = verdict(backlog)
+    if found is Verdict.EMPTY:
+        return None
+    return Severity.ERROR if found is Verdict.NO_QUEUES else Severity.WARNING
 
 
 def confirmed_empty(backlog: Backlog) -> bool:

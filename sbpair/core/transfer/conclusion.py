@@ -6,7 +6,7 @@ is called archived or moved, with the place.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,7 +18,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.core.transfer.verdict import FILTERED_OUT, NOT_CONFIGURED
-from sbpair.core.words import counted
+from sbpair.core.words import counted, listed
 
 _ERROR_CODE = re.compile(r"\(([a-z-]+)\)$")
 _EXIT_NAMES = {
@@ -222,7 +222,7 @@ def _notes(report: DrainReport) -> Iterator[str]:
     if report.locked:
         until = datetime.fromtimestamp(max(one.until for one in report.locked), UTC)
         yield (
-            f"The next message of {_listed(one.queue for one in report.locked)} is locked by another receiver until "
+            f"The next message of {listed(one.queue for one in report.locked)} is locked by another receiver until "
             f"{until:%H:%M:%S} UTC at the latest; drain again after that."
         )
     if report.archive is not None and report.forwarded:
@@ -235,11 +235,6 @@ def _notes(report: DrainReport) -> Iterator[str]:
     if report.unchecked:
         full = "is full or takes" if len(report.unchecked) == 1 else "are full or take"
         yield (
-            f"Not checked without Manage on the primary: whether {_listed(report.unchecked)} {full} messages with a "
+            f"Not checked without Manage on the primary: whether {listed(report.unchecked)} {full} messages with a "
             "session only."
         )
-
-
-def _listed(paths: Iterable[str]) -> str:
-    names = list(paths)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -12,11 +12,13 @@ from sbpair.core.inspection.audit.findings import (
     Check,
     Finding,
     Ignore,
+    Likes,
     Severity,
     Side,
     Skipped,
     Thresholds,
     View,
+    alike,
 )
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
@@ -27,9 +29,11 @@ __all__ = [
     "Check",
     "Finding",
     "Ignore",
+    "Likes",
     "Severity",
     "Skipped",
     "Thresholds",
+    "alike",
     "explain",
     "run",
 ]

@@ -7,10 +7,11 @@ from fnmatch import fnmatchcase
 from sbpair.core.entities import NamespaceFacts, Tier, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
-from sbpair.core.names import BacklogName
+from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.outcome import Severity as Severity
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import AS_TIME, HIDDEN
+from sbpair.core.words import counted, listed, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,49 @@ class Finding:
     subject: str
     message: str
     remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Likes:
+    """Findings of one check and severity in one pair: ten missing queues are one thing to do."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding:
+        return self.findings[0]
+
+    @property
+    def subject(self) -> str:
+        """`contoso-weu/x-servicebus-transfer/0-9`, or the first few by name."""
+        names = [parse_backlog_queue_path(one.subject) for one in self.findings]
+        backlog = [name for name in names if name is not None]
+        if len(backlog) == len(self.findings) and len({name.primary_label for name in backlog}) == 1:
+            return f"{backlog[0].path.rpartition('/')[0]}/{ranges([name.index for name in backlog])}"
+        return listed(dict.fromkeys(one.subject for one in self.findings))
+
+    @property
+    def message(self) -> str:
+        """The common one; the first one's with how many there are besides, where they differ."""
+        if all(one.message == self.first.message for one in self.findings):
+            return self.first.message
+        others = counted(len(self.findings) - 1, "more like it", "more like it")
+        return f"{self.first.message} And {others}."
+
+    @property
+    def remedy(self) -> str:
+        """The common one; else the first one's, with where the others are told."""
+        if all(one.remedy == self.first.remedy for one in self.findings):
+            return self.first.remedy
+        return f"{self.first.remedy} (the others with -v)"
+
+
+def alike(findings: Sequence[Finding]) -> tuple[Likes, ...]:
+    """Findings of one check and severity together, in the order of the first of each."""
+    found: dict[tuple[str, Severity], list[Finding]] = {}
+    for one in findings:
+        found.setdefault((one.code, one.severity), []).append(one)
+    return tuple(Likes(tuple(one)) for one in found.values())
 
 
 @dataclass(frozen=True, slots=True)
