@@ -18,6 +18,7 @@ from sbpair.core.errors import ArgumentRefusedError, ConfigurationError
 from sbpair.core.message import NEXT_AVAILABLE_SESSION
 from sbpair.core.names import dead_letter_path, is_destination
 from sbpair.core.redact import quoted
+from sbpair.core.replication.settings import IDLE_SESSION_REQUEST_SECONDS
 
 # What a connection over TLS trusts: one context for all connections of the process.
 
@@ -42,10 +43,6 @@ def no_tls_context() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-NEXT_SESSION_SECONDS = 60.0
-"""How long the service is asked to look for a session that waits, by a receiver of the next available one."""
-
-
 class AzureMessaging:
     """`sbpair.ports.Messaging` for one namespace.
 
@@ -57,7 +54,7 @@ class AzureMessaging:
         access: NamespaceAccess,
         *,
         credential: NamedCredential | None = None,
-        next_session_seconds: float = NEXT_SESSION_SECONDS,
+        next_session_seconds: float = IDLE_SESSION_REQUEST_SECONDS,
         client_options: Mapping[str, Any] | None = None,
         client_class: Any = None,
     ) -> None:

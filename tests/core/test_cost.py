@@ -18,6 +18,7 @@ from sbpair.core.cost.model import (
     Kind,
     Month,
     Workload,
+    active_active,
     calendar_month,
     estimate,
     operations,
@@ -46,6 +47,14 @@ class TestSeedFigures:
     def test_the_retired_library_polled_more_often(self) -> None:
         workload = Workload(month=Month("an hour", 1), syphon=SDK_SYPHON)
         assert by_kind(workload) == {Kind.SYPHON_POLL: 297}
+
+    def test_our_own_syphon_lists_its_queues_once_a_poll(self) -> None:
+        workload = Workload(month=Month("some", 24), hosts=2, syphon=polling_syphon(900))
+        assert by_kind(workload) == {Kind.SYPHON_POLL: 2 * 960, Kind.MANAGEMENT: 2 * 96}
+
+    def test_idle_consumers_ask_each_side_once_a_minute(self) -> None:
+        workload = active_active(Workload(month=Month("some", 24), consumers=3))
+        assert by_kind(workload) == {Kind.SESSION_REQUEST: 2 * 3 * 1440}
 
     def test_a_diverted_message_is_charged_four_times(self) -> None:
         workload = Workload((Flow("orders", 1, 100),), syphon=None, diverted_share=Fraction(1), peek_lock=False)

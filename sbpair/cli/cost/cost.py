@@ -55,8 +55,9 @@ def cost(
     ] = None,
     hosts: Annotated[str, typer.Option(metavar="N,...", help="Processes that run a syphon; several to compare.")] = "1",
     syphon: Annotated[
-        str, typer.Option(metavar="POLL,...", help="documented, sdk, none or a poll such as 15m; several to compare.")
-    ] = "documented",
+        str, typer.Option(metavar="POLL,...", help="A poll such as 15m, documented, sdk or none; several to compare.")
+    ] = "15m",
+    consumers: Annotated[int, typer.Option(min=0, help="Processes that consume, with --replicated.")] = 1,
     tier: Annotated[
         str | None,
         typer.Option(metavar="TIER,...", help="Tier of both namespaces; several to compare.", show_default=False),
@@ -129,6 +130,7 @@ def cost(
         syphons=parse_syphons(syphon),
         tiers=parse_tiers(tier),
         processes=processes,
+        consumers=consumers,
         messaging_units=messaging_units,
         two_subscriptions=two_subscriptions,
         month=parse_month(month),

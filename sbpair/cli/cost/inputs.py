@@ -61,6 +61,7 @@ class Scenario:
     syphons: tuple[SyphonModel | None, ...]
     tiers: tuple[Tier, ...]
     processes: int
+    consumers: int
     messaging_units: int
     two_subscriptions: bool
     month: Month
@@ -80,6 +81,7 @@ def workload_of(scenario: Scenario, pair: Pair | None, snapshot: Snapshot | None
         diverted_share=scenario.diverted_share,
         redelivered_share=scenario.redelivered_share,
         processes=scenario.processes,
+        consumers=scenario.consumers,
         audits=math.ceil(scenario.audits_per_day * days),
     )
     if queues:

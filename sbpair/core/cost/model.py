@@ -27,6 +27,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Side
+from sbpair.core.replication.settings import IDLE_SESSION_REQUEST_SECONDS
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 
@@ -61,6 +62,8 @@ class SyphonModel:
     name: str
     receives_per_hour: Fraction
     rule: str
+    lists_per_hour: Fraction = Fraction(0)
+    """How often each process lists the queues, for their counts and for those that are made later."""
 
 
 DOCUMENTED_SYPHON = SyphonModel("documented", Fraction(4), "one receive is held for 15 minutes")
@@ -71,7 +74,7 @@ SYPHON_MODELS = (DOCUMENTED_SYPHON, SDK_SYPHON)
 
 
 def polling_syphon(seconds: int) -> SyphonModel:
-    """A syphon whose receives wait `seconds` each.
+    """`sbpair syphon` with polls of that length: its receives wait `seconds` each, and it lists the queues as often.
 
     Raises:
         UsageError: not a positive time.
@@ -79,7 +82,7 @@ def polling_syphon(seconds: int) -> SyphonModel:
     if seconds <= 0:
         raise UsageError(f"A poll takes more than 0 seconds, not {seconds}.")
     rate = Fraction(HOUR_SECONDS, seconds)
-    return SyphonModel(f"poll {format_duration(seconds)}", rate, f"one receive every {seconds} s")
+    return SyphonModel(f"poll {format_duration(seconds)}", rate, f"one receive every {seconds} s", rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +139,15 @@ class Workload:
     """Times a diverted message leaves a region: to the backlog, and back."""
     connections_per_process: int = 1
     """AMQP connections that each sending or syphoning process holds to each namespace."""
+    consumers: int = 1
+    """Active/active: processes that run `sbpair replicate consume`."""
     replicated: bool = False
     """Active/active ("Azure Service Bus active/active with guaranteed order"): every message goes to both
     namespaces, and no backlog is needed."""
 
     def __post_init__(self) -> None:
-        numbers = ("queues", "hosts", "outage_seconds", "processes", "audits", "calls_per_audit", "provisions")
-        for name in (*numbers, "calls_per_provision", "crossings", "connections_per_process"):
+        numbers = ("queues", "hosts", "consumers", "outage_seconds", "processes", "audits", "calls_per_audit")
+        for name in (*numbers, "provisions", "calls_per_provision", "crossings", "connections_per_process"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is 0 or more, not {getattr(self, name)}.")
         if self.ping_interval_seconds < 1:
@@ -179,6 +184,7 @@ class Kind(StrEnum):
     REDELIVERY = "redelivery"
     SYPHON_POLL = "syphon poll"
     PING = "ping"
+    SESSION_REQUEST = "session request"
     MANAGEMENT = "management"
 
 
@@ -269,6 +275,8 @@ def _all_operations(workload: Workload) -> Iterator[Operations]:
     if workload.secondary is not None and not workload.replicated:
         yield from _polls(workload)
         yield from _pings(workload)
+    if workload.secondary is not None and workload.replicated:
+        yield from _session_requests(workload)
     if workload.secondary is not None:
         yield from _management(workload)
 
@@ -337,6 +345,10 @@ def _polls(workload: Workload) -> Iterator[Operations]:
     formula = f"{queues} x {hosts} x {_number(rate)} an hour x {hours} hours"
     label = f"idle receives of the {model.name} syphon ({model.rule})"
     yield Operations(Side.SECONDARY, Kind.SYPHON_POLL, label, formula, count, _DOCUMENTED)
+    lists = math.ceil(workload.hosts * model.lists_per_hour * hours)
+    formula = f"{hosts} x {_number(model.lists_per_hour)} an hour x {hours} hours"
+    label = "the syphon's lists of its queues, one a poll (none without Manage)"
+    yield Operations(Side.SECONDARY, Kind.MANAGEMENT, label, formula, lists, _PRICING)
 
 
 def _pings(workload: Workload) -> Iterator[Operations]:
@@ -349,6 +361,17 @@ def _pings(workload: Workload) -> Iterator[Operations]:
         f"x {counted(workload.processes, 'process', 'processes')}"
     )
     yield Operations(Side.PRIMARY, Kind.PING, "pings of unavailable entities", formula, count, _DOCUMENTED)
+
+
+def _session_requests(workload: Workload) -> Iterator[Operations]:
+    """An idle consumer asks each side for a session that waits, again and again."""
+    rate, hours = Fraction(HOUR_SECONDS, round(IDLE_SESSION_REQUEST_SECONDS)), workload.month.hours
+    count = math.ceil(workload.consumers * rate * hours)
+    consumers = counted(workload.consumers, "consumer")
+    formula = f"{consumers} x {_number(rate)} an hour x {hours} hours"
+    for side in Side:
+        label = "idle consumers' requests for the next session"
+        yield Operations(side, Kind.SESSION_REQUEST, label, formula, count, _PRICING)
 
 
 def _management(workload: Workload) -> Iterator[Operations]:

@@ -9,6 +9,8 @@ from sbpair.core.pairing import MAX_DELIVERY_COUNT
 from sbpair.core.replication.ownership import DAY_SECONDS
 
 LOCK_SECONDS = 60.0
+IDLE_SESSION_REQUEST_SECONDS = 60.0
+"""How long the service is asked to look for a session that waits. An idle consumer asks each side once in that time."""
 
 REPLICATED_SETTINGS = QueueSettings(
     lock_duration_seconds=LOCK_SECONDS,

@@ -206,7 +206,7 @@ def _why_left(report: DrainReport) -> Iterator[str]:
     elsewhere = {one.reason.removeprefix(NOT_CONFIGURED): one.count for one in report.left if _is_elsewhere(one)}
     if elsewhere:
         yield (
-            f"{counted(sum(elsewhere.values()), 'message')} for {_listed(sorted(elsewhere))} stay in the backlog: not "
+            f"{counted(sum(elsewhere.values()), 'message')} for {listed(sorted(elsewhere))} stay in the backlog: not "
             "among the pair's `entities:`. Add what belongs there, or drain without --only-entities."
         )
 
