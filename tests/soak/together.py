@@ -2,8 +2,8 @@
 
     python -m tests.soak.together --messages 10000 --drains 2,3,5
 
-Real processes over two embedded namespaces that are processes, too; the time is from the first drain's start to the last
-one's end. What arrived is proven as after the campaigns: nothing lost, nothing twice, each session in its order.
+Real processes over two embedded namespaces that are processes, too; the time is from the first drain's start to the
+last one's end. What arrived is proven as after the campaigns: nothing lost, nothing twice, each session in its order.
 """
 
 import argparse
