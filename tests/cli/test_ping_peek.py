@@ -181,7 +181,20 @@ def test_a_missing_entity_is_a_failure_of_its_own(backlog: Sbpair) -> None:
     ran = backlog("ping", "local", "nowhere", "-c", "1", "-o", "json")
     assert ran.code == 1
     assert ran.data["entities"][0]["error_code"] == "entity-not-found"
-    assert (ran.data["entities"][0]["side"], ran.data["entities"][0]["by"]) == ("primary", "message")
+    assert (ran.data["entities"][0]["side"], ran.data["entities"][0]["by"]) == ("primary", "link")
+
+
+def test_ping_sends_a_message_only_when_asked_to(backlog: Sbpair) -> None:
+    backlog.make_queue("pinged")
+    opened = backlog("ping", "local", "pinged", "-c", "2", "--interval", "0", "-o", "json")
+    assert opened.code == 0, opened
+    (row,) = opened.data["entities"]
+    assert (row["by"], row["right"], row["accepted"]) == ("link", "Send", 2)
+    assert "Send ping messages" not in opened.stderr
+    sent = backlog("ping", "local", "pinged", "-c", "1", "--message", "--yes", "-o", "json")
+    assert sent.data["entities"][0]["by"] == "message"
+    both = backlog("ping", "local", "pinged", "--message", "--control-plane")
+    assert (both.code, "sends no message" in both.stderr) == (2, True)
 
 
 def test_ping_of_a_denied_entity_ends_with_4(backlog: Sbpair, fault: Callable[[str, str], None]) -> None:

@@ -50,7 +50,7 @@ class TestSeedFigures:
 
     def test_our_own_syphon_lists_its_queues_once_a_poll(self) -> None:
         workload = Workload(month=Month("some", 24), hosts=2, syphon=polling_syphon(900))
-        assert by_kind(workload) == {Kind.SYPHON_POLL: 2 * 960, Kind.MANAGEMENT: 2 * 96}
+        assert by_kind(workload) == {Kind.SYPHON_POLL: 2 * 960, Kind.MANAGEMENT: 2 * 96 * 2}
 
     def test_idle_consumers_ask_each_side_once_a_minute(self) -> None:
         workload = active_active(Workload(month=Month("some", 24), consumers=3))

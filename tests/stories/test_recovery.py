@@ -1,5 +1,7 @@
 """An operator at 3 a.m.: what the commands say must be enough, and true, in worlds that nobody prepared for them."""
 
+import json
+import os
 import shlex
 import signal
 import time
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stories.world import World, advised
+from tests.stories.world import PRIMARY, World, advised
 
 CONFIGURED = 10
 """The default number of backlog queues."""
@@ -149,6 +151,49 @@ def test_two_operators_drain_at_once_and_one_is_killed(world: World) -> None:
     assert len(found) - len(ids) <= 100 * CONFIGURED  # only what was in flight, unconfirmed, may come twice
 
 
+def test_a_running_syphon_finds_the_queues_that_another_application_makes(world: World) -> None:
+    world.backlog_queues(range(CONFIGURED))
+    world.destination("orders")
+    syphon = world.runner.start("syphon", "local", "--poll", "2s", "-o", "json")
+    try:
+        ids = world.strand("orders", 2, queues=[0])
+        await_arrival(world, ids)
+        world.backlog_queues([CONFIGURED, 17])
+        ids += world.strand("orders", 6, queues=[0, CONFIGURED, 17])
+        await_arrival(world, ids)
+    finally:
+        syphon.send_signal(signal.SIGTERM)
+        out, err = syphon.communicate(timeout=60)
+    assert f"{PRIMARY}/x-servicebus-transfer/17 exists now: it is drained, too." in err
+    assert json.loads(out)["data"]["confirmed_empty"] is True
+
+
+def await_arrival(world: World, ids: list[str], *, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and world.ids("orders") != sorted(ids):
+        time.sleep(0.2)
+    assert world.ids("orders") == sorted(ids)
+
+
+def test_a_drain_goes_on_until_nothing_comes_and_takes_the_dead_letters_along(world: World) -> None:
+    world.backlog_queues(range(CONFIGURED))
+    world.destination("orders")
+    ids = world.strand("orders", 4, queues=[2])
+    world.dead_letter(2, 4, reason="The message cannot be delivered to the destination.")
+    ids += world.strand("orders", 3, queues=[1])
+    drain = world.runner.start("drain", "local", "--with-dlq", "--until-idle", "15s", "-o", "json")
+    await_arrival(world, ids)
+    late = world.strand("orders", 5, queues=[3])
+    out, err = drain.communicate(timeout=200)
+    assert drain.returncode == 0, err
+    assert json.loads(out)["data"]["forwarded"] == 12
+    assert "12 messages are back on local-primary. The backlog is empty" in err
+    assert world.ids("orders") == sorted(ids + late)
+    syphon = world("sbpair syphon local --with-dlq --until-idle 1s -o json")
+    assert (syphon.code, syphon.data["ended_by"], syphon.data["confirmed_empty"]) == (0, "idle", True)
+    assert "nothing more came for the time asked for" in syphon.stderr
+
+
 def test_no_manage_right_anywhere(world: World) -> None:
     world.backlog_queues([*range(CONFIGURED), 10, 11])
     world.destination("orders")
@@ -192,7 +237,7 @@ def follow(world: World, status: str, *, most: int = 20) -> list[str]:
     todo: list[str] = []
     while len(done) < most:
         command = todo.pop(0) if todo else status
-        ran = world(command, timeout=300)
+        ran = world(command, timeout=300 + NIGHT_MESSAGES / 20)
         done.append(command)
         if "The backlog is empty" in ran.stderr:
             return done
@@ -201,6 +246,11 @@ def follow(world: World, status: str, *, most: int = 20) -> list[str]:
     raise AssertionError(f"still not empty after {done}")
 
 
+NIGHT_MESSAGES = int(os.environ.get("SBPAIR_STORY_MESSAGES", "2000"))
+"""Of sessions, besides half as many without; 50,000 are a long night."""
+
+
+@pytest.mark.timeout(400 + NIGHT_MESSAGES // 10)
 def test_three_in_the_morning(world: World) -> None:
     """The primary is back after an outage; nobody knows how many queues there were, what lies there and who drains."""
     world.backlog_queues(range(12))
@@ -209,8 +259,8 @@ def test_three_in_the_morning(world: World) -> None:
     ids = world.strand("orders", 60, queues=[3])
     world.dead_letter(3, 40, reason="The message cannot be delivered to the destination.")
     world.defer(3, 20)
-    ids += world.strand("orders", 2000, queues=range(12), sessions=24)
-    invoices = world.strand("invoices/incoming", 1000, queues=range(12))
+    ids += world.strand("orders", NIGHT_MESSAGES, queues=range(12), sessions=24)
+    invoices = world.strand("invoices/incoming", NIGHT_MESSAGES // 2, queues=range(12))
     syphon = world.runner.start("syphon", "local", "--rate", "100")
     time.sleep(1)
     try:

@@ -1,0 +1,98 @@
+"""What a syphon and a drain ask of the namespace, counted by the namespace itself, against what the estimate says."""
+
+import asyncio
+
+from sbpair.core.cost.model import Kind, Month, Workload, operations, polling_syphon
+from sbpair.core.events import Polled
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
+from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
+from tests.runtime.test_drain_emulator import Stage, stage
+
+NEVER = 10**9
+POLL_SECONDS = 2
+POLLS = 3
+DAY_SECONDS = 86_400
+
+
+def count_requests(on: Stage) -> str:
+    """A fault that never strikes, but counts what it might have struck: management requests to the secondary."""
+    return on.emulator.faults("secondary").add(f"fail:op=http,after={NEVER}")
+
+
+def requests(on: Stage, fault: str) -> int:
+    return next(one.seen for one in on.emulator.faults("secondary").list() if one.id == fault)
+
+
+@virtual_time
+async def test_an_idle_day_of_a_syphon_is_what_the_estimate_counts() -> None:
+    clock, stop, usage = FakeClock(), asyncio.Event(), Usage()
+    primary, secondary = FakeNamespace("primary", clock), FakeNamespace("secondary", clock)
+    queues = tuple(f"primary/x-servicebus-transfer/{index}" for index in range(10))
+    for path in queues:
+        secondary.add_queue(path)
+    asyncio.get_running_loop().call_later(DAY_SECONDS + 1, stop.set)
+    await syphon(
+        DrainRequest(queues, later_queues=True),
+        secondary=CountedMessaging(secondary.messaging(), usage),
+        primary=primary.messaging(),
+        admin=CountedAdmin(secondary.admin(), usage),
+        clock=clock,
+        observer=RecordingObserver(),
+        ledger=None,
+        stop=stop,
+    )
+    day = Workload(syphon=polling_syphon(900), month=Month("a day", 24))
+    counted = {line.kind: line.count for line in operations(day)}
+    assert usage.empty_receives == counted[Kind.SYPHON_POLL] == 960
+    assert usage.management_calls == counted[Kind.MANAGEMENT] + 2 == 2 * 97  # one list for the start
+    assert (usage.browses, usage.renewals) == (0, 0)
+
+
+async def test_the_namespace_itself_counts_no_more_than_that() -> None:
+    async with stage(6) as on:
+        fault, usage, clock = count_requests(on), Usage(), SystemClock()
+        began = clock.monotonic()
+        running = asyncio.create_task(
+            syphon(
+                DrainRequest(on.queues, later_queues=True),
+                secondary=CountedMessaging(on.secondary, usage),
+                primary=on.primary,
+                admin=CountedAdmin(on.admin, usage),
+                clock=clock,
+                observer=on.observer,
+                ledger=None,
+                stop=on.stop,
+                poll_seconds=POLL_SECONDS,
+            )
+        )
+        async with asyncio.timeout(120):
+            while len(on.observer.of(Polled)) < 6 * POLLS:
+                await asyncio.sleep(0.1)
+        on.stop.set()
+        await running
+        most = (clock.monotonic() - began) / POLL_SECONDS + 1
+        asked = requests(on, fault)
+        assert asked == usage.management_calls <= 2 * (most + 1)  # a list is two requests of the data plane
+        assert asked >= 4
+        assert usage.empty_receives <= 6 * most
+
+
+async def test_a_drain_lists_its_queues_once_before_and_once_after() -> None:
+    async with stage(5) as on:
+        fault, usage = count_requests(on), Usage()
+        report = await drain(
+            DrainRequest(on.queues),
+            secondary=CountedMessaging(on.secondary, usage),
+            primary=on.primary,
+            admin=CountedAdmin(on.admin, usage),
+            clock=SystemClock(),
+            observer=on.observer,
+            ledger=None,
+            stop=on.stop,
+        )
+        assert report.confirmed_empty
+        assert requests(on, fault) == usage.management_calls == 4
+        assert usage.browses == 5
+        assert usage.empty_receives >= 5
