@@ -80,6 +80,7 @@ def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
         Diagnoses(None if pair is None else pair.name, tuple(rows)),
         (Table("", COLUMNS, to_plain(rows), style_key="result"),),
         summary=f"{said}.{_enough_for(rows)}",
+        closing=True,
         exit=_exit(rows),
         checks=tuple(
             Check(row.check, row.subject, Severity(row.result.value), f"{row.detail} {row.next_step}".strip())
