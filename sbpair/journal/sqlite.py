@@ -25,7 +25,10 @@ T = TypeVar("T")
 BUSY_SECONDS = 10.0
 """How long a call waits for another process's write."""
 PAGE = 500
-FORGET_EVERY_WRITES = 1000
+FORGET_EVERY_WRITES = 100
+FORGET_AT_ONCE = 1000
+"""So many documents are forgotten in one write: ten for each that can have been made since, so the file stops growing,
+and no consumer waits for a million deletions."""
 _COLUMNS = {"entries": ("kind", "key", "document", "version", "forget_at"), "versions": ("last",)}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -162,7 +165,11 @@ class SqliteJournal:
 
     def _forget_old(self, connection: sqlite3.Connection) -> None:
         if self._writes % FORGET_EVERY_WRITES == 0:
-            connection.execute("DELETE FROM entries WHERE forget_at <= ?", (self._now(),))
+            connection.execute(
+                "DELETE FROM entries WHERE (kind, key) IN"
+                " (SELECT kind, key FROM entries WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)",
+                (self._now(), FORGET_AT_ONCE),
+            )
         self._writes += 1
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:

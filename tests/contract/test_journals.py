@@ -5,8 +5,10 @@ It needs Node.js; the package is installed into a cache folder at test time.
 """
 
 import asyncio
+import itertools
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,7 +20,7 @@ import pytest
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError, UsageError
 from sbpair.journal.cosmos import CosmosJournal
 from sbpair.journal.open import open_journal
-from sbpair.journal.sqlite import SqliteJournal
+from sbpair.journal.sqlite import FORGET_AT_ONCE, FORGET_EVERY_WRITES, SqliteJournal
 from sbpair.ports import Journal
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
@@ -178,6 +180,36 @@ async def test_sqlite_forgets_in_time_and_never_gives_a_version_twice(tmp_path: 
         await journal.replace(kept, {"n": 3}, ttl_seconds=10)
     again = await journal.create("session", "a", {"n": 4}, ttl_seconds=10)
     assert again.version not in (old.version, kept.version)
+    await journal.close()
+
+
+async def test_what_sqlite_forgets_is_forgotten_in_portions(tmp_path: Path) -> None:
+    """One deletion of everything would keep other consumers from writing for as long as it takes."""
+    now = [1000.0]
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path, now=lambda: now[0])
+    await journal.create("session", "first", {}, ttl_seconds=HOUR)
+    with sqlite3.connect(path) as other:
+        other.executemany(
+            "INSERT INTO entries VALUES ('message', ?, '{}', 1, 1001)",
+            ((f"{n:05}",) for n in range(FORGET_AT_ONCE * 3)),
+        )
+    other.close()
+    now[0] += 2
+
+    def stored() -> int:
+        with sqlite3.connect(path) as reading:
+            (count,) = reading.execute("SELECT count(*) FROM entries WHERE kind = 'message'").fetchone()
+        reading.close()
+        return int(count)
+
+    left = []
+    for number in range(FORGET_EVERY_WRITES * 4):
+        await journal.create("session", f"{number:05}", {}, ttl_seconds=HOUR)
+        if stored() != (left[-1] if left else None):
+            left.append(stored())
+    assert left[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(left)) <= FORGET_AT_ONCE
     await journal.close()
 
 

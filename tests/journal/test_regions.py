@@ -1,0 +1,85 @@
+"""A Cosmos DB account that settles conflicts by last writer wins, or reads what is old for everybody, is no journal."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed (extra cosmos)")
+
+from sbpair.core.errors import JournalError
+from sbpair.journal.cosmos import CosmosJournal
+
+KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
+
+
+@contextmanager
+def account(regions: list[str], consistency: str) -> Iterator[tuple[str, list[str]]]:
+    """An account's endpoint that tells its properties and refuses everything else, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self, status: int, document: object) -> None:
+            asked.append(f"{self.command} {self.path}")
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            if self.path != "/":
+                self.answer(403, {"code": "Forbidden", "message": "Nothing but the account is here."})
+                return
+            here = f"http://127.0.0.1:{server.server_port}/"
+            places = [{"name": region, "databaseAccountEndpoint": here} for region in regions]
+            self.answer(
+                200,
+                {
+                    "id": "account",
+                    "_dbs": "//dbs/",
+                    "writableLocations": places,
+                    "readableLocations": places,
+                    "enableMultipleWriteLocations": len(regions) > 1,
+                    "userConsistencyPolicy": {"defaultConsistencyLevel": consistency},
+                },
+            )
+
+        def do_POST(self) -> None:
+            self.answer(403, {"code": "Forbidden", "message": "Nothing is made here."})
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("regions", "consistency", "says"),
+    [
+        (["West Europe", "North Europe"], "Session", "accepts writes in 2 regions (West Europe, North Europe)"),
+        (["West Europe"], "Eventual", "has Eventual consistency"),
+        (["West Europe"], "ConsistentPrefix", "has ConsistentPrefix consistency"),
+    ],
+)
+async def test_an_account_whose_swaps_are_not_safe_is_refused_before_anything_is_made(
+    regions: list[str], consistency: str, says: str
+) -> None:
+    with account(regions, consistency) as (url, asked):
+        journal = CosmosJournal(url, "sbpair", "journal", key=KEY)
+        with pytest.raises(JournalError) as refused:
+            await journal.check()
+        await journal.close()
+    assert says in refused.value.message
+    assert refused.value.hint
+    assert {line.split()[0] for line in asked} == {"GET"}
