@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import defused, in_build_runner, printable
+from sbpair.core.serialization import to_plain
 from sbpair.files import PRIVATE_FOLDER
 from sbpair.render import formats
 from sbpair.render.result import CHECK_FORMATS, CommandResult, Format
@@ -245,9 +246,9 @@ def say(text: str) -> None:
 
 
 def write_record(record: Any) -> None:
-    """Write a JSON line to stdout at once. When nobody reads any more the work it tells about goes on."""
+    """Write a dataclass as a JSON line, at once. When nobody reads any more the work it tells about goes on."""
     try:
-        sys.stdout.write(formats.dump_json(record) + "\n")
+        sys.stdout.write(formats.dump_json(to_plain(record)) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         silence(sys.stdout)

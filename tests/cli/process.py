@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.forked import FORKS, SERVER, can_fork
+from tests.cli.schema_checks import check_any_document
 
 ROOT = Path(__file__).parents[2]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -46,16 +47,18 @@ class Ran:
 
     @property
     def data(self) -> Any:
-        """Data of a JSON envelope, whose exit code is checked to be the process's."""
-        document = json.loads(self.stdout)
-        assert document["exit_code"] == self.code, document
-        return document["data"]
+        return self._document["data"]
 
     @property
     def error(self) -> Any:
-        document = json.loads(self.stdout)
+        return self._document["error"]
+
+    @property
+    def _document(self) -> Any:
+        """The JSON envelope: it has every field of its schema and no other, and its exit code is the process's."""
+        document = check_any_document(self.stdout)
         assert document["exit_code"] == self.code, document
-        return document["error"]
+        return document
 
     @property
     def records(self) -> list[dict[str, str]]:

@@ -1,6 +1,7 @@
 """Holds real outputs against the schemas of `sbpair schema`, strictly: no field and no value that they do not name."""
 
 import json
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -23,8 +24,18 @@ def closed(schema: Any) -> Any:
 def check_document(command: str, text: str) -> Any:
     """What a command printed with -o json, checked and read."""
     document = json.loads(text)
-    jsonschema.Draft202012Validator(closed(envelope_schema(command, outputs()[command]))).validate(document)
+    _validator(command).validate(document)
     return document
+
+
+def check_any_document(text: str) -> Any:
+    """`check_document` for the command that the text names; where the command line could not be read it names none."""
+    return check_document(json.loads(text)["command"] or "status", text)
+
+
+@cache
+def _validator(command: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(closed(envelope_schema(command, outputs()[command])))
 
 
 def check_data(command: str, data: Any) -> None:

@@ -21,7 +21,6 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.pairing import Pair, Side
-from sbpair.core.serialization import to_plain
 from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 
@@ -270,7 +269,7 @@ class _Tally:
 
     def _stream(self, record: SentLine | FailedLine) -> None:
         if self._streaming:
-            write_record(to_plain(record))
+            write_record(record)
 
     def result(self, entity: str) -> CommandResult:
         accepted = sum(self._where.values())

@@ -31,7 +31,6 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose
-from sbpair.core.serialization import to_plain
 from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 from sbpair.runtime.replication.sender import DualSender, DualSent
@@ -225,7 +224,7 @@ class _Sent:
 
     def _stream(self, record: SentLine | FailedLine) -> None:
         if self.streaming:
-            write_record(to_plain(record))
+            write_record(record)
 
     def result(self, queue: str) -> CommandResult:
         single = sum(self.one_side.values())
