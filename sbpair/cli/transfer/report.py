@@ -239,6 +239,11 @@ def _metrics(pair: Pair, report: "DrainReport", backlog: "Backlog | None") -> li
         metrics.append(Metric("sbpair_left_messages", text, backlog.seen, labels))
     if backlog is not None and backlog.dead_letter is not None:
         metrics.append(
-            Metric("sbpair_left_dead_letter_messages", "Of these, dead letters.", backlog.dead_letter, labels)
+            Metric(
+                "sbpair_left_dead_letter_messages",
+                "Dead letters in the backlog after this run.",
+                backlog.dead_letter,
+                labels,
+            )
         )
     return metrics

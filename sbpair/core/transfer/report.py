@@ -138,12 +138,18 @@ class DrainReport:
         ),
     )
     forwarded_bytes: int = field(
-        default=0, metadata=_count("Their size.", Moment.ACCEPTED, _payload_bytes, metric="sbpair_forwarded_bytes")
+        default=0,
+        metadata=_count(
+            "Size of the messages accepted where they were sent in this run.",
+            Moment.ACCEPTED,
+            _payload_bytes,
+            metric="sbpair_forwarded_bytes",
+        ),
     )
     completed: int = field(
         default=0,
         metadata=_count(
-            "Of these, completed in their backlog queue.",
+            "Messages completed in their backlog queue after they were accepted.",
             Moment.SETTLED,
             _completed_as("forwarded"),
             metric="sbpair_completed_messages",
@@ -152,7 +158,7 @@ class DrainReport:
     already_forwarded: int = field(
         default=0,
         metadata=_count(
-            "Sent by an earlier attempt; completed now without being sent again.",
+            "Messages that an earlier attempt had sent; completed now without being sent again.",
             Moment.SETTLED,
             _completed_as("already-forwarded"),
             metric="sbpair_already_forwarded_messages",
@@ -162,7 +168,7 @@ class DrainReport:
     uncompleted: int = field(
         default=0,
         metadata=_count(
-            "Sent, but not confirmed as completed: they come again with the same id.",
+            "Messages sent, but not confirmed as completed: they come again with the same id.",
             metric="sbpair_uncompleted_messages",
             last=True,
         ),
