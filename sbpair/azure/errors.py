@@ -5,6 +5,7 @@ A message says what was tried and what came back, and never contains a key, a si
 """
 
 import re
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,6 +113,10 @@ _NOT_RESOLVED = re.compile(
     r"Name or service not known|nodename nor servname provided, or not known|getaddrinfo failed"
     r"|Temporary failure in name resolution|No address associated with hostname"
 )
+_NO_SUCH_NAME = re.compile(
+    rf"\[Errno {socket.EAI_NONAME}\]|Name or service not known|nodename nor servname provided|getaddrinfo failed"
+)
+"""What resolvers say of a name that does not exist; other failures of theirs may pass."""
 _NOT_TRUSTED = re.compile(
     r"(?:SSLCertVerificationError: )?\(?(?:1, ')?\[SSL: CERTIFICATE_VERIFY_FAILED\] certificate verify failed: "
     r"(.*?) ?\(_ssl\.c:\d+\)'?\)?"
@@ -153,6 +158,8 @@ def translate(error: BaseException, tried: str, entity: str | None = None) -> Se
     if isinstance(error, ServiceError):
         return error
     kind = _classify(error)
+    if kind is errors.ConnectionLostError and _NO_SUCH_NAME.search(str(error)):
+        kind = errors.HostNotFoundError
     detail = _detail(error)
     text = f"Could not {tried}: {detail}" if detail else f"Could not {tried}: {type(error).__name__}"
     return kind(text, entity=entity, hint=_hint(error, kind, detail))

@@ -147,6 +147,13 @@ class ConnectionLostError(ServiceError):
     hint = "Check the host name, DNS, firewall and ports 5671/443, or see which side answers with: sbpair ping"
 
 
+class HostNotFoundError(ConnectionLostError):
+    """There is no such name: the namespace was deleted or is misspelt, or this machine's DNS knows nothing of it."""
+
+    code = "host-not-found"
+    uncertain = False
+
+
 class LinkDetachedError(ServiceError):
     code = "link-detached"
     category = Category.DETACHED

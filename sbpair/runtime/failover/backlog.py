@@ -12,6 +12,7 @@ from sbpair.core import system_properties
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import (
     Category,
+    HostNotFoundError,
     InterruptedWorkError,
     MalformedMessageError,
     OperationTimeoutError,
@@ -137,7 +138,11 @@ MESSAGE_AT_FAULT = frozenset({Category.TOO_LARGE, Category.ARGUMENT})
 
 
 _REFUSALS = frozenset({Category.UNAUTHORIZED, Category.NOT_FOUND})
-"""Answers that the next try gets as well, until somebody changes something on the secondary."""
+
+
+def _is_refusal(error: ServiceError) -> bool:
+    """The next try gets this answer as well, until somebody changes something on the secondary."""
+    return error.category in _REFUSALS or isinstance(error, HostNotFoundError)
 
 
 @dataclass(slots=True)
@@ -227,7 +232,7 @@ class Backlog:
                 link = self.links.to(queue)
                 await within(PROBE_SECONDS, link.max_message_bytes(), what=f"Link to {queue}", entity=queue)
             except ServiceError as error:
-                self._refused[queue] = error if error.category in _REFUSALS else self._refused[queue]
+                self._refused[queue] = error if _is_refusal(error) else self._refused[queue]
             else:
                 self._accepted(queue)
                 return True
@@ -385,7 +390,7 @@ class Backlog:
         """Take the queue out of everybody's rotation, unless the message is at fault or the server is only busy."""
         if error.category in MESSAGE_AT_FAULT or error.category is Category.BUSY:
             return
-        if error.category in _REFUSALS:
+        if _is_refusal(error):
             self._refused[queue] = error
             if self.refused:
                 self.on_refused(error)

@@ -1,0 +1,152 @@
+"""A namespace that refuses for good (a revoked key, a deleted namespace) counts as faulted, is announced, and is found
+again by itself."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import azure.servicebus as sdk
+import pytest
+from azure.servicebus import ServiceBusMessage, exceptions
+
+from sbpair import ServiceBusClient
+from sbpair.core.failover.machine import State
+from sbpair.core.pairing import expected_backlog_paths
+from sbpair.emulator import EmulatorThread
+from sbpair.events import FailedOver, SideFaulted, SideRestored
+from tests.clients.conftest import World, own_threads, state_of, wait_until
+from tests.interop.live_suite.running import TLS_NAMES, environment, public_connection_string
+
+TRIES = {"retry_total": 3, "retry_backoff_factor": 0.01}
+"""When a key is revoked the connection is cut; it is the SDK's next try that is told why."""
+SHIM = Path(__file__).parents[1] / "interop" / "live_suite" / "shim"
+
+
+def a_client(world: World, **more: object) -> ServiceBusClient:
+    arguments: dict[str, object] = {"pair": world.pair(), "on_event": world.events.append, **TRIES} | more
+    return ServiceBusClient.from_connection_string(world.connection_string(), **arguments)  # type: ignore[arg-type]
+
+
+def of_side(world: World, kind: type, side: str) -> list[object]:
+    return [event for event in world.of(kind) if event.side == side]  # type: ignore[attr-defined]
+
+
+def test_a_revoked_key_of_the_primary_is_the_sdks_error_and_its_end_is_noticed_without_a_send(world: World) -> None:
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("before"))
+        world.emulator.namespace("contoso").allow_keys(False)
+        bare = sdk.ServiceBusClient.from_connection_string(world.connection_string())
+        with bare, pytest.raises(exceptions.ServiceBusError) as expected:
+            bare.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
+        for _ in range(2):
+            with pytest.raises(type(expected.value)) as raised:
+                sender.send_messages(ServiceBusMessage("refused"))
+            assert not getattr(raised.value, "__notes__", [])
+        state = client.state()
+        assert (state.primary, state.secondary) == ("faulted", "open")
+        assert state_of(state) is State.HEALTHY, "a wrong key is no outage"
+        world.emulator.namespace("contoso").allow_keys(True)
+        wait_until(lambda: client.state().primary == "open")
+        assert len(of_side(world, SideFaulted, "primary")) == len(of_side(world, SideRestored, "primary")) == 1
+        sender.send_messages(ServiceBusMessage("after"))
+    assert world.of(FailedOver) == []
+    assert (world.bodies("orders"), world.backlog(), own_threads()) == (["before", "after"], [], [])
+
+
+def test_a_send_that_the_primary_accepts_again_restores_it_too(world: World) -> None:
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        world.emulator.namespace("contoso").allow_keys(False)
+        with pytest.raises(exceptions.ServiceBusError):
+            sender.send_messages(ServiceBusMessage("refused"))
+        world.emulator.namespace("contoso").allow_keys(True)
+        sender.send_messages(ServiceBusMessage("after"))
+        wait_until(lambda: len(of_side(world, SideRestored, "primary")) == 1)
+    assert world.bodies("orders") == ["after"]
+
+
+def test_a_revoked_key_of_the_secondary_is_told_at_once_with_the_primarys_error(world: World) -> None:
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("before"))
+        world.dark()
+        sender.send_messages(ServiceBusMessage("diverted"))
+        world.emulator.namespace("fabrikam").allow_keys(False)
+
+        def refused() -> bool:
+            """The link that was open may fail in another way first."""
+            with pytest.raises(exceptions.ServiceBusError) as raised:
+                sender.send_messages(ServiceBusMessage("nowhere"), timeout=20)
+            assert "The backlog did not take the message either" in raised.value.__notes__[0]
+            return client.state().secondary == "faulted"
+
+        wait_until(refused, seconds=90)
+        world.emulator.namespace("fabrikam").allow_keys(True)
+        wait_until(lambda: client.state().secondary == "open", seconds=90)
+        assert len(of_side(world, SideFaulted, "secondary")) == len(of_side(world, SideRestored, "secondary")) == 1
+        sender.send_messages(ServiceBusMessage("diverted again"))
+    assert sorted(world.backlog()) == ["diverted", "diverted again"]
+
+
+DELETED = """
+import os, socket, sys, time
+import live_suite_plugin
+socket.getaddrinfo = live_suite_plugin.route
+
+from azure.servicebus import ServiceBusMessage, exceptions
+from sbpair import SendAvailabilityOptions, ServiceBusClient
+
+events = []
+client = ServiceBusClient.from_connection_string(
+    os.environ["PRIMARY"], secondary=os.environ["SECONDARY"], retry_total=0,
+    options=SendAvailabilityOptions(2, 0.0, False, 1.0), on_event=events.append,
+)
+
+def until(condition):
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, client.state()
+        time.sleep(0.1)
+
+def told():
+    found = [event for event in events if type(event).__name__ in ("SideFaulted", "SideRestored")]
+    return [" ".join([type(one).__name__, one.side, getattr(one, "error_code", "")]).rstrip() for one in found]
+
+with client, client.get_queue_sender("orders") as sender:
+    sender.send_messages(ServiceBusMessage("before"))
+    client.force_failover("orders")
+    # The namespace is gone, and its name with it.
+    port = live_suite_plugin._ports.pop("fabrikam")
+    started = time.monotonic()
+    try:
+        sender.send_messages(ServiceBusMessage("nowhere"))
+    except exceptions.ServiceBusConnectionError as error:
+        print("raised", time.monotonic() - started < 45)
+    print(client.state().secondary, told())
+    live_suite_plugin._ports["fabrikam"] = port
+    until(lambda: client.state().secondary == "open")
+    print(client.state().secondary, told())
+    sender.send_messages(ServiceBusMessage("diverted"))
+"""
+
+
+def test_a_deleted_secondary_is_faulted_and_found_again_when_it_is_back() -> None:
+    """Its process resolves names as the SDK's live suite does, so that a name can cease to exist."""
+    with EmulatorThread(["contoso", "fabrikam"], tls_names=TLS_NAMES) as emulator:
+        emulator.namespace("contoso").create_queue("orders")
+        paths = expected_backlog_paths("contoso", 2)
+        for path in paths:
+            emulator.namespace("fabrikam").create_queue(path)
+        variables = {**environment(emulator, "contoso", SHIM.parent)}
+        variables["PYTHONPATH"] = os.pathsep.join((str(SHIM), str(Path.cwd())))
+        variables["PRIMARY"] = public_connection_string(emulator, "contoso")
+        variables["SECONDARY"] = public_connection_string(emulator, "fabrikam")
+        done = subprocess.run(
+            [sys.executable, "-c", DELETED], env=os.environ | variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout.splitlines() == [
+            "raised True",
+            "faulted ['SideFaulted secondary host-not-found']",
+            "open ['SideFaulted secondary host-not-found', 'SideRestored secondary']",
+        ]
+        assert [body for path in paths for body in World(emulator).bodies(path, "fabrikam")] == ["diverted"]
