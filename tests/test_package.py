@@ -81,7 +81,7 @@ def test_sdist_and_wheel_are_whole_and_the_wheel_brings_the_command(tmp_path: Pa
     (sdist,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = files_of("sbpair") | files_of("tests") | files_of("completions") | {"README.md", "SECURITY.md"}
+    wanted = files_of("sbpair") | files_of("tests") | files_of("completions") | {"README.md"}
     wanted |= {"CHANGELOG.md", "LICENSE", ".ci/release.py"}
     assert wanted - packed == set()
     with zipfile.ZipFile(wheel) as archive:

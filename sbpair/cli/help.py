@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ class Topic(StrEnum):
     CONFIG = "config"
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
+    SECURITY = "security"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +139,12 @@ def help_on(
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC|COMMAND]",
-            help="terms, exit-codes, config, permissions, environment, or a command.",
+            help="terms, exit-codes, config, permissions, environment, security, or a command.",
             autocompletion=_complete,
         ),
     ] = None,
 ) -> CommandResult:
-    """Explain a topic (terms, exit-codes, config, permissions, environment) or a command.
+    """Explain a topic (terms, exit-codes, config, permissions, environment, security) or a command.
 
     \b
     Examples:
@@ -168,6 +170,9 @@ def help_on(
             return CommandResult("help", rights, (_table(rights),), text=text, prose=True)
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
+        case [Topic.SECURITY]:
+            page = Path(__file__).with_name("security.md").read_text(encoding="utf-8")
+            return CommandResult("help", Text(page), text=page)
     text = _help_of(ctx, words or ())
     return CommandResult("help", Text(text), text=text)
 
