@@ -2,12 +2,21 @@
 locks, and settlement")."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from sbpair.core.errors import OperationTimeoutError, UsageError
+from sbpair.core.errors import (
+    Category,
+    ConnectionLostError,
+    OperationTimeoutError,
+    SendIncompleteError,
+    ServiceError,
+    UsageError,
+)
+from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
 
 # Ending asyncio tasks for certain.
 
@@ -78,8 +87,70 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+# Calls that are tried again, and calls that are not waited for once somebody says stop.
+
+NO_USE_WAITING = frozenset(
+    {Category.UNAUTHORIZED, Category.NOT_FOUND, Category.ARGUMENT, Category.DISABLED, Category.TOO_LARGE}
+)
+"""Errors that do not pass by themselves."""
+
+
+async def patiently(
+    call: Callable[[], Awaitable[T]],
+    *,
+    patience_seconds: float,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> T:
+    """The result of `call()`, tried again with growing pauses while it fails in a way that may pass.
+
+    Raises:
+        ServiceError: waiting does not help, or did not for `patience_seconds`.
+    """
+    deadline, failures = now() + patience_seconds, 0
+    while True:
+        try:
+            return await call()
+        except SendIncompleteError:
+            raise  # part of it went through: to do the whole again would double that part
+        except ServiceError as error:
+            failures += 1
+            seconds = SERVER_BUSY_SECONDS if error.category is Category.BUSY else SYPHON.seconds(failures)
+            if error.category in NO_USE_WAITING or now() + seconds > deadline:
+                raise
+            if isinstance(error, ConnectionLostError) and failures == 1:
+                seconds = 0.0  # a link that was idle between two calls is simply opened again
+            await sleep(seconds)
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None if `stop` was set before; the work is cancelled and has ended then."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        await end(task, stopped)
+
+
 Item = TypeVar("Item")
 R = TypeVar("R")
+
+
+async def side_by_side(work: Callable[[Item], Awaitable[R]], items: Iterable[Item], *, at_once: int = 16) -> list[R]:
+    """The results of `work` on all items, in order; a few at a time. The first error ends the others and is raised."""
+    room = asyncio.Semaphore(at_once)
+
+    async def one(item: Item) -> R:
+        async with room:
+            return await work(item)
+
+    tasks = [asyncio.create_task(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await end(*tasks)
+
 
 READ_AHEAD = 2
 """Items taken at most, as a multiple of the overlap: so that one slow item does not hold up the others at once."""

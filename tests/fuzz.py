@@ -37,10 +37,9 @@ from sbpair.emulator.engine.connection import Connection
 from sbpair.emulator.engine.frames import FramingError
 from sbpair.emulator.engine.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, OPEN, TRANSFER, perform
 from sbpair.emulator.errors import EntityError
-from sbpair.pipeline.journal import read_lines as read_journal
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of
-from sbpair.runtime.transfer.ledger import Ledger, Way
+from sbpair.runtime.transfer.ledger import Ledger, Way, outcomes_in
 from sbpair.settings.files import DocumentError, parse_json, read_file
 from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
 from sbpair.sqlfilter.parser import parse_action, parse_filter
@@ -240,7 +239,7 @@ def archive(random_: random.Random, path: Path) -> None:
     path.write_bytes(data + b"\n")
     with suppress(UsageError):
         for one in read_archives([path]):
-            assert is_destination(one.destination)
+            assert is_destination(one.forward.destination)
     with suppress(SbpairError):
         to_payload(data, InputFormat.JSONL, now=1e9)
 
@@ -273,12 +272,12 @@ def manifest(random_: random.Random) -> None:
         Commit.from_json(twisted(random_, _COMMIT), 1, "here")
 
 
-def journal_line(random_: random.Random, path: Path) -> None:
-    """The ledger of a replay."""
+def old_ledger_line(random_: random.Random, path: Path) -> None:
+    """The ledger of a replay before ledgers had one format."""
     path.write_bytes(twisted(random_, _LEDGER_LINE | {"dead_letter": False, "digest": "eA=="}) + b"\n")
     with suppress(SbpairError):
-        for one in read_journal(path):
-            hash(one.key)
+        for one in outcomes_in(path):
+            hash(one)
 
 
 def variables(random_: random.Random) -> None:
@@ -405,7 +404,7 @@ async def run(cases: int, seed: int, folder: Path, told: Callable[[int], None] =
         "ledger": lambda random_: ledger(random_, folder / "ledger.jsonl"),
         "archive": lambda random_: archive(random_, folder / "archive.jsonl"),
         "manifest": manifest,
-        "journal_line": lambda random_: journal_line(random_, folder / "journal.jsonl"),
+        "old_ledger_line": lambda random_: old_ledger_line(random_, folder / "replayed.jsonl"),
         "variables": variables,
         "dialogue": dialogue,
         "token": token,

@@ -23,6 +23,18 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a message out of a file or an archive lay: by this a ledger names it. `digest`: of its content, in base64,
+    if the archive keeps one."""
+
+    queue: str
+    sequence_number: int
+    message_id: str | None
+    enqueued_at_ms: int
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """One message received or browsed, with its exact bytes.
 
@@ -42,6 +54,13 @@ class Received:
     delivery_count: int = 0
     state: State = State.ACTIVE
     receipt: Any = field(default=None, compare=False, repr=False)
+    origin: Origin | None = None
+    """Of a message out of a file, whose number and source are only its place in the file; otherwise None."""
+
+    @property
+    def queue(self) -> str:
+        """Where it lies; of a message out of a file: where it lay."""
+        return self.source if self.origin is None else self.origin.queue
 
 
 class Disposition(StrEnum):

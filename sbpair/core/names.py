@@ -140,6 +140,12 @@ def from_arm_name(name: str) -> str:
     return name.replace("~", "/")
 
 
+def split_source(source: str) -> tuple[str, bool]:
+    """Queue path and whether the source is its dead-letter sub-queue."""
+    queue, slash, last = source.rpartition("/")
+    return (queue, True) if slash and last.lower() == DEAD_LETTER_SUFFIX else (source, False)
+
+
 def dead_letter_path(path: str) -> str:
     """Address of the dead-letter sub-queue of a queue or subscription."""
     return f"{path}/{DEAD_LETTER_SUFFIX}"

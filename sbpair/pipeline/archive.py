@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError, InterruptedWorkError
 from sbpair.pipeline.compaction import compact, vacuum
-from sbpair.pipeline.executors import Connection, PairByName, first_from, side_by_side
+from sbpair.pipeline.executors import Connection, PairByName, first_from
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
@@ -65,6 +66,8 @@ class ArchiveRequest:
     first: int = 1
     last: int | None = None
     take: bool = False
+    ledger: Path | None = None
+    """Folder for a ledger of what was taken; driver and executors share it."""
     unit_messages: int = UNIT_MESSAGES
     round_messages: int = TAKE_ROUND_MESSAGES
     compact: bool = True
@@ -335,7 +338,7 @@ class _Run:
         }
         if not chosen:
             return None
-        work = Completing(self._request.pair)
+        work = Completing(self._request.pair, ledger=self._request.ledger, run=self._report.run)
         if not self._store.executors_write:
             return self._settled_by_rows(work, list(chosen.values()), spans)
         places: dict[tuple[str, bool], Archived] = {}

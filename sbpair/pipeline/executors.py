@@ -7,36 +7,29 @@ above it, so this file alone takes the settings and the Azure adapter by name.
 
 import asyncio
 import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sbpair.concurrency import end
-from sbpair.core.errors import Category, ConnectionLostError, SendIncompleteError, ServiceError
+from sbpair.core.access import namespace_name
+from sbpair.core.errors import ServiceError
 from sbpair.core.message import Received
-from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
 from sbpair.pipeline.spans import Span
+from sbpair.runtime.browse import page_from, pages
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.transfer.ledger import Way
 
 if TYPE_CHECKING:
     from sbpair.core.pairing import Pair
     from sbpair.ports import MessageReceiver, Messaging
 
-S = TypeVar("S")
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 120.0
-"""How long a namespace may fail within one task before the task does."""
-PAGE_MESSAGES = 250
 CLOSE_SECONDS = 10.0
-SIDE_BY_SIDE = 16
-"""Queues that are asked at the same time."""
-NO_USE_WAITING = frozenset(
-    {Category.UNAUTHORIZED, Category.NOT_FOUND, Category.ARGUMENT, Category.DISABLED, Category.TOO_LARGE}
-)
+CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +62,11 @@ class PairByName:
 
         values = {key: Sourced(value, "the pair as the driver knows it") for key, value in self.values.items()}
         return Settings(values, environ=dict(os.environ)).pair(self.name)
+
+    def way(self, *, to_archive: bool = False) -> Way:
+        """Between which namespaces messages of the pair move; what a ledger's lines say."""
+        pair = self.resolve()
+        return Way(namespace_name(pair.secondary), None if to_archive else namespace_name(pair.primary))
 
 
 def _absolute(key: str, value: Any) -> Any:
@@ -131,23 +129,28 @@ class Connection:
         """The result of `work`. A Ctrl-C meanwhile cancels it."""
         return _result(self.start(work))
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Have something called beside what runs."""
+        self._loop.call_soon_threadsafe(function)
+
     def receiver(self, queue: str, *, dead_letter: bool) -> "MessageReceiver":
         return self.messaging.receiver(queue, dead_letter=dead_letter)
 
     def browse(self, span: Span) -> Iterator[list[Received]]:
         """The messages of a span in pages, in the order of their numbers; one page ahead. Takes no locks."""
         receiver = self.receiver(span.queue, dead_letter=span.dead_letter)
-        ahead: Future[list[Received]] | None = self.start(_page(receiver, span.first, span.last))
+        coming = pages(receiver, span.first, span.last, clock=CLOCK)
+
+        async def following() -> list[Received] | None:
+            return await anext(coming, None)
+
+        ahead = self.start(following())
         try:
-            while ahead is not None:
-                page = _result(ahead)
-                following = page[-1].sequence_number + 1 if page else span.last + 1
-                ahead = self.start(_page(receiver, following, span.last)) if following <= span.last else None
-                if wanted := [one for one in page if one.sequence_number <= span.last]:
-                    yield wanted
+            while (page := _result(ahead)) is not None:
+                ahead = self.start(following())
+                yield page
         finally:
-            if ahead is not None:
-                ahead.cancel()
+            ahead.cancel()
 
 
 def _result(future: "Future[T]") -> T:
@@ -158,53 +161,7 @@ def _result(future: "Future[T]") -> T:
         raise
 
 
-async def _page(receiver: "MessageReceiver", number: int, last: int) -> list[Received]:
-    return await peek(receiver, number, min(PAGE_MESSAGES, last - number + 1))
-
-
 async def first_from(receiver: "MessageReceiver", number: int) -> Received | None:
     """The message with the lowest number from `number` on."""
-    page = await peek(receiver, number, 1)
+    page = await page_from(receiver, number, clock=CLOCK, most=1)
     return page[0] if page else None
-
-
-async def peek(receiver: "MessageReceiver", number: int, count: int) -> list[Received]:
-    """A page of up to `count` messages from `number` on, with patience."""
-    return await patiently(lambda: receiver.peek(count, from_sequence_number=number))
-
-
-async def patiently(call: Callable[[], Awaitable[T]], *, patience_seconds: float = PATIENCE_SECONDS) -> T:
-    """The result of `call()`, tried again while it fails in a way that may pass.
-
-    Raises:
-        ServiceError: waiting does not help, or did not for `patience_seconds`.
-    """
-    deadline, failures = time.monotonic() + patience_seconds, 0
-    while True:
-        try:
-            return await call()
-        except SendIncompleteError:
-            raise  # part of it went through: to do the whole again would double that part
-        except ServiceError as error:
-            failures += 1
-            seconds = SERVER_BUSY_SECONDS if error.category is Category.BUSY else SYPHON.seconds(failures)
-            if error.category in NO_USE_WAITING or time.monotonic() + seconds > deadline:
-                raise
-            if isinstance(error, ConnectionLostError) and failures == 1:
-                seconds = 0.0  # a link that was idle between two batches is simply opened again
-            await asyncio.sleep(seconds)
-
-
-async def side_by_side(work: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[T]:
-    """The results of `work` on all items, in order; a few at a time. The first error ends the others and is raised."""
-    room = asyncio.Semaphore(SIDE_BY_SIDE)
-
-    async def one(item: S) -> T:
-        async with room:
-            return await work(item)
-
-    tasks = [asyncio.create_task(one(item)) for item in items]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await end(*tasks)

@@ -14,10 +14,11 @@ from typing import Any
 
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
+from sbpair.core.names import split_source
 from sbpair.core.serialization import from_plain
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, Manifest, append
-from sbpair.pipeline.rows import message_row, split_source
+from sbpair.pipeline.rows import message_row
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.pipeline.units import UnitFiles
 

@@ -1,7 +1,7 @@
-"""Every ledger as one DataFrame (`schemas.OUTCOME_COLUMNS`): those of drains and syphons, and those of replays.
+"""Every ledger as one DataFrame (`schemas.OUTCOME_COLUMNS`): files of `runtime.transfer.ledger`, and folders of them.
 
-A drain's ledger is a file of JSON Lines, one per message. A replay's is a folder: `folded` holds Parquet, files and
-whole folders of them, and `*.jsonl` what has not been folded yet, because its task runs or broke down.
+Ledgers of replays before 0.1 are read too: their folder `folded` holds Parquet, files and whole folders of them, beside
+lines with a field `dead_letter`.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
-from sbpair.files import is_claimed
-from sbpair.pipeline.journal import FOLDED, KEY_NAMES
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.schemas import OUTCOME_COLUMNS, struct
 
@@ -31,8 +29,10 @@ LINE_COLUMNS = (
     ("reason", "string"),
     ("attempts", "int"),
     ("time", "timestamp"),
+    ("from_namespace", "string"),
 )
-LEDGER_KEY = KEY_NAMES
+LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
+FOLDED = "folded"
 
 
 def read_ledgers(spark: "SparkSession", paths: Sequence[str]) -> "DataFrame":
@@ -55,7 +55,7 @@ def _one(spark: "SparkSession", path: str) -> "DataFrame":
 
     place = Path(path).expanduser().absolute()
     if place.is_dir():
-        return replay_ledger(spark, place).withColumn("source", F.lit(path))
+        return ledger_folder(spark, place).withColumn("source", F.lit(path))
     if not place.is_file():
         raise UsageError(f"There is no ledger {path}.")
     lines = _lines(spark, [place])
@@ -64,10 +64,10 @@ def _one(spark: "SparkSession", path: str) -> "DataFrame":
     raise UsageError(f"{path} is not a ledger: it has no line with queue, sequence number and outcome.")
 
 
-def replay_ledger(spark: "SparkSession", folder: Path) -> "DataFrame":
-    """A replay's ledger, each line once (a crash while folding leaves some in both forms)."""
-    journals, folded = _files_of(folder)
-    frames = [_outcomes(_lines(spark, journals))] if journals else []
+def ledger_folder(spark: "SparkSession", folder: Path) -> "DataFrame":
+    """The ledgers in a folder, each line once (a crash while folding left some in both forms)."""
+    lines, folded = _files_of(folder)
+    frames = [_outcomes(_lines(spark, lines))] if lines else []
     if folded:
         frames.append(spark.read.schema(struct(OUTCOME_COLUMNS)).parquet(*(spark_path(path) for path in folded)))
     if len(frames) == 2:
@@ -76,12 +76,12 @@ def replay_ledger(spark: "SparkSession", folder: Path) -> "DataFrame":
 
 
 def has_lines(folder: Path) -> bool:
-    """Whether a replay has written anything into its ledger."""
+    """Whether anything was written into a folder of ledgers."""
     return any(_files_of(folder))
 
 
 def _files_of(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Journals, and Parquet that is complete."""
+    """Files of lines, and Parquet that is complete."""
     visible = [path for path in (folder / FOLDED).glob("*") if not path.name.startswith(".")]
     folded = [path for path in visible if path.suffix == ".parquet" or (path / "_SUCCESS").exists()]
     return sorted(folder.glob("*.jsonl")), sorted(folded)
@@ -94,7 +94,7 @@ def _lines(spark: "SparkSession", files: Sequence[Path]) -> "DataFrame":
 
 
 def _outcomes(lines: "DataFrame") -> "DataFrame":
-    """Lines in the columns of a ledger. A drain writes the dead-letter sub-queue as part of the path."""
+    """Lines in the columns of a ledger. The dead-letter sub-queue is part of the path, or in older ones a field."""
     suffix = f"/{DEAD_LETTER_SUFFIX}"
     is_dead = f"(coalesce(dead_letter, false) OR endswith(lower(queue), '{suffix}'))"
     queue = f"if(endswith(lower(queue), '{suffix}'), substring(queue, 1, length(queue) - {len(suffix)}), queue)"
@@ -112,16 +112,5 @@ def _outcomes(lines: "DataFrame") -> "DataFrame":
         "coalesce(attempts, 1) attempts",
         "time at",
         "CAST(NULL AS string) source",
+        "from_namespace",
     )
-
-
-def fold(spark: "SparkSession", folder: Path, run: str) -> int:
-    """Turn the journals that tasks of one run have left into Parquet; how many there were. They go only when the
-    Parquet is complete, and not while a task still has one."""
-    journals = sorted(path for path in folder.glob(f"{run}-*.jsonl") if not is_claimed(path))
-    if journals:
-        target = folder / FOLDED / run
-        _outcomes(_lines(spark, journals)).coalesce(1).write.mode("overwrite").parquet(spark_path(target))
-        for path in journals:
-            path.unlink()
-    return len(journals)

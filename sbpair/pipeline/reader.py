@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.executors import Connection, PairByName, first_from, side_by_side
+from sbpair.pipeline.executors import Connection, PairByName, first_from
 from sbpair.pipeline.rows import message_row, record_batch
 from sbpair.pipeline.source_options import ReadOptions
 from sbpair.pipeline.spans import Span, occupied, pieces

@@ -3,7 +3,7 @@
     unaccounted   no ledger says what became of it (or only that its destination refused it)
     waiting       the same, and it lies in its backlog queue (or that queue's dead-letter queue): it was not drained yet
     arrived       the same, and a message with its id lies at its destination
-    lost          the same, the archive says that it was taken out of its queue, and it is in none of these places
+    lost          the same, archive or ledger say that it was taken out of its queue, and it is in none of these places
     altered       a ledger or a second archive knows it with another id or content
     doubled       it has more than one final outcome: it was sent twice
 
@@ -87,6 +87,7 @@ def _outcomes_once(outcomes: "DataFrame") -> "DataFrame":
         F.max(F.when(F.col("outcome").isin(*FINAL_OUTCOMES, "already-forwarded"), F.col("outcome"))).alias("outcome"),
         F.max(F.when(F.col("outcome") == "refused", F.col("reason"))).alias("refused"),
         F.max("attempts").alias("attempts"),
+        F.max(F.col("outcome") == "taken").alias("taken"),
         F.min(F.when(sent, F.col("message_id"))).alias("sent_message_id"),
         F.max(F.when(sent, F.col("message_id"))).alias("sent_message_id_last"),
         F.min(F.when(sent, F.col("session_id"))).alias("sent_session_id"),
@@ -189,7 +190,7 @@ def searched(
     verdict = (
         F.when(F.coalesce("same_place", "same_id", F.lit(False)), "waiting")
         .when(F.coalesce("at_destination", F.lit(False)), "arrived")
-        .when(F.col("t_queue").isNotNull() & seen, "lost")
+        .when((F.col("t_queue").isNotNull() | F.coalesce("taken", F.lit(False))) & seen, "lost")
         .otherwise("unaccounted")
     )
     found = known.withColumn("verdict", verdict).select(*judged.columns)

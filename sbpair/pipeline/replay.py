@@ -5,33 +5,39 @@ number. Messages without a session have no order; they are spread by queue and s
 session would be one task. What ties it together over crashes is the ledger: rows that it has are not sent again.
 """
 
+import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.core.errors import UsageError
 from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
+from sbpair.core.transfer.machine import REFUSED_OUTCOME
 from sbpair.pipeline.archive import open_store, read_archives
 from sbpair.pipeline.executors import PairByName
-from sbpair.pipeline.journal import FOLDED, FORWARDED, PING, REFUSED, the_only_run
-from sbpair.pipeline.ledgers import LEDGER_KEY, fold, has_lines, read_ledgers
-from sbpair.pipeline.paths import spark_path
+from sbpair.pipeline.ledgers import LEDGER_KEY, has_lines, read_ledgers
 from sbpair.pipeline.reports import ReplayReport
+from sbpair.pipeline.runs import the_only_run
 from sbpair.pipeline.waiting import ENQUEUED_MS, looked, refusal, spans_in_queues, still_waiting
 from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
+from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sbpair.pipeline.spark.session import Session
 
+Item = TypeVar("Item")
+COPIES_AT_ONCE = 1_000
 DONE_OUTCOMES = ("forwarded", "already-forwarded", "dead-lettered", "ping", "duplicate")
 """Ledger outcomes after which a message is not sent again."""
 LOOSE_NUMBERS = 100
@@ -94,7 +100,7 @@ def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
     wanted = matched
     if request.dedupe is Dedupe.CONTENT:
         wanted, duplicates = without_copies(matched)
-    todo = not_done(spark, wanted, request.ledger, request.drained)
+    todo = not_done(spark, wanted, request.ledger, request.drained, request.pair.way().from_namespace)
     tasks = request.tasks or max(1, spark.sparkContext.defaultParallelism)
     return Prepared(matched, duplicates, todo, in_order(todo, tasks), tasks)
 
@@ -132,15 +138,18 @@ def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
     return ranked.where(~is_copy).drop("copy"), ranked.where(is_copy).drop("copy")
 
 
-def not_done(spark: "SparkSession", frame: "DataFrame", ledger: Path, drained: "tuple[Path, ...]" = ()) -> "DataFrame":
-    """The rows that no ledger has as done."""
+def not_done(
+    spark: "SparkSession", frame: "DataFrame", ledger: Path, drained: tuple[Path, ...], from_namespace: str
+) -> "DataFrame":
+    """The rows that no ledger has as done. The same queue and number mean another message on another namespace."""
     known = [*([ledger] if has_lines(ledger) else []), *drained]
     if not known:
         return frame
     from pyspark.sql import functions as F
 
     lines = read_ledgers(spark, [str(one) for one in known])
-    done = lines.where(F.col("outcome").isin(*DONE_OUTCOMES)).select(*LEDGER_KEY).distinct()
+    ours = F.coalesce(F.col("from_namespace") == from_namespace, F.lit(True))  # older lines do not say
+    done = lines.where(ours & F.col("outcome").isin(*DONE_OUTCOMES)).select(*LEDGER_KEY).distinct()
     keyed = frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
     return keyed.join(done, list(LEDGER_KEY), "left_anti").select(*frame.columns)
 
@@ -189,7 +198,7 @@ def _count(session: "Session", prepared: Prepared, report: ReplayReport, tell: C
     for row in groups:
         kind = _expected_outcome(row["is_ping"], row["destination"])
         report.outcomes[kind] = report.outcomes.get(kind, 0) + row["count"]
-        if kind == FORWARDED:
+        if kind == "forwarded":
             place = row["destination"]
             report.per_destination[place] = report.per_destination.get(place, 0) + row["count"]
 
@@ -220,10 +229,10 @@ def _look(
 def _expected_outcome(is_ping: bool, destination: str | None) -> str:
     """What the writer will make of rows like this one, as far as their columns tell."""
     if is_ping:
-        return PING
+        return "ping"
     if destination is None:
         return "unreadable"
-    return FORWARDED if is_destination(destination.strip("/")) else REFUSED
+    return "forwarded" if is_destination(destination.strip("/")) else REFUSED_OUTCOME
 
 
 def _send(
@@ -252,28 +261,55 @@ def _send(
         session.run(lambda: writer.save(), "Replaying", tell=tell)
         _take_tally(report, read_tally(file))
     if report.duplicates and prepared.duplicates is not None:
-        copies = _as_outcomes(prepared.duplicates, "duplicate", report.run)
-        target = spark_path(request.ledger / FOLDED / f"{report.run}-duplicates")
-        session.run(lambda: copies.coalesce(1).write.parquet(target), "Recording copies", tell=tell)
-    session.run(lambda: fold(session.spark, request.ledger.absolute(), report.run), "Folding ledger", tell=tell)
+        copies = prepared.duplicates
+        way = request.pair.way()
+        session.run(lambda: _record_copies(copies, request.ledger, way, report.run), "Recording copies", tell=tell)
 
 
-def _as_outcomes(frame: "DataFrame", outcome: str, run: str) -> "DataFrame":
-    return frame.selectExpr(
-        "queue",
-        "dead_letter",
+def _record_copies(copies: "DataFrame", folder: Path, way: Way, run: str) -> None:
+    rows = copies.selectExpr(
+        "if(dead_letter, concat(queue, '/$deadletterqueue'), queue)",
         "sequence_number",
-        f"{ENQUEUED_MS} enqueued_at_ms",
         "message_id",
+        f"{ENQUEUED_MS}",
+        "coalesce(destination, '')",
         "session_id",
-        "destination",
-        "digest",
-        f"'{outcome}' outcome",
-        f"'run {run}' reason",
-        "1 attempts",
-        "current_timestamp() at",
-        "CAST(NULL AS string) source",
+        "base64(digest)",
     )
+    time = datetime.now(UTC).isoformat()
+
+    async def write() -> None:
+        ledger = Ledger(folder / f"{run}-duplicates.jsonl", way=way)
+        try:
+            for some in batched(rows.toLocalIterator(), COPIES_AT_ONCE):
+                await ledger.record([_copy(row, time, run) for row in some])
+        finally:
+            await ledger.close()
+
+    asyncio.run(write())
+
+
+def _copy(row: Any, time: str, run: str) -> Entry:
+    queue, number, message_id, enqueued_ms, destination, session_id, digest = row
+    return Entry(
+        queue,
+        number,
+        message_id,
+        enqueued_ms,
+        destination,
+        session_id,
+        "duplicate",
+        time,
+        reason=f"run {run}",
+        digest=digest,
+    )
+
+
+def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """The items in lists of up to `most` (`itertools.batched` is of Python 3.12)."""
+    left = iter(items)
+    while some := list(islice(left, most)):
+        yield some
 
 
 def _take_tally(report: ReplayReport, tally: Tally) -> None:

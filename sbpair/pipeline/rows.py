@@ -4,7 +4,6 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sbpair.amqp import types
@@ -12,7 +11,7 @@ from sbpair.amqp.sections import Section
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Received
-from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.core.names import split_source
 from sbpair.core.summary import MessageSummary, describe, describe_message, plain
 from sbpair.pipeline.schemas import arrow_schema
 
@@ -73,13 +72,6 @@ def message_row(pair: str, received: Received) -> tuple[Any, ...]:
         summary.unreadable,
         received.payload,
     )
-
-
-@lru_cache(maxsize=256)
-def split_source(source: str) -> tuple[str, bool]:
-    """Queue path and whether the source is its dead-letter sub-queue."""
-    queue, slash, last = source.rpartition("/")
-    return (queue, True) if slash and last.lower() == DEAD_LETTER_SUFFIX else (source, False)
 
 
 def content_digest(payload: bytes) -> bytes | None:

@@ -66,6 +66,7 @@ OUTCOME_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("attempts", "int"),
     ("at", "timestamp"),
     ("source", "string"),
+    ("from_namespace", "string"),
 )
 """One line of any ledger: what became of a message, and which ledger says so. `digest` is null where the ledger keeps
 none (a drain's)."""

@@ -1,23 +1,30 @@
 """Completes archived messages in their queues: the second half of `pipeline archive --take`.
 
-A task gets the rows of whole queues from the committed archive. It receives under lock and completes a message only if
-its number and the digest of its content are among them; what it was not told about is released at the end. Rows that
-do not come are looked for by a browse: those that are gone were completed by an earlier attempt (or by somebody else);
-those that are there and do not come are locked or deferred, and are reported when a lock's time has passed.
+A task gets the rows of whole queues from the committed archive and runs the pump of a drain over their queues. A
+message is completed only if its number and the digest of its content are among the rows; what was not asked for is held
+and given back at the end. Rows that do not come are looked for by a browse: those that are gone were completed by an
+earlier attempt (or by somebody else); those that are there and do not come are locked or deferred, and are reported
+when a lock's time has passed.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from sbpair.core.errors import EntityNotFoundError, LockLostError, ServiceError
+from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.message import Disposition, Received, State
+from sbpair.core.transfer.machine import TAKEN, Settlement
+from sbpair.core.transfer.state import Finish, Item, Leave, Limits, Verdict
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.executors import Connection, PairByName, patiently
+from sbpair.pipeline.executors import CLOCK, Connection, PairByName
 from sbpair.pipeline.rows import content_digest
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.runs import ledger_of
+from sbpair.runtime.browse import PATIENCE_SECONDS, pages
+from sbpair.runtime.clock import Quiet
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.pump import Pump, Source
 
 RECEIVE_MESSAGES = 250
 RECEIVE_WAIT_SECONDS = 1.0
@@ -27,7 +34,6 @@ MOST_HELD = 2_000
 NOT_ARCHIVED_AHEAD = "too many messages in front that are not in the archive"
 LOCKED = "locked elsewhere"
 CHANGED = "not the message that was archived"
-_NOT_WANTED = b"not wanted"
 
 
 @dataclass(slots=True)
@@ -63,6 +69,9 @@ class Completing:
 
     pair: PairByName
     patience_seconds: float = LOCK_PATIENCE_SECONDS
+    ledger: Path | None = None
+    """Folder in which every task writes a ledger of its own."""
+    run: str = ""
 
     def of(self, archived: Archived) -> Settled:
         """Complete in one place what the archive's files have, in a task of Spark.
@@ -85,8 +94,12 @@ class Completing:
     def _complete(self, place: Place, digests: dict[int, bytes | None]) -> Settled:
         if not digests:
             return Settled()
-        with Connection.to(self.pair, "secondary") as connection:
-            return connection.run(Settling(connection, *place, digests, self.patience_seconds).carry_out())
+        with (
+            Connection.to(self.pair, "secondary") as connection,
+            ledger_of(connection, self.ledger, self.pair.way(to_archive=True), self.run, "taken") as ledger,
+        ):
+            settling = Settling(connection, *place, digests, self.patience_seconds, ledger)
+            return connection.run(settling.carry_out())
 
 
 def _digests_in(archived: Archived) -> dict[int, bytes | None]:
@@ -113,104 +126,92 @@ class Settling:
         dead_letter: bool,
         wanted: dict[int, bytes | None],
         patience_seconds: float,
+        ledger: Ledger | None = None,
     ) -> None:
         self._receiver = connection.receiver(queue, dead_letter=dead_letter)
-        self._span = Span(queue, dead_letter, min(wanted), max(wanted))
+        self._first, self._last = min(wanted), max(wanted)
         self._wanted = wanted
         self._patience_seconds = patience_seconds
-        self._held: dict[int, Received] = {}
-        self._settled = Settled()
+        self._ledger = ledger
+        self._changed: set[int] = set()
 
     async def carry_out(self) -> Settled:
+        """Raises ServiceError when the queue cannot be read, OSError when the ledger cannot be written."""
+        limits = Limits(total_messages=len(self._wanted), left_messages=MOST_HELD)
+        source = Source(self._receiver.source, self._receiver, receive_messages=RECEIVE_MESSAGES)
+        pump = Pump(
+            [source],
+            Settlement(limits),
+            self._verdict,
+            _NothingIsSent(),
+            clock=CLOCK,
+            observer=Quiet(),
+            ledger=self._ledger,
+            endless=False,
+            patience_seconds=PATIENCE_SECONDS,
+        )
+        pump.start()
         try:
-            await self._until_done()
-        except EntityNotFoundError:
-            self._settled.gone += len(self._wanted)
+            settled = await self._until_done(pump, source)
         finally:
-            await self._give_back()
-        return self._settled
+            await pump.finish()
+        if pump.fatal is not None:
+            raise pump.fatal
+        settled.completed = pump.machine.taken
+        return settled
 
-    async def _until_done(self) -> None:
-        moved_at = time.monotonic()
-        while self._wanted:
-            if len(self._held) >= MOST_HELD:
-                self._settled.left[NOT_ARCHIVED_AHEAD] = len(self._wanted)
-                return
-            received = await patiently(
-                lambda: self._receiver.receive(RECEIVE_MESSAGES, wait_seconds=RECEIVE_WAIT_SECONDS)
-            )
-            if await self._complete(received):
-                moved_at = time.monotonic()
-                continue
-            present = await self._browse()
-            self._drop_gone(present)
-            states = Counter(present.values())
-            patience_over = time.monotonic() - moved_at > self._patience_seconds
-            if self._wanted and (patience_over or not states[State.ACTIVE]):
-                self._leave(present)
-                return
+    def _verdict(self, received: Received) -> Verdict:
+        number = received.sequence_number
+        if number not in self._wanted:
+            return Leave(NOT_ARCHIVED_AHEAD)
+        if content_digest(received.payload) != self._wanted[number]:
+            self._changed.add(number)
+            return Leave(CHANGED)
+        return Finish(Disposition.COMPLETE, TAKEN)
 
-    async def _complete(self, received: Sequence[Received]) -> bool:
-        """Complete what is wanted and keep hold of the rest; whether that was anything new."""
-        mine: list[Received] = []
-        unknown = 0
-        for one in received:
-            number = one.sequence_number
-            if number in self._wanted and content_digest(one.payload) == self._wanted[number]:
-                mine.append(one)
-                continue
-            if self._wanted.pop(number, _NOT_WANTED) is not _NOT_WANTED:
-                self._settled.left[CHANGED] = self._settled.left.get(CHANGED, 0) + 1
-            unknown += number not in self._held
-            self._held[number] = one
-        outcomes = await asyncio.gather(*(self._complete_one(one) for one in mine))
-        return any(outcomes) or unknown > 0
+    async def _until_done(self, pump: Pump, source: Source) -> Settled:
+        """Until all that is wanted is completed, gone, or has a reason to be left."""
+        moved_at, taken, never = CLOCK.monotonic(), 0, asyncio.Event()
+        while await pump.settle_down(never):
+            if source.failed is not None and not isinstance(source.failed, EntityNotFoundError):
+                raise source.failed
+            machine = pump.machine
+            present = await self._still_there()
+            locked = [number for number, state in present.items() if state is State.ACTIVE]
+            if machine.taken > taken:
+                moved_at, taken = CLOCK.monotonic(), machine.taken
+            waited = CLOCK.monotonic() - moved_at
+            if not present or machine.left_full or not locked or waited > self._patience_seconds:
+                return self._settled(present, taken, NOT_ARCHIVED_AHEAD if machine.left_full else LOCKED)
+            pump.poll_again([source], wait_seconds=RECEIVE_WAIT_SECONDS)
+        return Settled()
 
-    async def _complete_one(self, received: Received) -> bool:
-        """Not completed means that it comes again, or is found gone by the browse; neither is an error here."""
-        try:
-            await self._receiver.settle(received, Disposition.COMPLETE)
-        except LockLostError:
-            return False
-        except ServiceError as error:
-            if not error.retryable and not error.uncertain:
-                raise
-            return False
-        if self._wanted.pop(received.sequence_number, _NOT_WANTED) is not _NOT_WANTED:
-            self._settled.completed += 1
-        return True
-
-    async def _browse(self) -> dict[int, State]:
-        """Wanted messages that still lie in the queue."""
+    async def _still_there(self) -> dict[int, State]:
+        """Wanted messages that still lie in the queue, without those that are known not to be the archived ones."""
         present: dict[int, State] = {}
-        number = self._span.first
-        while number <= self._span.last:
-            page = await self._page_from(number)
-            present |= {one.sequence_number: one.state for one in page if one.sequence_number in self._wanted}
-            if not page:
-                break
-            number = page[-1].sequence_number + 1
-        return present
+        try:
+            async for page in pages(self._receiver, self._first, self._last, clock=CLOCK):
+                present |= {one.sequence_number: one.state for one in page if one.sequence_number in self._wanted}
+        except EntityNotFoundError:
+            return {}
+        return {number: state for number, state in present.items() if number not in self._changed}
 
-    async def _page_from(self, number: int) -> list[Received]:
-        return await patiently(lambda: self._receiver.peek(RECEIVE_MESSAGES, from_sequence_number=number))
+    def _settled(self, present: Mapping[int, State], taken: int, unmoved: str) -> Settled:
+        reasons = Counter(unmoved if state is State.ACTIVE else state.value for state in present.values())
+        if self._changed:
+            reasons[CHANGED] = len(self._changed)
+        gone = len(self._wanted) - taken - reasons.total()
+        return Settled(gone=max(0, gone), left=dict(reasons))
 
-    def _drop_gone(self, present: Mapping[int, State]) -> None:
-        for number in [one for one in self._wanted if one not in present]:
-            del self._wanted[number]
-            self._settled.gone += 1
 
-    def _leave(self, present: Mapping[int, State]) -> None:
-        states = (present[number] for number in self._wanted)
-        reasons = Counter(LOCKED if state is State.ACTIVE else state.value for state in states)
-        self._settled.left = dict(Counter(self._settled.left) + reasons)
+class _NothingIsSent:
+    """The sink of a pump that only completes."""
 
-    async def _give_back(self) -> None:
-        async def release(one: Received) -> None:
-            try:
-                await self._receiver.settle(one, Disposition.RELEASE)
-            except ServiceError:
-                return  # its lock runs out by itself
+    async def limit_bytes(self, destination: str) -> int:
+        raise NotImplementedError
 
-        await asyncio.gather(*(release(one) for one in self._held.values()))
-        await self._receiver.close()
+    async def send(self, destination: str, items: Sequence[Item]) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        return

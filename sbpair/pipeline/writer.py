@@ -1,81 +1,60 @@
 """Writes archived messages to the primary: the writer of `sbpair-backlog`, which `pipeline replay` uses.
 
-Rows of a partition go out in the order they come in, one batch after another; what has been acknowledged is in the
-ledger before the next batch leaves. A task that runs again leaves out what the ledger has. A batch that was sent but
-not acknowledged may arrive twice, with the same message id.
+A task runs the pump of a drain over the rows of its partition: each session in the order in which its rows come, with
+sessions beside each other, and a line in the ledger for everything the primary accepted. A task that runs again leaves
+out what the ledger has. A batch that was sent but not acknowledged may arrive twice, with the same message id.
 
     pair, config    as for a read
     ledger          folder that driver and executors share; without it nothing is remembered
     rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
     ttl             full (default): the time to live starts again; remaining: the time in the backlog is taken off
     run             name of this run in the ledger's files; default: one per job
-    onlyRun         true: stop when the ledger's `run` file names another run (see `journal.the_only_run`)
+    onlyRun         true: stop when the ledger's `run` file names another run (see `runs.the_only_run`)
     report          file on the driver for the sums
 """
 
 import asyncio
+import base64
 import json
-import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from sbpair.core.errors import (
-    Category,
-    MessageError,
-    SendIncompleteError,
-    ServiceError,
-    UsageError,
-)
-from sbpair.core.rewrite import TtlMode, for_primary
-from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.executors import Connection, PairByName, patiently
-from sbpair.pipeline.journal import (
-    FORWARDED,
-    PING,
-    REFUSED,
-    Journal,
-    Key,
-    Sent,
-    digest_text,
-    done_by,
-    drop_locks,
-    the_only_attempt,
-)
+from sbpair.core.errors import UsageError
+from sbpair.core.message import Origin, Received
+from sbpair.core.names import dead_letter_path
+from sbpair.core.rewrite import TtlMode
+from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
+from sbpair.core.transfer.report import Tally as Counters
+from sbpair.core.transfer.state import Item, Key, Limits
+from sbpair.core.transfer.verdict import Classifier
+from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
+from sbpair.pipeline.executors import CLOCK, Connection, PairByName
+from sbpair.pipeline.runs import check_run, done_by, drop_locks, ledger_of, task_name, the_only_attempt
 from sbpair.pipeline.source_options import known_options, truth
+from sbpair.runtime.browse import PATIENCE_SECONDS
+from sbpair.runtime.clock import Quiet
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored
+from sbpair.runtime.transfer.sinks import NamespaceSink
+from sbpair.runtime.transfer.stored import StoredMessages
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sbpair.ports import MessageSender
+    from sbpair.ports import Messaging
 
-NEEDED_COLUMNS = (
-    "queue",
-    "dead_letter",
-    "sequence_number",
-    "enqueued_at",
-    "message_id",
-    "session_id",
-    "is_ping",
-    "digest",
-    "payload",
-)
-BATCH_MESSAGES = 500
-SEND_SECONDS = 30.0
-_ENVELOPE_BYTES = 1024
-_PER_MESSAGE_BYTES = 8
-_MOST_BATCH_BYTES = 1024 * 1024
-_REFUSALS = frozenset({Category.ARGUMENT, Category.TOO_LARGE, Category.NOT_FOUND})
-"""Refusals that concern a message or its destination: the others go on."""
+NEEDED_COLUMNS = ("queue", "dead_letter", "sequence_number", "enqueued_at", "message_id", "digest", "payload")
+TAKEN_OVER_ROWS = 500
+"""Rows that are handed to the pump at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +112,6 @@ class Tally:
         self.skipped += other.skipped
         self.resent += other.resent
 
-    def count(self, line: Sent) -> None:
-        """One more message of which this is known now."""
-        self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + 1
-        if line.outcome == REFUSED:
-            self.refusals[line.reason] = self.refusals.get(line.reason, 0) + 1
-        elif line.outcome == FORWARDED and line.destination is not None:
-            self.per_destination[line.destination] = self.per_destination.get(line.destination, 0) + 1
-
 
 @dataclass
 class ReplayMessage(WriterCommitMessage):
@@ -163,27 +134,58 @@ class ReplayWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
         context = TaskContext.get()
-        partition, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
-        ledger, run, only_run = self.options.ledger, self.options.run, self.options.only_run
-        with marking_errors(), nullcontext() if ledger is None else the_only_attempt(ledger, run, partition):
-            done = done_by(ledger, run, partition) if ledger is not None else set()
-            journal = None if ledger is None else Journal(ledger, run, partition, attempt, only_run=only_run)
-            with closing(journal) if journal is not None else nullcontext():
-                tally = self._send_all(iterator, journal, done)
-                if journal is not None:
-                    journal.finish()
-        return ReplayMessage(tally)
+        task = task_name(context.partitionId() if context is not None else 0)
+        folder, run = self.options.ledger, self.options.run
+        with marking_errors(), nullcontext() if folder is None else the_only_attempt(folder, run, task):
+            done = done_by(folder, run, task) if folder is not None else set()
+            way = self.pair.way()
+            with (
+                Connection.to(self.pair, "primary") as connection,
+                ledger_of(connection, folder, way, run, task) as ledger,
+            ):
+                return ReplayMessage(self._send(connection, iterator, ledger, done))
 
-    def _send_all(self, iterator: Iterator["pa.RecordBatch"], journal: Journal | None, done: set[Key]) -> Tally:
-        with Connection.to(self.pair, "primary") as connection:
-            sending = _Sending(connection, journal, self.options, done)
-            try:
-                for batch in iterator:
-                    sending.take(batch)
-                sending.flush()
-            finally:
-                sending.join()
-        return sending.tally
+    def _send(
+        self, connection: Connection, batches: Iterator["pa.RecordBatch"], ledger: Ledger | None, done: set[Key]
+    ) -> Tally:
+        rate, folder = self.options.rate, self.options.ledger
+        limits = Limits(
+            rate_per_second=None if rate is None else rate / max(1, self.options.tasks),
+            patience_seconds=PATIENCE_SECONDS,
+            no_use_waiting=NOT_TO_BE_WAITED_FOR,
+        )
+        machine = Settlement(limits, undeliverable=REFUSED_OUTCOME)
+        check = partial(check_run, folder, self.options.run) if folder is not None and self.options.only_run else None
+        sink = _CheckedSink(connection.messaging, check)
+        stored, stop, rows = StoredMessages(), asyncio.Event(), _Rows(done)
+        sending = connection.start(
+            send_stored(
+                stored,
+                Classifier(now=lambda: CLOCK.now().timestamp(), ttl=self.options.ttl),
+                machine,
+                sink,
+                ledger=ledger,
+                clock=CLOCK,
+                observer=Quiet(),
+                stop=stop,
+            )
+        )
+        try:
+            taken_over = all(connection.run(stored.put(some)) for batch in batches for some in rows.messages(batch))
+            if taken_over:
+                connection.run(stored.end())
+        except BaseException:
+            connection.call(stop.set)
+            with suppress(Exception):  # what made us stop is what is to be told
+                sending.result()
+            raise
+        sending.result()
+        for refusal in machine.given_up().values():
+            raise refusal
+        tally = _tally(machine.tally, skipped=rows.skipped)
+        if (open_ones := rows.given - sum(tally.outcomes.values())) or not taken_over:
+            raise ReplayError(f"A task ended with {open_ones:,} messages that were not sent.", hint=RUN_AGAIN)
+        return tally
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._drop_locks()
@@ -209,173 +211,68 @@ def read_tally(path: Path) -> Tally:
     return Tally(**json.loads(path.read_text(encoding="utf-8")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A message in its form for the primary; without payload there is only something to be said of it."""
+class _CheckedSink(NamespaceSink):
+    """Asks before each batch whether this task may still send."""
 
-    line: Sent
-    payload: bytes | None = None
-    group: str | None = None
-    """What a partitioned entity wants to be the same all over a batch."""
+    def __init__(self, messaging: "Messaging", check: Callable[[], None] | None) -> None:
+        super().__init__(messaging)
+        self._check = check
+
+    async def send(self, destination: str, items: Sequence[Item]) -> None:
+        if self._check is not None:
+            self._check()
+        await super().send(destination, items)
 
 
-class _Sending:
-    """One task's messages, in their order: while one batch is on its way the next one is made ready."""
+class _Rows:
+    """Rows as messages of a file, each once: without what earlier attempts have dealt with."""
 
-    def __init__(self, connection: Connection, journal: Journal | None, options: WriteOptions, done: set[Key]) -> None:
-        self._connection, self._journal, self._options = connection, journal, options
+    def __init__(self, done: set[Key]) -> None:
         self._done = done
         self._before: Key | None = None
-        self._pace = _Pace(None if options.rate is None else options.rate / max(1, options.tasks))
-        self._waiting: list[_Ready] = []
-        self._waiting_bytes = 0
-        self._on_its_way: Future[None] | None = None
-        self._senders: dict[str, tuple[MessageSender, int]] = {}
-        self._alike_only: set[str] = set()
-        self.tally = Tally()
+        self.skipped = 0
+        self.given = 0
 
-    def take(self, batch: "pa.RecordBatch") -> None:
+    def messages(self, batch: "pa.RecordBatch") -> Iterator[list[Received]]:
         columns = [_values(batch.column(batch.schema.get_field_index(name))) for name in NEEDED_COLUMNS]
-        for row in zip(*columns, strict=True):
-            self._take_row(*row)
+        rows = list(zip(*columns, strict=True))
+        for first in range(0, len(rows), TAKEN_OVER_ROWS):
+            found = [self._message(*row) for row in rows[first : first + TAKEN_OVER_ROWS]]
+            yield [one for one in found if one is not None]
 
-    def _take_row(
+    def _message(
         self,
         queue: str,
         dead_letter: bool,
         number: int,
         enqueued_at_us: int | None,
         message_id: str | None,
-        session_id: str | None,
-        is_ping: bool,
         digest: bytes | None,
         payload: bytes,
-    ) -> None:
-        key = queue, dead_letter, number, -1 if enqueued_at_us is None else enqueued_at_us // 1000
+    ) -> Received | None:
+        source = dead_letter_path(queue) if dead_letter else queue
+        enqueued_ms = -1 if enqueued_at_us is None else enqueued_at_us // 1000
+        key = source, number, message_id, enqueued_ms
         if key in self._done or key == self._before:
-            self.tally.skipped += 1
-            return
+            self.skipped += 1
+            return None
         self._before = key
-        line = Sent(*key, message_id, session_id, None, digest_text(digest), FORWARDED, "")
-        if is_ping:
-            line.outcome = PING
-            self._put(_Ready(line))
-            return
-        try:
-            restored = for_primary(
-                payload,
-                now=time.time(),
-                enqueued_at=None if enqueued_at_us is None else enqueued_at_us / 1_000_000,
-                ttl=self._options.ttl,
-                from_dead_letter=bool(dead_letter),
-            )
-        except MessageError as error:
-            line.outcome, line.reason = REFUSED, error.reason
-            self._put(_Ready(line))
-            return
-        line.destination = restored.destination
-        self._put(_Ready(line, restored.payload, restored.session_id or restored.partition_key))
+        self.given += 1
+        text = None if digest is None else base64.b64encode(digest).decode()
+        enqueued_at = None if enqueued_at_us is None else enqueued_at_us / 1_000_000
+        return Received(payload, number, source, message_id, enqueued_at=enqueued_at, origin=Origin(*key, digest=text))
 
-    def _put(self, ready: _Ready) -> None:
-        size = 0 if ready.payload is None else len(ready.payload) + _PER_MESSAGE_BYTES
-        if self._waiting and not self._fits(ready, size):
-            self.flush()
-        self._waiting.append(ready)
-        self._waiting_bytes += size
 
-    def _fits(self, ready: _Ready, size: int) -> bool:
-        if len(self._waiting) >= self._pace.most(BATCH_MESSAGES):
-            return False
-        head = next((one for one in self._waiting if one.payload is not None), None)
-        if head is None or ready.payload is None:
-            return True
-        destination = str(ready.line.destination)
-        if head.line.destination != destination:
-            return False
-        if destination.lower() in self._alike_only and head.group != ready.group:
-            return False
-        known = self._senders.get(destination.lower())
-        limit = min(known[1] if known is not None else 0, _MOST_BATCH_BYTES) - _ENVELOPE_BYTES
-        return self._waiting_bytes + size <= limit
-
-    def flush(self) -> None:
-        """Send what waits, as soon as what is on its way is in the ledger."""
-        ready, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        self.join()
-        if ready:
-            self._on_its_way = self._connection.start(self._dispatch(ready))
-
-    def join(self) -> None:
-        """Wait until what is on its way is in the ledger; raises what became of it otherwise."""
-        sent, self._on_its_way = self._on_its_way, None
-        if sent is not None:
-            sent.result()
-
-    async def _dispatch(self, ready: Sequence[_Ready]) -> None:
-        if sendable := [one for one in ready if one.payload is not None]:
-            await self._send(sendable)
-        self._record([one.line for one in ready if one.payload is None])
-
-    async def _send(self, ready: Sequence[_Ready]) -> None:
-        destination = str(ready[0].line.destination)
-        await self._pace.wait_for(len(ready))
-        if self._journal is not None:
-            self._journal.check_run()
-        tries = _Tries()
-        try:
-            await patiently(lambda: self._attempt(destination, ready, tries))
-        except SendIncompleteError as error:
-            self._sent([ready[place] for place in error.accepted], tries)
-            await self._send([one for place, one in enumerate(ready) if place not in error.accepted])
-        except ServiceError as error:
-            if error.category not in _REFUSALS:
-                raise
-            await self._part_or_refuse(destination, ready, error)
-        else:
-            self._sent(ready, tries)
-
-    async def _attempt(self, destination: str, ready: Sequence[_Ready], tries: "_Tries") -> None:
-        sender = await self._sender(destination)
-        try:
-            await sender.send([one.payload for one in ready if one.payload is not None], timeout_seconds=SEND_SECONDS)
-        except ServiceError as error:
-            tries.count += 1 if error.uncertain else 0
-            raise
-
-    async def _sender(self, destination: str) -> "MessageSender":
-        key = destination.lower()
-        if key not in self._senders:
-            sender = self._connection.messaging.sender(destination)
-            self._senders[key] = sender, await sender.max_message_bytes()
-        return self._senders[key][0]
-
-    async def _part_or_refuse(self, destination: str, ready: Sequence[_Ready], error: ServiceError) -> None:
-        """A partitioned entity takes only messages of one session or key in a batch; else one message may spoil it."""
-        if len(ready) == 1 or error.category is Category.NOT_FOUND:
-            for one in ready:
-                one.line.outcome, one.line.reason = REFUSED, f"{destination}: {error.code}"
-            self._record([one.line for one in ready])
-            return
-        groups = _runs(ready)
-        if len(groups) > 1:
-            self._alike_only.add(destination.lower())
-        for part in groups if len(groups) > 1 else [[one] for one in ready]:
-            await self._send(part)
-
-    def _sent(self, ready: Sequence[_Ready], tries: "_Tries") -> None:
-        for one in ready:
-            one.line.attempts = tries.count
-        self._record([one.line for one in ready])
-        self.tally.resent += len(ready) if tries.count > 1 else 0
-
-    def _record(self, lines: Sequence[Sent]) -> None:
-        now = datetime.now(UTC).isoformat()
-        for one in lines:
-            one.time = now
-        if self._journal is not None and lines:
-            self._journal.record(lines)
-        for one in lines:
-            self.tally.count(one)
+def _tally(counted: Counters, *, skipped: int) -> Tally:
+    numbers = counted.numbers
+    outcomes = {"forwarded": numbers["forwarded"], "ping": numbers["pings"], REFUSED_OUTCOME: numbers["dead_lettered"]}
+    return Tally(
+        outcomes={name: count for name, count in outcomes.items() if count},
+        refusals=dict(counted.names["dead_letter_reasons"]),
+        per_destination=dict(counted.names["per_destination"]),
+        skipped=skipped,
+        resent=numbers["sent_again"],
+    )
 
 
 def _values(column: "pa.Array") -> list[Any]:
@@ -386,40 +283,3 @@ def _values(column: "pa.Array") -> list[Any]:
         column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     values: list[Any] = column.to_pylist()
     return values
-
-
-@dataclass(slots=True)
-class _Tries:
-    count: int = 1
-
-
-def _runs(ready: Sequence[_Ready]) -> list[list[_Ready]]:
-    """Neighbours of the same group together; the order stays."""
-    parts: list[list[_Ready]] = []
-    for one in ready:
-        if parts and parts[-1][0].group == one.group:
-            parts[-1].append(one)
-        else:
-            parts.append([one])
-    return parts
-
-
-class _Pace:
-    """Keeps one task to its share of the rate."""
-
-    def __init__(self, per_second: float | None) -> None:
-        self._per_second = per_second
-        self._free_at = time.monotonic()
-
-    def most(self, messages: int) -> int:
-        """How many may go at once: not more than a second's share."""
-        return messages if self._per_second is None else max(1, min(messages, int(self._per_second)))
-
-    async def wait_for(self, messages: int) -> None:
-        if self._per_second is None:
-            return
-        now = time.monotonic()
-        start = max(now, self._free_at)
-        self._free_at = start + messages / self._per_second
-        if start > now:
-            await asyncio.sleep(start - now)

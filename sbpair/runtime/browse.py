@@ -8,20 +8,19 @@ from number 1, since from 0 its partitions take turns and the lower ones would b
 import asyncio
 import heapq
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sbpair.concurrency import abandoning
-from sbpair.core.errors import Category, ServiceError
+from sbpair.concurrency import abandoning, patiently
+from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.message import Received, State
 from sbpair.core.pairing import Side
-from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
 from sbpair.core.serialization import INLINED
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.order import why_left
 from sbpair.core.transfer.state import Key, key_of
-from sbpair.ports import MessageReceiver, Messaging
+from sbpair.ports import Clock, MessageReceiver, Messaging
 from sbpair.runtime.failover.ping import PING_TIMEOUT_SECONDS, PingTarget
 from sbpair.runtime.links import close_quietly
 
@@ -57,8 +56,8 @@ async def _head(messaging: Messaging, path: str, *, dead_letter: bool) -> list[R
 PAGE_MESSAGES = 250
 """The service gives no more at once."""
 FIRST_SEQUENCE_NUMBER = 1
-NO_USE_WAITING = frozenset({Category.UNAUTHORIZED, Category.NOT_FOUND, Category.ARGUMENT, Category.DISABLED})
-"""Errors of a queue to be read that do not pass by themselves."""
+PATIENCE_SECONDS = 120.0
+"""How long a namespace may fail before a browse does."""
 NOT_VISIBLE = "counted by the service, but not visible to a browse"
 
 
@@ -97,32 +96,56 @@ class Found:
         return +reasons
 
 
-async def peek_patiently(
-    receiver: MessageReceiver, number: int, *, sleep: Callable[[float], Awaitable[None]], patience_seconds: float
+async def page_from(
+    receiver: MessageReceiver,
+    number: int,
+    *,
+    clock: Clock,
+    most: int = PAGE_MESSAGES,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> list[Received]:
     """One page from this number on; tried again while it fails in a way that may pass.
 
     Raises:
         ServiceError: waiting does not help, or did not for `patience_seconds`.
     """
-    failures, waited = 0, 0.0
-    while True:
-        try:
-            return await receiver.peek(PAGE_MESSAGES, from_sequence_number=number)
-        except ServiceError as error:
-            failures += 1
-            seconds = SERVER_BUSY_SECONDS if error.category is Category.BUSY else SYPHON.seconds(failures)
-            if error.category in NO_USE_WAITING or waited + seconds > patience_seconds:
-                raise
-            waited += seconds
-            await sleep(seconds)
+    return await patiently(
+        lambda: receiver.peek(most, from_sequence_number=number),
+        patience_seconds=patience_seconds,
+        now=clock.monotonic,
+        sleep=clock.sleep,
+    )
+
+
+async def pages(
+    receiver: MessageReceiver,
+    first: int = FIRST_SEQUENCE_NUMBER,
+    last: int | None = None,
+    *,
+    clock: Clock,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> AsyncIterator[list[Received]]:
+    """What lies in a queue from `first` to `last` (None: its end), page by page in the order of numbers.
+
+    Raises:
+        ServiceError: the queue cannot be browsed, as `page_from`.
+    """
+    number = first
+    while last is None or number <= last:
+        most = PAGE_MESSAGES if last is None else min(PAGE_MESSAGES, last - number + 1)
+        page = await page_from(receiver, number, clock=clock, most=most, patience_seconds=patience_seconds)
+        if not page:
+            return
+        if wanted := page if last is None else [one for one in page if one.sequence_number <= last]:
+            yield wanted
+        number = max(one.sequence_number for one in page) + 1
 
 
 async def survey(
     receiver: MessageReceiver,
     left: Mapping[Key, str],
     *,
-    sleep: Callable[[float], Awaitable[None]],
+    clock: Clock,
     patience_seconds: float,
     visit: Callable[[Received], None] | None = None,
     visit_deferred: bool = False,
@@ -137,8 +160,7 @@ async def survey(
     """
     found = Found()
     unexplained: set[Key] = set()
-    number = FIRST_SEQUENCE_NUMBER
-    while page := await peek_patiently(receiver, number, sleep=sleep, patience_seconds=patience_seconds):
+    async for page in pages(receiver, clock=clock, patience_seconds=patience_seconds):
         for received in page:
             if key_of(received) in left:
                 found.explained += 1
@@ -150,7 +172,6 @@ async def survey(
                 unexplained.add(key_of(received))
                 if visit is not None:
                     visit(received)
-        number = max(received.sequence_number for received in page) + 1
     found.unexplained = frozenset(unexplained)
     return found
 

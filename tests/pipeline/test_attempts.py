@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 
 from sbpair.core.message import Disposition
 from sbpair.pipeline.executors import Connection
-from sbpair.pipeline.journal import FOLDED, Journal, Sent, done_by, drop_locks, the_only_attempt
+from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
 from sbpair.pipeline.spans import Span
 from sbpair.pipeline.units import Archiving
 from sbpair.pipeline.writer import NEEDED_COLUMNS, ReplayWriter, WriteOptions
+from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
 
 EACH = 300
@@ -58,7 +59,8 @@ def test_two_attempts_of_a_replay_send_each_message_once(stage: Stage) -> None:
     assert (len(arrived), set(arrived)) == (EACH, {f"m-{number}" for number in range(EACH)})
     assert sorted((one.outcomes.get("forwarded", 0), one.skipped) for one in tallies) == [(0, EACH), (EACH, 0)]
     writer.commit([])
-    assert [path.name for path in stage.ledger.iterdir()] == [FOLDED]
+    (ledger,) = stage.ledger.iterdir()  # an attempt that sent nothing leaves none, and the locks are gone
+    assert ledger.suffix == ".jsonl"
 
 
 def test_an_attempt_waits_until_the_one_before_has_ended(tmp_path: Path) -> None:
@@ -67,11 +69,11 @@ def test_an_attempt_waits_until_the_one_before_has_ended(tmp_path: Path) -> None
 
     def second() -> None:
         began.set()
-        with the_only_attempt(tmp_path, "run", 0):
+        with the_only_attempt(tmp_path, "run", "00000"):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with the_only_attempt(tmp_path, "run", 0), the_only_attempt(tmp_path, "run", 1):
+    with the_only_attempt(tmp_path, "run", "00000"), the_only_attempt(tmp_path, "run", "00001"):
         thread.start()
         assert began.wait(10)
         thread.join(0.5)
@@ -82,34 +84,28 @@ def test_an_attempt_waits_until_the_one_before_has_ended(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def line(number: int, outcome: str = "forwarded") -> Sent:
-    return Sent("q", False, number, 5, "m", None, "orders", "AAAA", outcome, "2026-11-21T00:00:00+00:00")
+def line(number: int, outcome: str = "forwarded") -> Entry:
+    return Entry("q/$deadletterqueue", number, "m", 5, "orders", None, outcome, "2026-11-21T00:00:00+00:00")
 
 
-def test_what_an_attempt_finished_is_known_to_the_next(tmp_path: Path) -> None:
+def test_what_an_attempt_sent_is_known_to_the_next(tmp_path: Path, stage: Stage) -> None:
     """It may have sent everything and been lost before it could say so."""
-    journal = Journal(tmp_path, "run", 3, 0)
-    journal.record([line(1), line(2, "refused")])
-    journal.record([line(3)])
-    journal.finish()
-    journal.close()
-    assert not journal.path.exists()
-    assert done_by(tmp_path, "run", 3) == {line(1).key, line(3).key}
-    assert done_by(tmp_path, "run", 4) == set()
+    with Connection.to(stage.pair, "primary") as connection:
+        for entries in ([line(1), line(2, "refused")], [line(3)]):
+            with ledger_of(connection, tmp_path, stage.pair.way(), "run", "00003") as ledger:
+                assert ledger is not None
+                connection.run(ledger.record(entries))
+    with next(tmp_path.glob("*.jsonl")).open("ab") as file:
+        file.write(line(4).line()[:-5])  # cut off by a crash
+    assert done_by(tmp_path, "run", "00003") == {("q/$deadletterqueue", number, "m", 5) for number in (1, 3)}
+    assert done_by(tmp_path, "run", "00004") == set()
 
 
-def test_where_no_parquet_can_be_written_the_lines_stay(tmp_path: Path) -> None:
-    (tmp_path / FOLDED).write_text("in the way")
-    journal = Journal(tmp_path, "run", 3, 0)
-    journal.record([line(1)])
-    journal.finish()
-    journal.close()
-    assert journal.path.exists()
-    assert done_by(tmp_path, "run", 3) == {line(1).key}
-
-
-def test_a_task_without_messages_leaves_nothing(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, "run", 3, 0)
-    journal.finish()
-    journal.close()
-    assert list(tmp_path.iterdir()) == []
+def test_a_task_without_messages_leaves_nothing(tmp_path: Path, stage: Stage) -> None:
+    folder = tmp_path / "ledger"
+    with (
+        Connection.to(stage.pair, "primary") as connection,
+        ledger_of(connection, folder, stage.pair.way(), "run", "00003") as ledger,
+    ):
+        assert ledger is not None
+    assert list(folder.iterdir()) == []

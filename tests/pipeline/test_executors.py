@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError
-from sbpair.pipeline.executors import PAGE_MESSAGES, Connection, side_by_side
+from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.spans import Span
+from sbpair.runtime.browse import PAGE_MESSAGES
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages
 
 

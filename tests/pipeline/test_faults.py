@@ -12,11 +12,11 @@ import pytest
 from sbpair.core.rewrite import compose
 from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.errors import ArchiveError
-from sbpair.pipeline.journal import read_lines
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.reports import ReconcileReport
 from sbpair.pipeline.spark.session import Session
+from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.processes import kill_python_workers, meanwhile
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages
 
@@ -47,7 +47,7 @@ def reconciled(session: Session, stage: Stage) -> ReconcileReport:
 
 
 def sent_lines(stage: Stage) -> int:
-    return sum(1 for path in stage.ledger.glob("*.jsonl") for _ in read_lines(path))
+    return sum(1 for path in stage.ledger.glob("*.jsonl") for _ in outcomes_in(path))
 
 
 def test_workers_killed_while_archiving(session: Session, stage: Stage) -> None:
@@ -88,7 +88,7 @@ def test_workers_killed_while_replaying_send_nothing_twice_that_the_ledger_has(s
 
     def strike() -> int:
         killed = kill_python_workers()
-        before.update(line.key for path in stage.ledger.glob("*.jsonl") for line in read_lines(path))
+        before.update(key for path in stage.ledger.glob("*.jsonl") for key, _ in outcomes_in(path))
         return killed
 
     with meanwhile(lambda: sent_lines(stage) > 20, strike) as killed:
@@ -97,7 +97,7 @@ def test_workers_killed_while_replaying_send_nothing_twice_that_the_ledger_has(s
     assert report.skipped_by_retry > 0
     arrived = [one.message_id or "" for one in stage.at_home()]
     assert set(arrived) == sent
-    in_ledger = {(line[0], line[2]) for line in before}
+    in_ledger = {(line[0], line[1]) for line in before}
     ids = {f"q{backlog_number(str(queue))}-{int(str(number)) - 1}" for queue, number in in_ledger}
     assert [one for one in ids if arrived.count(one) != 1] == []
     after = reconciled(session, stage)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import time
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,12 @@ from sbpair.core.message import PING_CONTENT_TYPE
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.importing import import_drained
-from sbpair.pipeline.journal import Journal, Sent, done_by
-from sbpair.pipeline.ledgers import read_ledgers, replay_ledger
+from sbpair.pipeline.ledgers import FOLDED, ledger_folder, read_ledgers
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import Dedupe
 from sbpair.pipeline.spark.session import Session
+from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_reconcile import drain_to
 
@@ -129,7 +130,7 @@ def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: Session, 
     stage.archive(session)
     report = stage.replay(session)
     assert report.outcomes == {"forwarded": 3, "refused": 3}
-    assert report.refusals == {"no-such-queue: entity-not-found": 2, "NotABacklogMessage": 1}
+    assert report.refusals == {"no-such-queue: EntityNotFound": 2, "NotABacklogMessage": 1}
     stage.emulator.namespace("shop-weu").create_queue("no-such-queue", QueueDescription())
     assert stage.replay(session).outcomes == {"forwarded": 2, "refused": 1}
 
@@ -165,17 +166,25 @@ def test_a_partitioned_destination_gets_batches_it_takes(session: Session, stage
     assert len(stage.at_home("parts")) == 60
 
 
-def test_lines_that_a_crash_left_are_a_ledger_too(spark: "SparkSession", stage: Stage) -> None:
-    journal = Journal(stage.ledger, "run", 3, 0)
-    line = Sent("q", False, 1, 5, "m", None, "orders", "AAAA", "forwarded", "2026-11-21T00:00:00+00:00")
-    journal.record([line])
-    journal.close()
-    with journal.path.open("ab") as file:
-        file.write(json.dumps({"queue": "q", "sequence_number": 2}).encode())
-    assert done_by(stage.ledger, "run", 3) == {("q", False, 1, 5)}
-    assert done_by(stage.ledger, "run", 4) == set()
-    (row,) = replay_ledger(spark, stage.ledger).collect()
-    assert (row["sequence_number"], row["outcome"], bytes(row["digest"])) == (1, "forwarded", b"\x00\x00\x00")
+def test_a_folder_of_ledgers_is_read_whoever_wrote_them_and_whenever(spark: "SparkSession", stage: Stage) -> None:
+    """Lines of today, the last one cut off; and what replays wrote before: a field for dead letters, and Parquet."""
+    time, folder = "2026-11-21T00:00:00+00:00", stage.ledger
+    folder.mkdir()
+    today = Entry("q/$deadletterqueue", 1, "m", 5, "orders", None, "forwarded", time, digest="AAAA")
+    (folder / "run-00000-a.jsonl").write_bytes(today.line() + today.line()[:-9])
+    before = {"queue": "q", "dead_letter": True, "sequence_number": 2, "enqueued_at_ms": 5, "message_id": "m"}
+    before |= {"session_id": None, "destination": "orders", "digest": "AAAA", "outcome": "forwarded", "time": time}
+    (folder / "old-00000-0-a.jsonl").write_text(json.dumps(before) + "\n")
+    columns = "queue string, dead_letter boolean, sequence_number bigint, enqueued_at_ms bigint, message_id string, "
+    columns += "session_id string, destination string, digest binary, outcome string, reason string, attempts int, "
+    columns += "at timestamp, source string"
+    row = ("q", True, 3, 5, "m", None, "orders", bytearray(3), "forwarded", "", 1, datetime.fromisoformat(time), None)
+    spark.createDataFrame([row], columns).write.parquet(str(folder / FOLDED / "old"))
+    rows = ledger_folder(spark, folder).orderBy("sequence_number").collect()
+    assert [(one["queue"], one["dead_letter"], one["sequence_number"], one["outcome"]) for one in rows] == [
+        ("q", True, number, "forwarded") for number in (1, 2, 3)
+    ]
+    assert {bytes(one["digest"]) for one in rows} == {b"\x00\x00\x00"}
 
 
 def test_what_still_waits_in_the_queues_is_refused(session: Session, stage: Stage) -> None:

@@ -37,7 +37,7 @@ def sbpair(world: Stage, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def restored(world: Stage, *arguments: str, code: int = 0) -> Mapping[str, Any]:
-    ran = sbpair(world, "restore", *arguments, "-o", "json")
+    ran = sbpair(world, "restore", *arguments, "--pair", "shop", "-o", "json")
     assert ran.returncode == code, ran.stderr
     document: Mapping[str, Any] = json.loads(ran.stdout)
     return document["data"] if "data" in document else document["error"]
@@ -90,7 +90,7 @@ def test_a_destination_that_is_gone_leaves_its_messages_and_says_so(world: Stage
     report = restored(world, str(archive), code=3)
     assert report["sent"] == {"orders": 5}
     ((reason, count),) = report["left"].items()
-    assert (reason.split(":")[0], count) == ("gone", 5)
+    assert (reason, count) == ("destination unavailable: gone (entity-not-found)", 5)
 
 
 def test_a_primary_that_refuses_or_is_away_is_the_reason_why_all_is_left(world: Stage) -> None:

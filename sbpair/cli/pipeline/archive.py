@@ -56,6 +56,12 @@ def archive(
         bool,
         typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
     ] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger", help="With --take: a folder for a JSON line per message that was removed.", show_default=False
+        ),
+    ] = None,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
     compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
     import_: Annotated[
@@ -82,6 +88,8 @@ def archive(
     """
     if dlq and with_dlq:
         raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
+    if ledger is not None and not take:
+        raise UsageError("--ledger records what --take removes. Give both, or neither.")
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
@@ -104,6 +112,7 @@ def archive(
         from_sequence,
         to_sequence,
         take=take,
+        ledger=None if ledger is None else ledger.expanduser().absolute(),
         unit_messages=unit,
         compact=compact,
         dry_run=dry_run,

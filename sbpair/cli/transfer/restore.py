@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import OnlyEntitiesOption
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
+from sbpair.core.transfer.state import key_of
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -105,6 +106,7 @@ def restore(
 
     async def work(stop: "asyncio.Event") -> "Restored":
         from sbpair.core.access import namespace_name
+        from sbpair.render.progress import MoveProgress
         from sbpair.runtime.transfer.ledger import Ledger, Way
         from sbpair.runtime.transfer.restore import Restored
         from sbpair.runtime.transfer.restore import restore as send_back
@@ -117,21 +119,24 @@ def restore(
             if dry_run:
                 sent: dict[str, int] = {}
                 for one in messages:
-                    sent[one.destination] = sent.get(one.destination, 0) + 1
+                    sent[one.forward.destination] = sent.get(one.forward.destination, 0) + 1
                 return Restored(sent, elsewhere)
             way = Way(namespace_name(chosen.secondary), namespace_name(chosen.primary))
             opened_ledger = None if ledger is None else Ledger(ledger, resume=True, way=way)
+            log = None if options.quiet else EventLog().notify
             try:
-                report = await send_back(
-                    messages,
-                    primary=sides.primary,
-                    ledger=opened_ledger,
-                    clock=system_clock(),
-                    stop=stop,
-                    rate_per_second=rate,
-                    concurrency=concurrency,
-                    patience_seconds=options.timeout_seconds(120.0),
-                )
+                with MoveProgress("restore", quiet=options.quiet, color=not options.no_color, log=log) as progress:
+                    report = await send_back(
+                        messages,
+                        primary=sides.primary,
+                        ledger=opened_ledger,
+                        clock=system_clock(),
+                        observer=progress,
+                        stop=stop,
+                        rate_per_second=rate,
+                        concurrency=concurrency,
+                        patience_seconds=options.timeout_seconds(120.0),
+                    )
             finally:
                 if opened_ledger is not None:
                     await opened_ledger.close()
@@ -149,7 +154,7 @@ async def _refuse_waiting(secondary: Any, messages: "Sequence[Restorable]", pair
     from sbpair.runtime.transfer.restore import still_queued
 
     try:
-        waiting = await still_queued(secondary, messages)
+        waiting = await still_queued(secondary, messages, clock=system_clock())
     except ServiceError as error:
         raise UsageError(
             f"Whether these messages still wait in the backlog queues is not known: {error.message} Nothing was sent.",
@@ -199,8 +204,10 @@ def _message(read: "Mapping[str, Any]") -> "Restorable":
 
     from sbpair.core import system_properties
     from sbpair.core.errors import MessageError
+    from sbpair.core.message import Origin, Received
     from sbpair.core.names import is_destination
     from sbpair.core.rewrite import describe, for_primary, strip_broker_annotations
+    from sbpair.core.transfer.state import Forward
     from sbpair.runtime.transfer.restore import Restorable
 
     payload = base64.b64decode(read["payload_base64"], validate=True)
@@ -209,19 +216,29 @@ def _message(read: "Mapping[str, Any]") -> "Restorable":
     message_id, queue, number = read["message_id"], read["queue"], read["sequence_number"]
     if not isinstance(queue, str) or not isinstance(number, int) or not isinstance(message_id, str | None):
         raise TypeError("queue, sequence_number or message_id")
-    key = (queue, number, message_id, -1 if seconds is None else round(seconds * 1000))
+    origin = Origin(queue, number, message_id, -1 if seconds is None else round(seconds * 1000))
+    received = Received(payload, number, queue, message_id, enqueued_at=seconds, origin=origin)
     summary = describe(payload)
     try:
         if system_properties.PATH in summary.application_properties:
             restored = for_primary(payload, now=time(), enqueued_at=None, from_dead_letter=True)
-            return Restorable(key, restored.destination, restored.session_id, restored.payload, "state" in read)
+            forward = Forward(restored.payload, restored.destination, restored.session_id, restored.partition_key)
+            return Restorable(received, forward, browsed="state" in read)
         destination = read.get("destination", read.get("path"))
         if not isinstance(destination, str) or not is_destination(destination.strip("/")):
             raise UsageError("it names no queue or topic to go to")
-        payload = strip_broker_annotations(payload)
-        return Restorable(key, destination.strip("/"), summary.session_id, payload, "state" in read)
+        forward = Forward(
+            strip_broker_annotations(payload), destination.strip("/"), summary.session_id, summary.partition_key
+        )
+        return Restorable(received, forward, browsed="state" in read)
     except MessageError as error:
         raise UsageError(error.description) from error
+
+
+def _spelled(message: "Restorable", spellings: dict[str, str]) -> "Restorable":
+    """With the first spelling of its destination."""
+    path = message.forward.destination
+    return replace(message, forward=replace(message.forward, destination=spellings.setdefault(path.lower(), path)))
 
 
 def _chosen(
@@ -231,12 +248,12 @@ def _chosen(
     does not matter, has the spelling that came first."""
     spellings: dict[str, str] = {}
     by_key = {
-        one.key: replace(one, destination=spellings.setdefault(one.destination.lower(), one.destination))
+        key_of(one.received): _spelled(one, spellings)
         for one in messages
-        if (destination is None or fnmatchcase(one.destination.lower(), destination.lower()))
-        and (session_id is None or one.session_id == session_id)
+        if (destination is None or fnmatchcase(one.forward.destination.lower(), destination.lower()))
+        and (session_id is None or one.forward.session_id == session_id)
     }
-    ordered = sorted(by_key.values(), key=lambda one: (one.key[3], one.key[0], one.key[1]))
+    ordered = [by_key[key] for key in sorted(by_key, key=lambda key: (key[3], key[0], key[1]))]
     return ordered if limit is None else ordered[:limit]
 
 
@@ -247,8 +264,9 @@ def _within(allowed: "Sequence[str]", messages: "list[Restorable]") -> "tuple[li
     from sbpair.core.transfer.verdict import NOT_CONFIGURED
 
     names = {path.lower() for path in allowed}
-    inside = [one for one in messages if one.destination.lower() in names]
-    others = Counter(NOT_CONFIGURED + one.destination for one in messages if one.destination.lower() not in names)
+    inside = [one for one in messages if one.forward.destination.lower() in names]
+    outside = [one.forward.destination for one in messages if one.forward.destination.lower() not in names]
+    others = Counter(NOT_CONFIGURED + path for path in outside)
     return inside, dict(others)
 
 

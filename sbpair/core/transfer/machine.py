@@ -59,16 +59,21 @@ from sbpair.core.transfer.state import (
     Settle,
     Stage,
     Verdict,
+    comes_before,
     key_of,
 )
 
+DEAD_LETTERED, REFUSED_OUTCOME = "dead-lettered", "refused"
+"""The ledger's words for what cannot be delivered: put into the dead-letter queue, or left where it is stored."""
+TAKEN = "taken"
+"""The ledger's word for what an archive has and its queue has no more."""
+WAITS_IN_SESSION = "behind a message of its session that was not sent"
 HOLD_SECONDS = 20.0
 """How long messages of an unavailable destination are held locked before they are released."""
 PROBE_SECONDS = 5.0
 """How often a paused destination is asked for a link. An attempt that fails is not billed."""
 CHECK_SECONDS = 0.1
 """How often what is blocked is counted while nothing new comes."""
-MAX_LEFT = 20_000
 MAX_REMEMBERED = 200_000
 
 _FOR_GOOD = {
@@ -81,16 +86,30 @@ _SOMEBODY_HAS_TO_ACT = (Category.QUOTA, Category.UNAUTHORIZED)
 
 
 class Settlement:
-    """The machine. See the module."""
+    """The machine. See the module.
+
+    Args:
+        undeliverable: the ledger's word for a message that is dead-lettered because it cannot be delivered; None where
+            it can only be left, as it is in a dead-letter queue.
+        sessions_wait: a session goes no further than a message of it that had to be left.
+        leave_missing: leave messages whose destination does not exist.
+        forwarded: what earlier runs have sent.
+    """
 
     def __init__(
         self,
         limits: Limits,
         *,
+        undeliverable: str | None = DEAD_LETTERED,
+        sessions_wait: bool = False,
         leave_missing: bool = False,
         forwarded: Iterable[Key] = (),
     ) -> None:
         self.limits = limits
+        self._undeliverable = undeliverable
+        self._sessions_wait = sessions_wait
+        self._ended: dict[tuple[str, str], Item] = {}
+        """Sessions that go no further, with the message at which they end."""
         self._leave_missing = leave_missing
         self.tally = Tally()
         self._items: dict[Key, Item] = {}
@@ -114,6 +133,8 @@ class Settlement:
         self._tokens = 0.0
         self._tokens_at: float | None = None
         self.stopping = False
+        self.taken = 0
+        """Completed because an archive has them."""
 
     # What the runtime wants to know
 
@@ -123,7 +144,7 @@ class Settlement:
 
     def grant(self, wanted: int, now: float, source: str | None = None) -> int:
         """How many messages may be received now, up to `wanted`; give the number back with `returned`."""
-        if self.stopping or now < self._receive_again_at or now < self._busy_until or self._left >= MAX_LEFT:
+        if self.stopping or now < self._receive_again_at or now < self._busy_until or self.left_full:
             return 0
         if source is not None:
             order = self._order(source)
@@ -173,7 +194,7 @@ class Settlement:
 
     @property
     def left_full(self) -> bool:
-        return self._left >= MAX_LEFT
+        return self._left >= self.limits.left_messages
 
     def standing_back(self, source: str) -> bool:
         """Whether somebody else leads in this queue: an empty receive says nothing of it."""
@@ -216,6 +237,14 @@ class Settlement:
     def left(self) -> dict[Key, str]:
         """The messages that were left, with why they stay."""
         return {key: item.left_because for key, item in self._items.items() if item.stage is Stage.LEFT}
+
+    def given_up(self) -> dict[str, ServiceError]:
+        """The destinations that nothing more is sent to, and their last error."""
+        return {
+            one.path: one.last_error
+            for one in self._destinations.values()
+            if one.abandoned is not None and one.last_error is not None
+        }
 
     # What the runtime tells
 
@@ -373,6 +402,8 @@ class Settlement:
             self._count(item)
             self._dead_letter(item, verdict.reason, verdict.description)
         else:
+            if verdict.outcome == TAKEN:
+                self._count(item)
             self._settle(item, verdict.disposition, verdict.outcome)
 
     def _await_sending(self, item: Item, verdict: Forward) -> None:
@@ -385,6 +416,8 @@ class Settlement:
         self._mean_bytes += (len(item.payload) - self._mean_bytes) / 64
         if destination.abandoned is not None:
             self._leave(item, destination.abandoned)
+        elif (end := self._ended.get(_lane_of(item) or ("", ""))) is not None and comes_before(end, item):
+            self._leave(item, WAITS_IN_SESSION)
         elif destination.too_large(item):
             self._dead_letter(item, *_too_large(destination))
         else:
@@ -414,7 +447,7 @@ class Settlement:
         destination.paused_until, destination.probe_at = 0.0, None
         self._receive_again_at = 0.0
         for item in destination.waiting():
-            if destination.too_large(item):
+            if item.stage is Stage.WAITING and destination.too_large(item):
                 destination.remove(item)
                 self._dead_letter(item, *_too_large(destination))
 
@@ -436,7 +469,7 @@ class Settlement:
     def _missing(self, destination: Destination, items: Iterable[Item], error: ServiceError) -> None:
         """The destination does not exist: dead-lettered as the retired library did, or left for whoever makes it."""
         if self._leave_missing:
-            destination.abandoned = f"destination unavailable: {destination.path} ({error.code})"
+            self._abandon(destination, error)
         for item in items:
             if destination.abandoned is not None:
                 self._leave(item, destination.abandoned)
@@ -490,6 +523,8 @@ class Settlement:
         self._over(batch)
 
     def _refused(self, destination: Destination, items: tuple[Item, ...], error: ServiceError, now: float) -> None:
+        for item in items if not error.uncertain else ():
+            item.attempts -= 1
         reason = _FOR_GOOD.get(error.category)
         if reason is None:
             for item in items:
@@ -521,6 +556,7 @@ class Settlement:
         self.tally.note(Moment.SETTLED, settle)
         if settle.disposition is Disposition.COMPLETE:
             self._forwarded.pop(item.key, None)
+            self.taken += settle.outcome == TAKEN
         elif settle.disposition is not Disposition.DEAD_LETTER and not self.stopping:
             self._actions.append(PollAgain(settle.received.source))
 
@@ -668,7 +704,10 @@ class Settlement:
         destination.probe_at = None
         if error.category not in _SOMEBODY_HAS_TO_ACT and seconds > PROBE_SECONDS:
             destination.probe_at = now + PROBE_SECONDS
-        destination.last_error = error.code
+        destination.last_error = error
+        if error.category in self.limits.no_use_waiting:
+            self._abandon(destination, error)
+            return
         self._actions.append(PauseBegan(destination.path, error.code, seconds))
 
     def _recovered(self, destination: Destination) -> None:
@@ -686,11 +725,17 @@ class Settlement:
         for destination in self._destinations.values():
             since = destination.failing_since
             if destination.abandoned is None and since is not None and now - since >= patience:
-                self._receive_again_at = 0.0  # what is in the queues for it is named too, and the others go on
-                destination.abandoned = f"destination unavailable: {destination.path} ({destination.last_error})"
-                for item in destination.waiting():
-                    destination.remove(item)
-                    self._leave(item, destination.abandoned)
+                self._abandon(destination, destination.last_error)
+
+    def _abandon(self, destination: Destination, error: ServiceError | None) -> None:
+        """Nothing more is sent there: what waits for it is left, and what still comes."""
+        self._receive_again_at = 0.0  # what is in the queues for it is named too, and the others go on
+        code = error.code if error is not None else ""
+        destination.last_error = error
+        destination.abandoned = f"destination unavailable: {destination.path} ({code})"
+        for item in destination.waiting():
+            destination.remove(item)
+            self._leave(item, destination.abandoned)
 
     def _probe(self, now: float) -> None:
         """Ask the links of paused destinations whether they open again: no message is needed for that, and what waits
@@ -853,10 +898,26 @@ class Settlement:
 
     def _dead_letter(self, item: Item, reason: str, description: str) -> None:
         self._forget_payload(item)
-        if is_dead_letter_path(item.received.source):
+        if self._undeliverable is None or is_dead_letter_path(item.received.source):
             self._leave(item, f"undeliverable: {reason}")  # it lies where it belongs
-        else:
-            self._settle(item, Disposition.DEAD_LETTER, "dead-lettered", reason, description)
+            self._end_session(item)
+            return
+        if self._undeliverable == REFUSED_OUTCOME and item.destination:
+            reason = f"{item.destination}: {reason}"  # no dead-letter queue keeps it together with its message
+        self._settle(item, Disposition.DEAD_LETTER, self._undeliverable, reason, description)
+
+    def _end_session(self, item: Item) -> None:
+        """It stays, so what comes after it in its session may not go either."""
+        lane = _lane_of(item)
+        if not self._sessions_wait or lane is None:
+            return
+        end = self._ended.get(lane)
+        self._ended[lane] = item if end is None or comes_before(item, end) else end
+        destination = self._destination(item.destination)
+        for behind in list(destination.lane(lane[1])):
+            if comes_before(item, behind):
+                destination.remove(behind)
+                self._leave(behind, WAITS_IN_SESSION)
 
     def _leave(self, item: Item, because: str) -> None:
         self._forget_payload(item)
@@ -913,6 +974,10 @@ class Settlement:
     def _forget_payload(self, item: Item) -> None:
         self._bytes -= len(item.payload)
         item.payload = b""
+
+
+def _lane_of(item: Item) -> tuple[str, str] | None:
+    return None if item.session_id is None else (item.destination.lower(), item.session_id)
 
 
 def _too_large(destination: Destination) -> tuple[str, str]:

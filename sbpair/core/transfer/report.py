@@ -83,6 +83,10 @@ def _payload_bytes(accepted: Accepted) -> int:
     return len(accepted.item.payload)
 
 
+def _perhaps_twice(accepted: Accepted) -> int:
+    return accepted.item.attempts > 1
+
+
 def _settled_by(*dispositions: Disposition) -> Callable[[Settle], int]:
     return lambda settle: settle.disposition in dispositions
 
@@ -144,6 +148,16 @@ class DrainReport:
             Moment.ACCEPTED,
             _payload_bytes,
             metric="sbpair_forwarded_bytes",
+        ),
+    )
+    sent_again: int = field(
+        default=0,
+        metadata=_count(
+            "Of these, sent again after an unclear answer, with the same id: the first send may have arrived too.",
+            Moment.ACCEPTED,
+            _perhaps_twice,
+            metric="sbpair_sent_again_messages",
+            row="sent again after an unclear answer",
         ),
     )
     completed: int = field(

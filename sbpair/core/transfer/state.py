@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from sbpair.core.errors import Category, ServiceError
 from sbpair.core.message import Disposition, Received
 
 # Lock expiries on the local clock, right even when the local clock is wrong.
@@ -58,6 +59,8 @@ Key = tuple[str, int, str | None, int]
 
 def key_of(received: Received) -> Key:
     """What tells one stored message from every other, also across deliveries."""
+    if (origin := received.origin) is not None:
+        return origin.queue, origin.sequence_number, origin.message_id, origin.enqueued_at_ms
     enqueued = -1 if received.enqueued_at is None else round(received.enqueued_at * 1000)
     return received.source, received.sequence_number, received.message_id, enqueued
 
@@ -85,6 +88,7 @@ class Item:
     left_because: str = ""
     size_bytes: int = 0
     attempts: int = 0
+    """Sends that may have arrived, the last one included; what was refused for certain does not count."""
     renewing: bool = False
     alone: bool = False
     """To be sent in a transfer of its own."""
@@ -117,7 +121,7 @@ class Lane:
     def add(self, item: Item) -> None:
         """At the end, or before what came later (redelivered messages arrive late)."""
         behind: list[Item] = []
-        while self.waiting and _comes_before(item, self.waiting[-1]):
+        while self.waiting and comes_before(item, self.waiting[-1]):
             behind.append(self.waiting.pop())
         self.waiting.append(item)
         self.waiting.extend(reversed(behind))
@@ -138,7 +142,8 @@ class Lane:
         return not (self.waiting or self.busy)
 
 
-def _comes_before(item: Item, other: Item) -> bool:
+def comes_before(item: Item, other: Item) -> bool:
+    """In the backlog's order, as far as there is one."""
     one, two = item.received, other.received
     if one.source == two.source:
         return one.sequence_number < two.sequence_number
@@ -166,7 +171,7 @@ class Destination:
         self.sending = 0
         self.failures = 0
         self.failing_since: float | None = None
-        self.last_error = ""
+        self.last_error: ServiceError | None = None
         self.paused_until = 0.0
         self.probe_at: float | None = None
         """When a paused destination is asked for a link; None if that would not help, or it is not paused for long."""
@@ -317,6 +322,10 @@ class Limits:
     """How long a destination may fail before its messages are left; None: for ever."""
     lock_wait_seconds: float | None = None
     """How long to wait behind messages that somebody else has locked and does not move; None: for ever."""
+    left_messages: int = 20_000
+    """Messages kept in hand although nothing is done with them, so that they do not come round again."""
+    no_use_waiting: frozenset[Category] = frozenset()
+    """Errors after which a destination is abandoned at once, whatever the patience."""
 
 
 @dataclass(frozen=True, slots=True)

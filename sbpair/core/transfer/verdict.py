@@ -64,7 +64,7 @@ class Classifier:
         """Why the messages that could be sent on from a dead-letter queue had been put there."""
 
     def __call__(self, received: Received) -> Verdict:
-        from_dead_letter = is_dead_letter_path(received.source)
+        from_dead_letter = is_dead_letter_path(received.queue)
         looked_up = describe(received.payload) if self._filtering or self._verbatim or from_dead_letter else None
         if self._filtering and looked_up is not None and not self._wanted(looked_up, received):
             return Leave(FILTERED_OUT)

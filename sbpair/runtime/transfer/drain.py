@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sbpair.concurrency import unless
 from sbpair.core.entities import Counts, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
@@ -187,13 +188,7 @@ async def facts_unless_stopped(
     admin: NamespaceAdmin | None, paths: Sequence[str], stop: asyncio.Event
 ) -> dict[str, QueueFacts | None]:
     """`facts_of`; nothing when `stop` came before an answer."""
-    asking, stopped = asyncio.create_task(facts_of(admin, paths)), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        return asking.result() if asking.done() else {}
-    finally:
-        asking.cancel()
-        stopped.cancel()
+    return await unless(stop, facts_of(admin, paths)) or {}
 
 
 def make_report(
@@ -458,14 +453,7 @@ class _Run:
 
     async def _look_unless(self, halt: asyncio.Event, pump: Pump) -> dict[Source, frozenset[Key]] | None:
         """`_look`, given up on `halt`."""
-        looking = asyncio.create_task(self._look(pump))
-        halted = asyncio.create_task(halt.wait())
-        try:
-            await asyncio.wait({looking, halted}, return_when=asyncio.FIRST_COMPLETED)
-            return await looking if looking.done() else None
-        finally:
-            looking.cancel()
-            halted.cancel()
+        return await unless(halt, self._look(pump))
 
     async def _look(self, pump: Pump) -> dict[Source, frozenset[Key]]:
         """Browse the sources that could be read; what has no explanation yet, by source."""
@@ -473,10 +461,7 @@ class _Run:
         explained = pump.machine.left()
         patience = self._request.patience_seconds
         browsed = await asyncio.gather(
-            *(
-                survey(source.receiver, explained, sleep=self._clock.sleep, patience_seconds=patience)
-                for source in readable
-            ),
+            *(survey(source.receiver, explained, clock=self._clock, patience_seconds=patience) for source in readable),
             return_exceptions=True,
         )
         facts = await facts_of(self._admin, list(dict.fromkeys(source.path for source in readable)))

@@ -59,7 +59,7 @@ class DryRun:
             found = await survey(
                 source.receiver,
                 {},
-                sleep=clock.sleep,
+                clock=clock,
                 patience_seconds=patience,
                 visit=self.add,
                 visit_deferred=self.deferred,

@@ -2,16 +2,20 @@
 
 Whoever compares it with the queues afterwards can prove that nothing was lost, and which messages may have arrived
 twice. Lines are written and fsynced in groups: all that wait while one group is being written make the next one.
+
+It is the only format: drain, syphon and restore write a file, the tasks of a replay and of `archive --take` one file
+each in a folder. Ledgers of replays before that named the dead-letter queue in a field of its own; they are read too.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sbpair.core.errors import UsageError
+from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.redact import json_text, quoted
 from sbpair.core.transfer.state import Key
 from sbpair.files import AppendedFile, open_private
@@ -28,7 +32,12 @@ _KINDS: tuple[Any, ...] = (str, int, str | None, int, str)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line. `time` is UTC, ISO 8601; `outcome` is forwarded, already-forwarded, dead-lettered or ping."""
+    """One line. `time` is UTC, ISO 8601.
+
+    `outcome`: forwarded; already-forwarded (by an earlier run); dead-lettered; refused (by its destination, and still
+    in its archive); taken (out of its queue into an archive); duplicate (of another archived message, so not sent);
+    ping.
+    """
 
     queue: str
     sequence_number: int
@@ -41,6 +50,13 @@ class Entry:
     attempts: int = 1
     """How often it was sent; above 1 an earlier attempt may have arrived too."""
     reason: str = ""
+    digest: str | None = None
+    """Of the archived message's content, in base64, where an archive keeps one."""
+
+    def line(self, way: Mapping[str, Any] = {}) -> bytes:
+        """As JSON, with its end."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "digest" or self.digest is not None}
+        return json_text({**fields, **(way or {})}).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,7 @@ class Ledger:
         """Returns when the entries are on disk."""
         if not entries:
             return
-        lines = b"".join(json_text(asdict(entry) | self._way).encode() + b"\n" for entry in entries)
+        lines = b"".join(entry.line(self._way) for entry in entries)
         written = asyncio.get_running_loop().create_future()
         self._waiting.append((lines, written))
         if self._writer is None or self._writer.done():
@@ -128,30 +144,50 @@ def _cut_and_read(path: Path, way: Mapping[str, Any]) -> frozenset[Key]:
                     raise _no_ledger(path, number)
                 break
             complete += len(line)
-            key = _key_of_line(line, way, path, number)
-            if key is not None:
+            key, outcome, there = _read(line, path, number)
+            _check_way(there, way, path, number)
+            if outcome in SENT_OUTCOMES:
                 forwarded.add(key)
         file.truncate(complete)
     return frozenset(forwarded)
 
 
-def _key_of_line(line: bytes, way: Mapping[str, Any], path: Path, number: int) -> Key | None:
+def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
+    """Key and outcome of every whole line of a ledger that somebody may still be writing.
+
+    Raises:
+        UsageError: it is not a ledger.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
+            if line.endswith(b"\n"):
+                key, outcome, _ = _read(line, path, number)
+                yield key, outcome
+            elif file.read(1):
+                raise _no_ledger(path, number)
+
+
+def _read(line: bytes, path: Path, number: int) -> tuple[Key, str, Mapping[str, Any]]:
+    """Key, outcome, and between which namespaces, if the line says so."""
     try:
         read = json.loads(line)
-        key = (read["queue"], read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
+        dead_letter = f"/{DEAD_LETTER_SUFFIX}" if read.get("dead_letter") is True else ""
+        key = (read["queue"] + dead_letter, read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
         outcome = read["outcome"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _no_ledger(path, number) from error
     if not all(isinstance(value, kinds) for value, kinds in zip((*key, outcome), _KINDS, strict=True)):
         raise _no_ledger(path, number)
-    there = {name: read[name] for name in way if name in read}
-    if there and there != way:
+    return key, outcome, {name: read[name] for name in ("from_namespace", "to_namespace") if name in read}
+
+
+def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, number: int) -> None:
+    if there and way and there != way:
         raise UsageError(
             f"Line {number} of the ledger {path} tells of messages {_told(there)}; this run moves them {_told(way)}. "
             "The file was left as it was, and nothing was moved.",
             hint="Name the ledger of this pair, or begin one anew with --new-ledger.",
         )
-    return key if outcome in SENT_OUTCOMES else None
 
 
 def _told(way: Mapping[str, Any]) -> str:

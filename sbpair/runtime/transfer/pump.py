@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
 
-from sbpair.concurrency import end
+from sbpair.concurrency import NO_USE_WAITING, end, unless
 from sbpair.core.entities import Counts
 from sbpair.core.errors import Category, SbpairError, SendIncompleteError, ServiceError, UnknownServiceError
 from sbpair.core.events import DeadLettered, Event, Forwarded, LockedElsewhere, Paused, Polled, ReceiveFailed, Resumed
@@ -40,10 +40,11 @@ from sbpair.core.transfer.state import (
     Verdict,
 )
 from sbpair.ports import Clock, MessageReceiver, Observer
-from sbpair.runtime.browse import NO_USE_WAITING, peek_patiently
+from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.ledger import Entry, Ledger
 from sbpair.runtime.transfer.sinks import Sink
+from sbpair.runtime.transfer.stored import StoredMessages
 
 RECEIVE_MESSAGES = 100
 """Batch size of the documented syphon."""
@@ -76,6 +77,9 @@ class Source:
     failing_since: float | None = None
     poll_again: asyncio.Event = field(default_factory=asyncio.Event)
     wait_seconds: float = 1.0
+    receive_messages: int = RECEIVE_MESSAGES
+    stored: StoredMessages | None = None
+    """The receiver, if it reads messages out of a file: there is nobody to wait for when one is settled."""
 
     def counted(self, counts: Counts) -> int:
         """Messages in it, of those the service counts in its queue."""
@@ -148,13 +152,8 @@ class Pump:
         down."""
         self._settled.clear()
         self._changed()
-        settled, stopped = asyncio.create_task(self._settled.wait()), asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({settled, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            return not stop.is_set() and self.fatal is None
-        finally:
-            settled.cancel()
-            stopped.cancel()
+        await unless(stop, self._settled.wait())
+        return not stop.is_set() and self.fatal is None
 
     def _nothing_to_do(self) -> bool:
         if self._endless or self.machine.live:
@@ -198,7 +197,7 @@ class Pump:
     async def _receive_from(self, source: Source) -> None:
         try:
             while source.failed is None:
-                granted = self.machine.grant(RECEIVE_MESSAGES, self._now(), source.receiver.source)
+                granted = self.machine.grant(source.receive_messages, self._now(), source.receiver.source)
                 if not granted:
                     await self._for_room()
                     continue
@@ -301,15 +300,13 @@ class Pump:
         patience = min(MOST_BROWSE_PATIENCE_SECONDS, source.locks.lock_seconds / 3)
         # Our own messages may be settled while the browse is under way, and still be in its answer.
         mine = self.machine.in_hand(source.receiver.source) | {one.sequence_number for one in received}
-        first = skipped.first
-        while first <= skipped.last:
-            page = await peek_patiently(source.receiver, first, sleep=self._clock.sleep, patience_seconds=patience)
+        browsed = pages(source.receiver, skipped.first, skipped.last, clock=self._clock, patience_seconds=patience)
+        async for page in browsed:
             for one in page:
-                if one.sequence_number <= skipped.last and one.sequence_number not in mine:
+                if one.sequence_number not in mine:
                     self.machine.expect(one, self._classify(one), self._now())
             if self.machine.hopeless_now(received, verdicts):
                 return False  # the rest of what lies before them does not matter
-            first = max((one.sequence_number for one in page), default=skipped.last) + 1
         return True
 
     async def _sample(self, sample: Sample) -> None:
@@ -390,6 +387,8 @@ class Pump:
         match action:
             case Send(batch):
                 self._spawn(self._send(batch))
+            case Settle() if self._settled_at_once(action):
+                self._changed()
             case Settle():
                 self._spawn(self._settle(action))
             case Renew():
@@ -408,6 +407,16 @@ class Pump:
                 self._tell(Paused(self._utc(), entity, code, seconds))
             case PauseEnded(entity):
                 self._tell(Resumed(self._utc(), entity))
+
+    def _settled_at_once(self, settle: Settle) -> bool:
+        """A stored message that was sent is settled by being forgotten; its line is in the ledger already."""
+        stored = self._by_path[settle.received.source.lower()].stored
+        if stored is None or settle.outcome != "forwarded":
+            return False
+        stored.forget(settle.received)
+        self._note(settle)
+        self.machine.settled(settle, self._now())
+        return True
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(self._guarded(work))
@@ -514,6 +523,7 @@ class Pump:
                     time=time,
                     attempts=item.attempts,
                     reason=reason,
+                    digest=None if item.received.origin is None else item.received.origin.digest,
                 )
                 for item in items
             ]
