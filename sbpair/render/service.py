@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sbpair.core import events
 from sbpair.core.durations import format_duration
 from sbpair.core.serialization import iso_time
+from sbpair.core.transfer.report import Tally, numbers
 from sbpair.core.words import counted
 from sbpair.render.monitoring import exposition
 from sbpair.render.result import Metric
@@ -115,6 +116,8 @@ class ServiceMetrics:
         self._queues: dict[str, _Queue] = {}
         self._paused: dict[str, float] = {}
         self._counts = _Counts()
+        self.totals = Tally()
+        """What a syphon counts over all its runs."""
 
     def notify(self, event: events.Event) -> None:
         counts = self._counts
@@ -191,7 +194,16 @@ class ServiceMetrics:
         yield from self._counter(
             "restarts_total", "Times the service started again after an error.", counts.restarts, ("code",)
         )
+        yield from self._of_totals()
         yield from self._gauges()
+
+    def _of_totals(self) -> Iterator[Metric]:
+        """The counters of a drain, but for those that are told by queue and destination already."""
+        for one in numbers():
+            if one.name in self.totals.numbers and one.name not in TOLD_IN_PARTS:
+                name, value = one.metadata["metric"].removeprefix("sbpair_"), self.totals.numbers[one.name]
+                labels = (("pair", self._pair),)
+                yield Metric(f"sbpair_syphon_{name}_total", one.metadata["what"], value, labels, counter=True)
 
     def _gauges(self) -> Iterator[Metric]:
         yield self._gauge("start_timestamp_seconds", "When the service started.", round(self._began, 3))
@@ -223,5 +235,7 @@ class ServiceMetrics:
         return Metric(f"sbpair_syphon_{name}", text, value, (("pair", self._pair), *labels.items()))
 
 
+TOLD_IN_PARTS = ("forwarded", "forwarded_bytes", "dead_lettered")
+"""Counters of a drain that are told by queue and destination or reason."""
 _FROM_TO = ("queue", "entity")
 _WHY = ("queue", "reason")

@@ -93,6 +93,15 @@ def test_each_moment_is_counted_where_it_belongs() -> None:
     assert counted["dead_letter_reasons"] == (("full", 3), ("old", 2))
 
 
+def test_a_tally_beyond_a_run_counts_all_runs() -> None:
+    service = Tally()
+    for _ in range(2):
+        run = Tally(service)
+        run.note(Moment.ACCEPTED, Accepted(item(), "orders"))
+        assert (run.numbers["forwarded"], run.counted()["per_destination"]) == (1, (("orders", 1),))
+    assert (service.numbers["forwarded"], service.counted()["per_destination"]) == (2, (("orders", 2),))
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
     report = replace(full_report(), **{name: 4711})

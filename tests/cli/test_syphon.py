@@ -146,6 +146,7 @@ def test_it_brings_home_what_lies_there_and_what_comes_and_reports_at_the_end(ho
         until(lambda: service.sample("forwarded_messages_total") == 200)
         home.python(PUT, "orders", "50")
         until(lambda: service.sample("forwarded_messages_total") == 250)
+        until(lambda: service.sample("completed_messages_total") == 250)
         assert json.loads(service.get("/healthz")[1]) == {"healthy": True, "troubles": []}
         assert service.get("/healthz")[0] == 200
         assert service.get("/nothing")[0] == 404

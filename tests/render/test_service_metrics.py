@@ -1,7 +1,10 @@
 """Counters and health of a running syphon."""
 
+import pytest
+
 from sbpair.core import events
-from sbpair.render.service import ServiceMetrics
+from sbpair.core.transfer.report import Tally, numbers
+from sbpair.render.service import TOLD_IN_PARTS, ServiceMetrics
 
 QUEUE = "p/x-servicebus-transfer/0"
 
@@ -33,6 +36,18 @@ def test_counters_add_up_and_keep_their_labels() -> None:
     assert f'sbpair_syphon_dead_lettered_messages_total{{{labels},reason="TooLarge"}} 1' in text
     assert 'sbpair_syphon_restarts_total{pair="orders",code="error"} 1' in text
     assert text.count("# TYPE sbpair_syphon_forwarded_messages_total counter") == 1
+
+
+@pytest.mark.parametrize("name", Tally().numbers)
+def test_every_counter_of_a_drain_is_told(name: str) -> None:
+    watched = Watched()
+    watched.metrics.totals.numbers[name] = 4711
+    (counter,) = (one for one in numbers() if one.name == name)
+    sample = f"sbpair_syphon_{counter.metadata['metric'].removeprefix('sbpair_')}_total"
+    if name in TOLD_IN_PARTS:
+        assert "4711" not in watched.metrics.text()
+    else:
+        assert f'{sample}{{pair="orders"}} 4711\n' in watched.metrics.text()
 
 
 def test_two_failures_in_a_row_are_borne_three_are_not_and_a_poll_mends_it() -> None:

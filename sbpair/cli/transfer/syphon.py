@@ -172,6 +172,7 @@ async def run_service(
                         poll_seconds=service.poll_seconds,
                         uncompleted=uncompleted,
                         facts=found.facts,
+                        totals=metrics.totals,
                     )
                     if done.broken is None:
                         backlog = await _what_is_left(pair, secondary, admin, clock, only)

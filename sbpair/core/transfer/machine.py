@@ -104,6 +104,7 @@ class Settlement:
         sessions_wait: bool = False,
         leave_missing: bool = False,
         forwarded: Iterable[Key] = (),
+        tally: Tally | None = None,
     ) -> None:
         self.limits = limits
         self._undeliverable = undeliverable
@@ -111,7 +112,7 @@ class Settlement:
         self._ended: dict[tuple[str, str], Item] = {}
         """Sessions that go no further, with the message at which they end."""
         self._leave_missing = leave_missing
-        self.tally = Tally()
+        self.tally = Tally() if tally is None else tally
         self._items: dict[Key, Item] = {}
         self._destinations: dict[str, Destination] = {}
         self._orders: dict[str, QueueOrder] = {}

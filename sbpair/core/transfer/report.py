@@ -261,9 +261,10 @@ def numbers() -> Iterator["dataclasses.Field[Any]"]:
 
 
 class Tally:
-    """Counts what happens to the messages of one run."""
+    """Counts what happens to the messages of one run. `beyond` counts too: what all runs of a service did so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, beyond: "Tally | None" = None) -> None:
+        self._beyond = beyond
         noted = [one for one in dataclasses.fields(DrainReport) if one.metadata.get("on") is not None]
         self.numbers: dict[str, int] = {one.name: 0 for one in noted if one.metadata["kind"] is Kind.COUNT}
         self.names: dict[str, Counter[str]] = {
@@ -278,6 +279,8 @@ class Tally:
             found = name_of(happened)
             if found is not None:
                 self.names[name][found] += 1
+        if self._beyond is not None:
+            self._beyond.note(moment, happened)
 
     def counted(self) -> dict[str, Any]:
         """All that was counted, as fields of a report."""

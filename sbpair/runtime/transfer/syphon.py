@@ -19,7 +19,7 @@ from sbpair.core.events import BacklogCounted, QueueAppeared, Restarting
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.retry import SYPHON
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.report import DrainReport, together
+from sbpair.core.transfer.report import DrainReport, Tally, together
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.inspection.backlog import probe_others
@@ -111,16 +111,17 @@ async def syphon_until(
     poll_seconds: float = POLL_SECONDS,
     uncompleted: frozenset[Key] = frozenset(),
     facts: Mapping[str, QueueFacts | None] | None = None,
+    totals: Tally | None = None,
 ) -> SyphonRun:
     """`syphon` that says what was done also when it breaks down. `uncompleted`: of the run before, in this process;
-    `facts`: what is known of the queues, by path, if they have just been listed."""
+    `facts`: what is known of the queues, by path, if they have just been listed; `totals` counts on over all runs."""
     began = clock.monotonic()
     if facts is None:
         facts = await facts_unless_stopped(admin, request.queues, stop)
     sources = make_sources(request, secondary, facts, wait_seconds=poll_seconds)
     recorded = ledger.forwarded if ledger is not None else frozenset()
     limits = make_limits(request, patience_seconds=None, lock_wait_seconds=None)
-    machine = Settlement(limits, forwarded=recorded | uncompleted)
+    machine = Settlement(limits, forwarded=recorded | uncompleted, tally=Tally(totals))
     classifier = make_classifier(request, clock)
     sink = make_sink(request, primary, clock)
     pump = Pump(
