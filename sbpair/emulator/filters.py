@@ -16,6 +16,7 @@ from sbpair.emulator.entities import (
     TrueFilter,
 )
 from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_MESSAGE
 from sbpair.sqlfilter import values
 from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
 from sbpair.sqlfilter.parser import Property, parse_action, parse_filter
@@ -63,6 +64,7 @@ class MessageView:
         self.message = message
         self._user: Mapping[str, object] | None = None
         self._fields: list[object] | None = None
+        self._steps_left = MAX_FILTER_STEPS_PER_MESSAGE
 
     def user(self, name: str) -> object:
         """An application property by name, whatever its case; UNKNOWN if there is none."""
@@ -85,6 +87,12 @@ class MessageView:
     def new_id(self) -> uuid.UUID:
         """What `newid()` gives: another one at each call."""
         return uuid.uuid4()
+
+    def spend(self, steps: int) -> None:
+        """All rules share what may be spent on one message: everybody else waits meanwhile."""
+        self._steps_left -= steps
+        if self._steps_left < 0:
+            raise FilterEvaluationError("The rules compare too much text for one message.")
 
     def field(self, index: PropertyField) -> object:
         """A field of the properties section, None if absent."""

@@ -28,6 +28,10 @@ class MessageView(Protocol):
     def new_id(self) -> uuid.UUID:
         """What `newid()` gives: another one at each call."""
 
+    def spend(self, steps: int) -> None:
+        """Told before long work, in characters to be looked at. FilterEvaluationError when it is too much for one
+        message, where anybody may write the expressions; otherwise nothing happens."""
+
 
 Evaluator = Callable[[MessageView], object]
 _COMPARISONS = frozenset({"=", "<>", "!=", "<", "<=", ">", ">="})
@@ -189,7 +193,13 @@ class _Parser:
     def _like(self, operand: Evaluator) -> Evaluator:
         pattern = self._sum()
         escape: Evaluator = self._sum() if self._take("keyword", "ESCAPE") else _constant(None)
-        return lambda view: values.like(operand(view), pattern(view), escape(view))
+
+        def like(view: MessageView) -> object:
+            value, wanted, escaping = operand(view), pattern(view), escape(view)
+            view.spend(values.like_steps(value, wanted))
+            return values.like(value, wanted, escaping)
+
+        return like
 
     # -- expressions
 
@@ -318,7 +328,13 @@ def _compared(operator: str, left: Evaluator, right: Evaluator) -> Evaluator:
 
 
 def _calculated(operator: str, left: Evaluator, right: Evaluator) -> Evaluator:
-    return lambda view: values.arithmetic(operator, left(view), right(view))
+    def calculate(view: MessageView) -> object:
+        result = values.arithmetic(operator, left(view), right(view))
+        if isinstance(result, str):
+            view.spend(len(result))
+        return result
+
+    return calculate
 
 
 def _by_name(view: MessageView, name: object) -> object:

@@ -144,6 +144,14 @@ def like(value: object, pattern: object, escape: object) -> object:
     return _matches(_stretches(pattern, escape if isinstance(escape, str) else None), str(value))
 
 
+def like_steps(value: object, pattern: object) -> int:
+    """The most characters that `like` has to look at: all of the value, and where the pattern has `_`, as many as the
+    pattern is long at each of them."""
+    if not isinstance(value, str) or not isinstance(pattern, str):
+        return 0
+    return len(value) * (len(pattern) if "_" in pattern else 1)
+
+
 _ANY_ONE = None
 """Stands for `_` among the characters of a stretch."""
 

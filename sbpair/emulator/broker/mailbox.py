@@ -58,6 +58,8 @@ def _leaves_partition(first: Message, other: Message) -> bool:
 
 
 SESSION_DETACH_GRACE_SECONDS = 2.0
+DELIVERIES_PER_TURN = 100
+"""So many messages are handed out in one turn of the event loop (some milliseconds); the next turn goes on."""
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
 
 
@@ -116,6 +118,7 @@ class Mailbox:
         self._expiries: list[tuple[float, int]] = []
         self._activations: dict[int, Timer] = {}
         self._peeks = 0
+        self._pump_due = False
         self.watchers: set[Callable[[], None]] = set()
 
     @property
@@ -199,24 +202,45 @@ class Mailbox:
 
     def pump(self) -> None:
         """Give waiting messages to waiting consumers, one each in turns."""
-        if not self.waiting or not self.entity.may_receive:
+        if not self.waiting or not self.entity.may_receive or self._pump_due:
             return
         self.expire_due()
-        while (number := self._first_ready(self._ready)) is not None:
-            consumer = self.waiting.next()
-            if consumer is None:
+        for _ in range(DELIVERIES_PER_TURN):
+            number = self._first_ready(self._ready)
+            consumer = None if number is None else self.waiting.next()
+            if number is None or consumer is None:
                 return
             if not self._serve(consumer, number, None):
                 self.waiting.discard(consumer)
+        self._pump_due = True
+        self.clock.call_at(self.clock.now(), self._pump_on)
+
+    def _pump_on(self) -> None:
+        self._pump_due = False
+        self.pump()
 
     def _pump_session(self, session: Session) -> None:
-        if not self.entity.may_receive:
+        if not self.entity.may_receive or session.pump_due:
             return
         self.expire_due()
-        while (consumer := session.holder) is not None and consumer.room() > 0:
+        for _ in range(DELIVERIES_PER_TURN):
+            consumer = session.holder
+            if consumer is None or consumer.room() <= 0:
+                return
             number = self._first_ready(session.ready)
             if number is None or not self._serve(consumer, number, session):
                 return
+        session.pump_due = True
+        self.clock.call_at(self.clock.now(), lambda: self._pump_session_on(session))
+
+    def _pump_session_on(self, session: Session) -> None:
+        session.pump_due = False
+        self._pump_session(session)
+
+    def is_serving(self, consumer: Consumer) -> bool:
+        """Whether more messages are on their way to a consumer, in a later turn of the loop."""
+        session = self._held_by(consumer)
+        return self._pump_due if session is None else session.pump_due
 
     def _serve(self, consumer: Consumer, number: int, session: Session | None) -> bool:
         """Give the message with that number, the first of its line; False if the consumer turned it down."""

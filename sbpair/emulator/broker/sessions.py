@@ -180,6 +180,7 @@ class Session:
         self.locks: dict[uuid.UUID, Lock] = {}
         self.changed_at = 0.0
         self.timer: Timer | None = None
+        self.pump_due = False
 
     @property
     def is_needed(self) -> bool:

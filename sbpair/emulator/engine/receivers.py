@@ -12,7 +12,7 @@ from typing import Any
 from sbpair.amqp.types import Described, Long
 from sbpair.emulator import errors
 from sbpair.emulator.broker.entity import MessageEntity
-from sbpair.emulator.broker.mailbox import MAIN, Mailbox
+from sbpair.emulator.broker.mailbox import DELIVERIES_PER_TURN, MAIN, Mailbox
 from sbpair.emulator.broker.messages import Message, as_mapping
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
 from sbpair.emulator.broker.sessions import Lock, Session
@@ -173,7 +173,13 @@ class Receiver:
             self._entity.namespace.when_durable(self._drained)
 
     def _drained(self) -> None:
-        if self._link.is_open() and self._link.drain:
+        """Give the credit back that nothing is left for; not while the mailbox still hands messages out."""
+        if not (self._link.is_open() and self._link.drain):
+            return
+        if self._link.credit > 0 and self._mailbox.is_serving(self):
+            namespace = self._entity.namespace
+            namespace.clock.call_at(namespace.clock.now(), lambda: namespace.when_durable(self._drained))
+        else:
             self._link.drained()
 
     def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
@@ -306,6 +312,7 @@ class Browser:
         self._mailbox = mailbox
         self._link = link
         self._next: dict[int, int] = {}
+        self._show_due = False
         entity.links.add(self)
 
     def start(self) -> None:
@@ -314,12 +321,25 @@ class Browser:
         self._link.open()
 
     def on_credit(self) -> None:
-        """Show what has not been shown, as far as the credit goes."""
+        """Show what has not been shown, as far as the credit goes, some messages in each turn of the loop."""
+        if self._show_due:
+            return
+        shown = 0
         while self._link.is_open() and self._link.credit > 0 and (message := self._following()) is not None:
+            if shown == DELIVERIES_PER_TURN:
+                clock = self._entity.namespace.clock
+                self._show_due = True
+                clock.call_at(clock.now(), self._show_on)
+                return
+            shown += 1
             self._next[partition_of(message.sequence_number)] = message.sequence_number + 1
             self._link.send(message.render(), b"", settled=True)
         if self._link.drain and self._link.is_open():
             self._link.drained()
+
+    def _show_on(self) -> None:
+        self._show_due = False
+        self.on_credit()
 
     def _following(self) -> Message | None:
         """The first message not shown yet. Each partition counts for itself (`partitions`), so each has a place."""
