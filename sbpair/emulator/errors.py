@@ -63,6 +63,9 @@ def tracked(description: str) -> str:
     return f"{description} TrackingId:{uuid4()}_B0, SystemTracker:sbpair-emulator, Timestamp:{at}".lstrip()
 
 
+STORE_FULL = "The namespace cannot write to its disk at present."
+UNKNOWN_OUTCOME = f"{STORE_FULL} What was asked for may still happen, as soon as it can."
+
 NOT_FOUND = "amqp:not-found"
 NOT_ALLOWED = "amqp:not-allowed"
 NOT_IMPLEMENTED = "amqp:not-implemented"

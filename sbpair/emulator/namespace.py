@@ -28,7 +28,16 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import EntityError, bad_request, conflict, not_found, quota_exceeded
+from sbpair.emulator.errors import (
+    SERVER_BUSY,
+    STORE_FULL,
+    BrokerError,
+    EntityError,
+    bad_request,
+    conflict,
+    not_found,
+    quota_exceeded,
+)
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.limits import (
@@ -325,9 +334,14 @@ class Namespace:
         self._entities.clear()
         self.journal.close()
 
-    def when_durable(self, action: Callable[[], None]) -> None:
-        """Run `action` once everything written so far is safe: at once without a store."""
-        self.journal.after_commit(action)
+    def when_durable(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Run `action` once everything written so far is safe: at once without a store; see `Journal.after_commit`."""
+        self.journal.after_commit(action, otherwise)
+
+    def check_store(self) -> None:
+        """Refuse (BrokerError server-busy) what could not be kept at present, before anything has changed."""
+        if self.journal.failure is not None:
+            raise BrokerError(SERVER_BUSY, f"{STORE_FULL} Nothing was changed. Please wait 10 seconds and try again.")
 
     # -- inside
 

@@ -7,6 +7,7 @@ callbacks run. Locks are not stored: after a restart every message is free again
 
 import asyncio
 import json
+import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbpair.amqp.codec import decode_all, encode
+from sbpair.amqp.types import AmqpError
 from sbpair.emulator.broker.duplicates import Identity
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.forwarding import PLACE as TRANSFER
@@ -39,7 +41,8 @@ from sbpair.emulator.entities import (
     TopicDescription,
     TrueFilter,
 )
-from sbpair.emulator.filters import Rule
+from sbpair.emulator.errors import BrokerError, EmulatorError
+from sbpair.emulator.filters import FilterSyntaxError, Rule
 from sbpair.emulator.namespace import Namespace
 from sbpair.files import make_private_file, make_private_folder
 
@@ -243,6 +246,9 @@ def _restore_session(entity: Queue | Topic | Subscription, session_id: str, stat
         session.state, session.changed_at = state, changed_at
 
 
+_LOG = logging.getLogger(__name__)
+RETRY_SECONDS = 1.0
+"""Between two tries to write to a disk that has failed."""
 FILE_NAME = "namespace.sqlite3"
 _VERSION = 1
 _SCHEMA = """
@@ -263,8 +269,12 @@ _DROP_MESSAGE = "DELETE FROM messages WHERE id = ?"
 _TABLES = ("entities", "messages", "sessions", "duplicates")
 
 
-class StoreError(Exception):
-    """The file cannot be used: not ours, from a newer version, or in use by another process."""
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
+"""What reading a value raises that this program has not written."""
+
+
+class StoreError(EmulatorError):
+    """The file cannot be used: damaged, not ours, from a newer version, or in use by another process."""
 
 
 def open_store(directory: Path) -> "Store":
@@ -285,12 +295,13 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             raise StoreError(f"cannot use the store '{path}': {error}") from error
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
-        self._callbacks: deque[Callable[[], None]] = deque()
+        self._callbacks: deque[tuple[Callable[[], None], Callable[[], None] | None]] = deque()
         self._numbered: dict[str, KeptEntity] = {}
         self._namespace: Namespace | None = None
         self._settings = ""
         self._flushing = False
         self._closed = False
+        self.failure: str | None = None
         self._last_row = int(self._database.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0])
 
     # -- as a journal
@@ -349,31 +360,40 @@ class Store:
         sql = "INSERT OR REPLACE INTO duplicates VALUES (?,?,?)"
         self._write(sql, _key(entity), encode(list(identity)), until)
 
-    def after_commit(self, action: Callable[[], None]) -> None:
-        if self._pending or self._callbacks:
-            self._callbacks.append(action)
+    def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        if self.failure is not None and otherwise is not None:
+            otherwise()
+        elif self._pending or self._callbacks:
+            self._callbacks.append((action, otherwise))
         elif not self._closed:
             action()
 
     def restore(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        restore(self._database, namespace)
+        try:
+            restore(self._database, namespace)
+        except (sqlite3.Error, AmqpError, BrokerError, FilterSyntaxError, *_NOT_OURS) as error:
+            raise StoreError(f"the store '{self.path}' is damaged: {type(error).__name__}: {error}") from error
         self._database.execute("DELETE FROM duplicates WHERE until <= ?", (namespace.clock.now(),))
         self.flush()
 
     def close(self) -> None:
         """Commit what is left and close the file. Nothing is noted, and nothing confirmed, afterwards."""
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self.flush()
-            self._closed = True
-            self._database.close()
+        except sqlite3.Error as error:
+            _LOG.error("The store %s was closed without changes that it could not write: %s", self.path, error)
+        self._closed = True
+        self._database.close()
 
     # -- inside
 
     def flush(self) -> None:
         """Commit all that is pending, then call back.
 
-        When the disk fails (sqlite3.Error) nothing is confirmed; what is pending is tried again with the next change.
+        When the disk fails (sqlite3.Error) nothing is confirmed, and everything stays pending.
         """
         self._flushing = False
         with self._database:
@@ -386,7 +406,10 @@ class Store:
         self._pending.clear()
         self._numbered.clear()
         waiting, self._callbacks = self._callbacks, deque()
-        for action in waiting:
+        if self.failure is not None:
+            self.failure = None
+            _LOG.warning("The store %s can be written again; everything is kept.", self.path)
+        for action, _ in waiting:
             action()
 
     def _write(self, sql: str, *values: Any) -> None:
@@ -405,8 +428,31 @@ class Store:
         loop.call_soon(self._flush_turn)
 
     def _flush_turn(self) -> None:
-        if self._flushing:
+        if not self._flushing or self._closed:
+            return
+        try:
             self.flush()
+        except sqlite3.Error as error:
+            self._failed(str(error))
+
+    def _failed(self, why: str) -> None:
+        """The disk is full, or worse. Who waits for an answer gets one; what is pending is tried again and again."""
+        if self.failure is None:
+            _LOG.error(
+                "The store %s cannot be written: %s. Senders are told that the service is busy, and nothing is "
+                "confirmed; it is tried again every %.0f s.",
+                self.path,
+                why,
+                RETRY_SECONDS,
+            )
+        self.failure = why
+        # Deliveries have nothing else to say: they wait until what they deliver is safe.
+        asked = [otherwise for _, otherwise in self._callbacks if otherwise is not None]
+        self._callbacks = deque(one for one in self._callbacks if one[1] is None)
+        self._flushing = True
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._flush_turn)
+        for otherwise in asked:
+            otherwise()
 
     def _write_numbers(self) -> None:
         rows = [(json.dumps(_numbers(entity)), key) for key, entity in self._numbered.items()]

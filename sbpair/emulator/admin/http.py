@@ -8,6 +8,7 @@ token is looked at, as a throttled or failing front end would.
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from sbpair.emulator.admin.atom import entity_of as atom_entity
 from sbpair.emulator.admin.calls import Call, Reply, arm_error, atom_error
 from sbpair.emulator.admin.fault_control import handle_control, is_control_path
 from sbpair.emulator.engine.wire import cut
-from sbpair.emulator.errors import EntityError
+from sbpair.emulator.errors import STORE_FULL, UNKNOWN_OUTCOME, EntityError
 from sbpair.emulator.faults import Action, FaultKind, Operation
 from sbpair.emulator.namespace import Namespace
 
@@ -62,21 +63,36 @@ class Front:
             if request.transport is not None:
                 cut(request.transport)
             raise ConnectionResetError("a fault cuts this connection")
-        if call.method != "GET":
-            await self._until_durable()
+        if call.method != "GET" and not await self._is_durable():
+            reply = self._busy(call, UNKNOWN_OUTCOME)
         return response_of(reply)
 
-    async def _until_durable(self) -> None:
-        """Wait until what has been changed is safe; without a store it is at once."""
-        for namespace in {self._namespace, *self._directory.known()}:
-            safe = asyncio.Event()
-            namespace.when_durable(safe.set)
-            await safe.wait()
+    async def _is_durable(self) -> bool:
+        """Wait until what has been changed is safe (without a store it is at once); False if it cannot be for now."""
+        loop = asyncio.get_running_loop()
+        answers = []
+        for namespace in self._affected():
+            answer: asyncio.Future[bool] = loop.create_future()
+            namespace.when_durable(partial(_answered, answer, True), partial(_answered, answer, False))
+            answers.append(answer)
+        return all([await answer for answer in answers])
+
+    def _affected(self) -> set[Namespace]:
+        """The namespaces that a request on this port can change."""
+        return {self._namespace, *self._directory.known()}
+
+    def _busy(self, call: Call, message: str) -> Reply:
+        """The answer while a disk is full."""
+        error = EntityError(503, None, message, "ServerBusy")
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        return arm_error(error, call, headers) if is_arm_path(call.segments) else atom_error(error, call, headers)
 
     def _decide(self, call: Call) -> Reply | None:
         """The reply, or None if a fault cuts the connection instead."""
         if is_control_path(call.segments):
             return handle_control(self._namespace, call)
+        if call.method != "GET" and any(one.journal.failure is not None for one in self._affected()):
+            return self._busy(call, f"{STORE_FULL} Nothing was changed.")
         is_arm = is_arm_path(call.segments)
         entity = arm_entity(call.segments) if is_arm else atom_entity(call.path)
         action = self._namespace.faults.check(Operation.HTTP, entity, call.now)
@@ -92,6 +108,12 @@ class Front:
                 return None
         error, headers = refusal(action), retry_headers(action)
         return arm_error(error, call, headers) if is_arm else atom_error(error, call, headers)
+
+
+def _answered(waiting: asyncio.Future[bool], durable: bool) -> None:
+    """Tell a request that waits; it is gone when the port has closed."""
+    if not waiting.done():
+        waiting.set_result(durable)
 
 
 def refusal(action: Action) -> EntityError:

@@ -36,8 +36,16 @@ class Journal(Protocol):
     def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
         """A message id is known to duplicate detection until then."""
 
-    def after_commit(self, action: Callable[[], None]) -> None:
-        """Call back once everything noted so far is safe; at once when it already is. Calls keep their order."""
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be kept at present (a full disk); None while all is well."""
+
+    def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Call back once everything noted so far is safe; at once when it already is. Calls keep their order.
+
+        When it cannot be made safe for the time being, `otherwise` is called instead, if there is one; what was noted
+        is still tried, so nobody knows then whether it will be safe.
+        """
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -64,7 +72,11 @@ class NoJournal:
     def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
         """Nothing to keep."""
 
-    def after_commit(self, action: Callable[[], None]) -> None:
+    @property
+    def failure(self) -> str | None:
+        return None
+
+    def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         action()
 
     def close(self) -> None:

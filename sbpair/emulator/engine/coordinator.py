@@ -16,6 +16,7 @@ from sbpair.emulator.engine.performatives import (
     code_of,
     declared,
     rejected,
+    unknown_outcome,
 )
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.namespace import Namespace
@@ -38,13 +39,17 @@ class Coordinator:
 
     def on_transfer(self, delivery: IncomingDelivery) -> None:
         try:
+            self._namespace.check_store()
             outcome = self._answer(delivery.payload)
         except AmqpError as error:
             outcome = rejected(errors.DECODE_ERROR, str(error))
         except BrokerError as error:
             outcome = rejected(error.condition, error.description)
         # A commit is confirmed when the store has it.
-        self._namespace.when_durable(lambda: self._link.disposition(delivery, outcome))
+        self._namespace.when_durable(
+            lambda: self._link.disposition(delivery, outcome),
+            lambda: self._link.disposition(delivery, unknown_outcome()),
+        )
 
     def _answer(self, payload: bytes) -> Described:
         request = read(payload, scan(payload), Section.VALUE)

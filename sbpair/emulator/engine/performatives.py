@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sbpair.amqp.codec import decode, encode
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Uint, Ulong
-from sbpair.emulator.errors import tracked
+from sbpair.emulator.errors import TIMEOUT, UNKNOWN_OUTCOME, tracked
 
 OPEN: Final = 0x10
 BEGIN: Final = 0x11
@@ -103,6 +103,11 @@ def rejected(
     if condition is None:
         return Described(Ulong(REJECTED), [])
     return Described(Ulong(REJECTED), [error(condition, description, info)])
+
+
+def unknown_outcome() -> Described:
+    """Nobody knows yet what becomes of it: the store cannot write at present, and goes on trying."""
+    return rejected(TIMEOUT, UNKNOWN_OUTCOME)
 
 
 def modified(

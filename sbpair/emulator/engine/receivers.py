@@ -32,6 +32,7 @@ from sbpair.emulator.engine.performatives import (
     rejected,
     released,
     transaction_of,
+    unknown_outcome,
 )
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.faults import FaultKind
@@ -183,6 +184,11 @@ class Receiver:
             self._link.drained()
 
     def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        try:
+            self._entity.namespace.check_store()
+        except BrokerError as error:
+            self._answer(delivery_id, rejected(error.condition, error.description), settled=settled)
+            return
         within = transaction_of(state)
         token = self._tokens.get(delivery_id) if within is not None else self._tokens.pop(delivery_id, None)
         if state is None and not settled:
@@ -198,7 +204,10 @@ class Receiver:
             return
         reply = self._settle(token, state)
         if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
-            self._entity.namespace.when_durable(lambda: self._answer(delivery_id, reply, settled=settled))
+            self._entity.namespace.when_durable(
+                lambda: self._answer(delivery_id, reply, settled=settled),
+                lambda: self._answer(delivery_id, unknown_outcome(), settled=settled),
+            )
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
         self._leave()

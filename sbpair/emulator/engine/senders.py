@@ -8,7 +8,7 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.engine.link import IncomingDelivery, Link
-from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
+from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of, unknown_outcome
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.faults import FaultKind
 
@@ -30,12 +30,16 @@ class Sender:
             self._link.disposition(delivery, rejected(action.condition, action.description))
             return
         try:
+            self._entity.namespace.check_store()
             outcome = self._take(delivery)
         except BrokerError as error:
             self._link.disposition(delivery, rejected(error.condition, error.description))
             return
         if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
-            self._entity.namespace.when_durable(lambda: self._link.disposition(delivery, outcome))
+            self._entity.namespace.when_durable(
+                lambda: self._link.disposition(delivery, outcome),
+                lambda: self._link.disposition(delivery, unknown_outcome()),
+            )
 
     def _take(self, delivery: IncomingDelivery) -> Described:
         """Accept a transfer, or hold it in its transaction; the outcome."""

@@ -96,10 +96,13 @@ class RequestNode:
             reply = self._perform(link.address, application, as_mapping(body), None if within is None else within[0])
         if action is not None and action.kind is FaultKind.LOSE_SETTLEMENT_REPLY:
             return
-        payload = _response(field(headers, PropertyField.MESSAGE_ID), reply)
+        message_id = field(headers, PropertyField.MESSAGE_ID)
         receiver = self._receiver_for(field(headers, PropertyField.REPLY_TO), link)
         if receiver is not None:
-            self.namespace.when_durable(lambda: receiver.deliver(payload))
+            self.namespace.when_durable(
+                lambda: receiver.deliver(_response(message_id, reply)),
+                lambda: receiver.deliver(_response(message_id, reply if reply.condition else _unknown())),
+            )
 
     def _perform(
         self,
@@ -114,6 +117,7 @@ class RequestNode:
             if operation is None:
                 raise BrokerError(errors.NOT_IMPLEMENTED, f"The operation {name!r} is not known.")
             self._check_right(operation, address)
+            self.namespace.check_store()
             self.location.entity.touch()
             call = Call(self.namespace, self.location, {str(key): body[key] for key in body})
             if transaction_id is None:
@@ -133,6 +137,10 @@ class RequestNode:
         named = [one for one in self.replies if reply_to and reply_to in (one.link.target_address, one.link.name)]
         near = [one for one in self.replies if one.link.session is request_link.session]
         return next(iter(named or near or self.replies), None)
+
+
+def _unknown() -> Reply:
+    return Reply.failure(_STATUS[errors.TIMEOUT], errors.TIMEOUT, errors.UNKNOWN_OUTCOME)
 
 
 def _outcome(within: tuple[object, Described | None] | None) -> Described:
