@@ -223,10 +223,10 @@ def within(*, seconds: float, megabytes: float | None = None) -> Iterator[None]:
     """
     if megabytes is not None:
         tracemalloc.start()
-    began = time.monotonic() - _kept_waiting_seconds()
+    began = time.monotonic() - kept_waiting_seconds()
     try:
         yield
-        took = time.monotonic() - _kept_waiting_seconds() - began
+        took = time.monotonic() - kept_waiting_seconds() - began
         peak = tracemalloc.get_traced_memory()[1] if megabytes is not None else 0
     finally:
         if megabytes is not None:
@@ -235,7 +235,7 @@ def within(*, seconds: float, megabytes: float | None = None) -> Iterator[None]:
     assert megabytes is None or peak < megabytes * MEGABYTE, f"{peak / MEGABYTE:.0f} MB"
 
 
-def _kept_waiting_seconds() -> float:
+def kept_waiting_seconds() -> float:
     """How long this thread has been ready to run while others had the processors; Linux alone tells."""
     if not _SCHEDULED.exists():
         return 0.0

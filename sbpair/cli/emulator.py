@@ -81,6 +81,29 @@ def emulator(
             "--admin-port", min=0, max=65535, help="Port for fault control, which no fault affects; 0 for any free one."
         ),
     ] = 0,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all, and any machine's clients."
+        ),
+    ] = "127.0.0.1",
+    tls_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tls-name",
+            metavar="NAME",
+            help="A name clients use beside localhost, e.g. *.example.com; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    bearer_tokens: Annotated[
+        bool | None,
+        typer.Option(
+            "--bearer-tokens/--no-bearer-tokens",
+            help="Take Entra ID tokens, whoever signed them; by default only when listening on this machine alone.",
+            show_default=False,
+        ),
+    ] = None,
     tls: Annotated[bool, typer.Option("--tls", help="Print connection strings for AMQP over TLS.")] = False,
     data_dir: Annotated[
         Path | None,
@@ -121,6 +144,7 @@ def emulator(
         return _compatibility()
     names = [check_namespace_label(name) for name in namespace or DEFAULT_NAMESPACES]
     from sbpair.emulator import EmulatorError
+    from sbpair.emulator.store import StoreError
 
     contents = _read_seed(seed, names)
     configs = list(_configs(names, port, contents))
@@ -129,7 +153,14 @@ def emulator(
     async def serve(stop: "asyncio.Event") -> CommandResult:
         from sbpair.emulator import Emulator
 
-        async with Emulator(configs, data_dir=data_dir, control_port=admin_port) as running:
+        async with Emulator(
+            configs,
+            host=host,
+            data_dir=data_dir,
+            tls_names=tls_name or (),
+            control_port=admin_port,
+            allow_entra=bearer_tokens,
+        ) as running:
             _plant(running, contents)
             for name, spec in faults:
                 running.faults(name).add(spec)
@@ -141,10 +172,16 @@ def emulator(
 
     try:
         return run_async(options, serve)
+    except StoreError as error:
+        raise UsageError(
+            f"The embedded namespaces cannot start: {error}.",
+            hint="Stop what else uses the folder, move the file out of the way, or name another folder: --data-dir DIR",
+        ) from error
     except (EmulatorError, OSError) as error:
         raise UsageError(
             f"The embedded namespaces cannot start: {getattr(error, 'strerror', None) or error}.",
-            hint="Take other ports: --port and --admin-port N, or --port 0 for any free ones.",
+            hint="Take other ports: --port and --admin-port N, or --port 0 for any free ones; --host is an address of "
+            "this machine.",
         ) from error
 
 

@@ -32,9 +32,11 @@ class FaultControl:
         self._resource = f"https://{endpoint}/$emulator/faults"
         self._url = f"https://{endpoint}/{namespace}/$emulator/faults"
         try:
-            self._tls = ssl.create_default_context(cafile=ca_file)
+            trusting = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca_file))
         except OSError as error:
             raise ControlError(f"the certificate authority {ca_file} cannot be used: {error}") from error
+        # The token goes to the emulator and nowhere else: through no proxy, and along with no redirect.
+        self._opener = urllib.request.build_opener(trusting, urllib.request.ProxyHandler({}), _NoRedirects())
         self._key = (key_name, key)
 
     def list(self) -> "list[dict[str, Any]]":
@@ -63,7 +65,7 @@ class FaultControl:
             headers={"Authorization": token, "Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=10, context=self._tls) as answer:
+            with self._opener.open(request, timeout=10) as answer:
                 text = answer.read(_MOST_BYTES)
             return _object(text)
         except urllib.error.HTTPError as error:
@@ -72,6 +74,13 @@ class FaultControl:
             raise ControlError(f"no answer from {self._url}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise ControlError(f"{self._url} does not answer as an emulator does") from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other, and none that an emulator gives."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Do not follow."""
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -24,7 +24,20 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
     ("Geo-replication and fail-over of Geo-DR aliases", "aliases can be kept as facts; no data or metadata moves"),
     (
         "Private endpoints, firewall rules, managed identities, role assignments",
-        "bearer tokens are believed, not checked",
+        "a bearer token must be for the service and valid now, but anybody can have signed it; it has all rights",
+    ),
+    (
+        "Any number of clients at any cost",
+        "what a connection makes the emulator keep is bounded (128 MB, 512 KB before its first token, 512 MB for all "
+        "together), its input is read some milliseconds at a time, and an attach has 16 KB at most",
+    ),
+    (
+        "Filters at any cost",
+        "rules that have to look at more than 5,000,000 characters of one message fail to evaluate",
+    ),
+    (
+        "A disk that is never full (`--data-dir`)",
+        "server-busy and HTTP 503 for what would change anything, until there is room again; deliveries wait",
     ),
     ("Throttling by credits (1,000 operations a second)", "never happens by itself; inject the throttle fault"),
     ("Idle timeouts of links (10 minutes) and of connections without links", "links stay as long as the client wants"),
@@ -56,7 +69,8 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
     ),
     (
         "Clients on other machines",
-        "`sbpair emulator` listens on this machine alone; the library takes `host` and names",
+        "`sbpair emulator` listens on this machine alone unless told otherwise (--host, --tls-name); beyond it bearer "
+        "tokens are off (--bearer-tokens)",
     ),
     ("Namespaces made through the resource manager", "404: a namespace exists if the emulator was started with it"),
     ("Keys chosen in advance", "random at every start; with `--data-dir` they stay"),

@@ -38,6 +38,9 @@ MAX_HELD_BYTES_TOGETHER = 512 * 1024 * 1024
 """The same for all connections of an emulator together."""
 MAX_LINKS_PER_CONNECTION = 5000
 MAX_LINKS_BEFORE_TOKEN = 64
+MAX_PERFORMATIVE_BYTES = 16 * 1024
+MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024
+"""Frames have up to 64 KB, but all of that is for messages: an attach with a session filter has some 500 bytes."""
 MAX_SESSIONS_BEFORE_TOKEN = 64
 TRANSACTION_SECONDS = 120.0
 MAX_MESSAGES_PER_TRANSACTION = 100

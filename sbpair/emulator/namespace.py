@@ -109,6 +109,7 @@ class Namespace:
     def set_auth_rule(self, rule: AuthorizationRule) -> AuthorizationRule:
         """Create or replace a shared access rule of the whole namespace."""
         self.auth_rules[rule.name] = validation.authorization_rule(rule)
+        self.journal.put_settings()
         self._keys_changed()
         return rule
 
@@ -116,6 +117,7 @@ class Namespace:
         """Remove a rule of the namespace; tokens signed with it end at once, and links that stand on them."""
         if self.auth_rules.pop(name, None) is None:
             raise not_found(f"The authorization rule '{name}' does not exist.")
+        self.journal.put_settings()
         self._keys_changed()
 
     def entity_exists(self, path: str) -> bool:

@@ -360,6 +360,10 @@ class Store:
         sql = "INSERT OR REPLACE INTO duplicates VALUES (?,?,?)"
         self._write(sql, _key(entity), encode(list(identity)), until)
 
+    def put_settings(self) -> None:
+        # The commit compares them with what is kept; this only makes sure that there is one.
+        self._write("DELETE FROM settings WHERE name = ?", "")
+
     def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         if self.failure is not None and otherwise is not None:
             otherwise()

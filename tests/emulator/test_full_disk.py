@@ -1,13 +1,10 @@
-"""A namespace with `--data-dir` whose disk is full: everybody is answered, nothing that was confirmed is lost, and it goes
-on by itself when there is room again. The disk is full for a real process: the system limits the size of its files."""
+"""A namespace with `--data-dir` whose disk is full: everybody is answered, nothing that was confirmed is lost, and it
+goes on by itself when there is room again. The disk of a real process is filled: the system limits its files' size."""
 
 import asyncio
 import contextlib
-import resource
-import signal
 import sqlite3
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,62 +19,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from sbpair.emulator import Emulator
 from sbpair.emulator.auth import ROOT_KEY_NAME, make_sas_token
 from sbpair.emulator.errors import EmulatorError
+from tests.emulator.process import Process
 
-PROGRAM = """
-import asyncio, logging, sys
-from pathlib import Path
-from sbpair.emulator import Emulator
-
-async def main() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    async with Emulator(["primary"], data_dir=sys.argv[1]) as running:
-        namespace = running.namespace("primary")
-        if namespace.get_queue("orders") is None:
-            namespace.create_queue("orders")
-        print(running.connection_string("primary"), running.endpoint("primary"), running.ca_path, flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
-
-asyncio.run(main())
-"""
 LARGE = 200_000
-
-
-class Process:
-    """An emulator in a process of its own, on a disk that can be filled."""
-
-    def __init__(self, folder: Path, log: Path) -> None:
-        self.log = log
-        self.folder = folder
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        assert self._process.stdout is not None
-        self.connection_string, self.endpoint, self.ca_file = self._process.stdout.readline().split()
-
-    def fill_disk(self) -> None:
-        """No file of the process can grow beyond what the largest has now."""
-        largest = max(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
-        self._limit(largest)
-
-    def make_room(self) -> None:
-        self._limit(resource.RLIM_INFINITY)
-
-    def _limit(self, size_bytes: int) -> None:
-        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.communicate()
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.communicate()
 
 
 @pytest.fixture
@@ -85,7 +29,7 @@ def start(tmp_path: Path) -> Iterator[object]:
     started: list[Process] = []
 
     def begin() -> Process:
-        started.append(Process(tmp_path / "data", tmp_path / "log"))
+        started.append(Process(tmp_path / "log", tmp_path / "data"))
         return started[-1]
 
     yield begin
@@ -115,9 +59,8 @@ async def received(process: Process) -> list[str]:
 
 
 async def make_queue(process: Process, name: str) -> tuple[int, str, str | None]:
-    key = process.connection_string.split("SharedAccessKey=")[1].split(";")[0]
     base = f"https://{process.endpoint}"
-    token = make_sas_token(f"{base}/", ROOT_KEY_NAME, key, time.time() + 3600)
+    token = make_sas_token(f"{base}/", ROOT_KEY_NAME, process.root_key, time.time() + 3600)
     trusting = ssl.create_default_context(cafile=process.ca_file)
     body = (
         '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '

@@ -72,6 +72,7 @@ class Front:
         loop = asyncio.get_running_loop()
         answers = []
         for namespace in self._affected():
+            namespace.journal.put_settings()
             answer: asyncio.Future[bool] = loop.create_future()
             namespace.when_durable(partial(_answered, answer, True), partial(_answered, answer, False))
             answers.append(answer)

@@ -36,6 +36,9 @@ class Journal(Protocol):
     def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
         """A message id is known to duplicate detection until then."""
 
+    def put_settings(self) -> None:
+        """Keys or aliases of the namespace may have changed."""
+
     @property
     def failure(self) -> str | None:
         """Why nothing can be kept at present (a full disk); None while all is well."""
@@ -70,6 +73,9 @@ class NoJournal:
         """Nothing to keep."""
 
     def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
+        """Nothing to keep."""
+
+    def put_settings(self) -> None:
         """Nothing to keep."""
 
     @property

@@ -58,7 +58,7 @@ def _leaves_partition(first: Message, other: Message) -> bool:
 
 
 SESSION_DETACH_GRACE_SECONDS = 2.0
-DELIVERIES_PER_TURN = 100
+DELIVERIES_PER_TURN = 50
 """So many messages are handed out in one turn of the event loop (some milliseconds); the next turn goes on."""
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from sbpair.emulator.limits import MAX_HELD_BYTES_TOGETHER
 
-SLICE_SECONDS: Final = 0.005
+SLICE_SECONDS: Final = 0.002
 SLICE_BEFORE_TOKEN_SECONDS: Final = 0.001
 BUSY_SECONDS: Final = 1.0
 """For how long a connection counts as busy after it has needed more than a slice."""

@@ -37,6 +37,8 @@ from sbpair.emulator.limits import (
     MAX_HELD_BYTES_BEFORE_TOKEN,
     MAX_LINKS_BEFORE_TOKEN,
     MAX_LINKS_PER_CONNECTION,
+    MAX_PERFORMATIVE_BYTES,
+    MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN,
     MAX_SESSIONS_BEFORE_TOKEN,
 )
 from sbpair.emulator.requests.cbs import CbsNode
@@ -406,7 +408,8 @@ class Connection:
             self._shut_down()
 
     def _on_frame(self, kind: int, channel: int, body: bytes) -> None:
-        code, fields, payload_start = read_performative(body)
+        most = MAX_PERFORMATIVE_BYTES if self.claims else MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN
+        code, fields, payload_start = read_performative(body, most)
         if self._sasl:
             if kind != SASL_FRAME:
                 raise FramingError("a SASL frame was expected")

@@ -7,7 +7,7 @@ both for granted and waits for ever where they are missing.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sbpair.amqp.codec import decode, encode
+from sbpair.amqp.codec import decode, encode, skip
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Uint, Ulong
 from sbpair.emulator.errors import TIMEOUT, UNKNOWN_OUTCOME, tracked
 
@@ -84,6 +84,7 @@ _NAMES: Final[dict[str, int]] = {
 _ACCEPTED: Final = Described(Ulong(ACCEPTED), [])
 _RELEASED: Final = Described(Ulong(RELEASED), [])
 ACCEPTED_BYTES: Final = encode(_ACCEPTED)
+_DISPOSITION_BYTES: Final = bytes((0x00, 0x53, DISPOSITION))
 
 
 def accepted() -> Described:
@@ -173,8 +174,14 @@ def perform(code: int, fields: list[Any]) -> bytes:
     return encode(Described(Ulong(code), fields + [None] * missing))
 
 
-def read_performative(body: bytes) -> tuple[int, list[Any], int]:
-    """Code, fields and where the payload begins; AmqpDecodeError when it is no performative."""
+def read_performative(body: bytes, most_bytes: int = _MAX_UINT) -> tuple[int, list[Any], int]:
+    """Code, fields and where the payload begins; AmqpDecodeError when it is no performative, or a larger one than that.
+
+    A disposition may fill its frame in any case: it carries the properties that an application sets.
+    """
+    # 64 KB of empty lists are 64,000 objects and take 100 ms; no client has use for attaches of that kind.
+    if skip(body, 0) > most_bytes and not body.startswith(_DISPOSITION_BYTES):
+        raise AmqpDecodeError(f"a performative has {most_bytes} bytes at most here")
     value, end = decode(body)
     if not isinstance(value, Described) or not isinstance(value.value, list):
         raise AmqpDecodeError("a frame must begin with a described list")

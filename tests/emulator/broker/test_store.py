@@ -22,6 +22,7 @@ from sbpair.emulator.entities import (
     SqlFilter,
     TopicDescription,
 )
+from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import StoreError, open_store
 
@@ -204,6 +205,7 @@ import asyncio, sys
 from pathlib import Path
 from sbpair.amqp.sections import build
 from sbpair.emulator.clock import SystemClock
+from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import open_store
 
@@ -228,7 +230,51 @@ async def test_what_was_confirmed_survives_kill_9(bench, tmp_path):
     process.wait()
     process.stdout.close()
     namespace = Namespace("n", clock=bench.clock, store=open_store(tmp_path))
-    stored = bench.receive(namespace.get_queue("q"), 1_000_000).texts
+    queue = namespace.get_queue("q")
+    inbox = bench.receive(queue, 1_000_000)
+    while queue.main.is_serving(inbox):  # some messages in each turn of the loop
+        await asyncio.sleep(0)
+    stored = inbox.texts
     namespace.close()
     assert stored[: len(confirmed)] == [str(number) for number in confirmed]
     assert stored == [str(number) for number in range(len(stored))]
+
+
+async def test_a_new_key_is_safe_as_soon_as_that_is_said(bench, durable, tmp_path):
+    namespace = durable()
+    await asyncio.sleep(0)
+    rule = AuthorizationRule(name="ours", rights=frozenset({"Send"}), primary_key="a", secondary_key="b")
+    told = asyncio.Event()
+    namespace.set_auth_rule(rule)
+    namespace.when_durable(told.set)
+    await told.wait()
+    # What the file holds now is what a killed process leaves behind; the store itself has locked it for others.
+    kept = namespace.journal._database.execute("SELECT value FROM settings").fetchone()[0]
+    assert '"ours"' in kept
+
+
+async def test_a_full_disk_refuses_before_anything_changes_and_goes_on_by_itself(bench, durable, caplog):
+    namespace = durable()
+    queue = namespace.create_queue("q")
+    namespace.journal.flush()
+    database = namespace.journal._database
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    told = []
+    bench.send(queue, "x" * 100_000)
+    namespace.when_durable(lambda: told.append("safe"), lambda: told.append("unknown"))
+    namespace.when_durable(lambda: told.append("delivered"))
+    async with asyncio.timeout(60):
+        while namespace.journal.failure is None:
+            await asyncio.sleep(0)
+    assert told == ["unknown"]
+    with pytest.raises(BrokerError, match="Nothing was changed"):
+        namespace.check_store()
+    database.execute("PRAGMA max_page_count = 1000000")
+    async with asyncio.timeout(60):
+        while namespace.journal.failure is not None:
+            await asyncio.sleep(0.05)
+    assert told == ["unknown", "delivered"]
+    namespace.check_store()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert bench.receive(durable().get_queue("q")).texts == ["x" * 100_000]
