@@ -15,7 +15,7 @@ from tests.cli.approve_schemas import approved_file, written
 from tests.cli.exit_codes import TABLE as EVERY_COMMAND
 from tests.cli.process import Ran, Sbpair
 from tests.cli.schema_checks import check_document
-from tests.core.test_usage import answer, metric
+from tests.core.cost.test_usage import answer, metric
 
 OUTPUTS = outputs()
 

@@ -27,7 +27,7 @@ Several senders of one session have a stream each; between them there is no orde
 that send at the same time. A sender that starts again reads in the journal what the streams before it ended with (its
 `Frontier`) and has its first message follow all of them.
 
-What is guaranteed, per session (proved in tests/core/test_ownership_model.py):
+What is guaranteed, per session (proved in tests/core/replication/test_ownership_model.py):
 
     with stamps      Messages of one sender, and of senders that follow each other with a journal, run in the order in
                      which they were accepted, whichever side accepted them, in whatever order the sides show them.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.cli.process import Sbpair
 from tests.cli.screens import show
-from tests.core.test_usage import ENTERPRISE, ROWS, answer, metric
+from tests.core.cost.test_usage import ENTERPRISE, ROWS, answer, metric
 
 
 def details(path: Path) -> None:
