@@ -75,7 +75,7 @@ class MessageReceiver(Protocol):
         """Renew the message's lock (or the session's); returns the new expiry as UTC epoch seconds."""
 
     async def close(self) -> None:
-        """Release what was prefetched without raising delivery counts, then close."""
+        """Release what came and nobody asked for, without raising delivery counts, then close."""
 
 
 class Messaging(Protocol):
@@ -86,9 +86,7 @@ class Messaging(Protocol):
 
     def sender(self, entity: str) -> MessageSender: ...
 
-    def receiver(
-        self, path: str, *, dead_letter: bool = False, session_id: str | None = None, prefetch: int = 0
-    ) -> MessageReceiver:
+    def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageReceiver:
         """`path`: queue or `topic/Subscriptions/name`. Opened on first use; `session_id` asks for that session."""
 
     async def close(self) -> None: ...

@@ -438,9 +438,7 @@ class FakeMessaging:
     def sender(self, entity: str) -> "FakeSender":
         return FakeSender(self, entity)
 
-    def receiver(
-        self, path: str, *, dead_letter: bool = False, session_id: str | None = None, prefetch: int = 0
-    ) -> "FakeReceiver":
+    def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> "FakeReceiver":
         return FakeReceiver(self, dead_letter_path(path) if dead_letter else path, session_id)
 
     async def close(self) -> None:

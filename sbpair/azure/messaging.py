@@ -89,9 +89,7 @@ class AzureMessaging:
         self._open.add(sender)
         return sender
 
-    def receiver(
-        self, path: str, *, dead_letter: bool = False, session_id: str | None = None, prefetch: int = 0
-    ) -> AzureReceiver:
+    def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> AzureReceiver:
         next_session = session_id == NEXT_AVAILABLE_SESSION
         open_seconds = min(OPEN_SECONDS, self._access.call_seconds)
         wanted = None if next_session else session_id
@@ -113,7 +111,6 @@ class AzureMessaging:
             self._open.discard,
             session_id=wanted,
             next_session=next_session,
-            prefetch=prefetch,
             open_seconds=open_seconds + self._next_session_seconds if next_session else open_seconds,
         )
         self._open.add(receiver)

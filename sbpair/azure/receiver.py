@@ -125,7 +125,7 @@ class Receipt:
 class AzureReceiver:
     """Receives from one queue, subscription or sub-queue; `session_id` binds it to that session.
 
-    Without prefetch nothing is asked of the service but what a `receive` waits for; what comes in late is handed
+    Nothing is asked of the service but what a `receive` waits for; what comes in late is handed
     to the next call, or released (without a failed delivery) when there is none within a second.
     """
 
@@ -138,14 +138,12 @@ class AzureReceiver:
         *,
         session_id: str | None,
         next_session: bool = False,
-        prefetch: int = 0,
         open_seconds: float = 15.0,
     ) -> None:
         self._host = host
         self._source = source
         self._wanted_session = session_id
         self._next_session = next_session
-        self._prefetch = prefetch
         self._link = Link(lambda: ReceiverWire(make_sdk()), open_seconds=open_seconds)
         self._browsing = Link(lambda: ManagementWire(make_sdk()))
         self._open_seconds = open_seconds
@@ -171,10 +169,7 @@ class AzureReceiver:
             async with asyncio.timeout(wait_seconds + _FLOW_SECONDS), self._receiving:
                 await self._stop_idling()
                 deliveries = await self._collect(wire, max_messages, deadline)
-                if self._prefetch:
-                    await self._top_up(wire, 0)
-                else:
-                    await self._expect_nothing(wire, got_any=bool(deliveries))
+                await self._expect_nothing(wire, got_any=bool(deliveries))
             return [self._received(wire, delivery) for delivery in deliveries]
 
     async def _wire(self) -> ReceiverWire:
@@ -204,9 +199,9 @@ class AzureReceiver:
         return [wire.arrived.popleft() for _ in range(min(max_messages, len(wire.arrived)))]
 
     async def _top_up(self, wire: ReceiverWire, max_messages: int) -> None:
-        wanted = max(self._prefetch, max_messages) - len(wire.arrived)
-        enough = wanted // 2 if self._prefetch else wanted - 1
-        if wire.credit <= enough and wanted > 0:
+        wanted = max_messages - len(wire.arrived)
+        # Credit of an earlier call may still be out: only what is lacking is a reason for another flow frame.
+        if wanted > 0 and wire.credit < wanted:
             await wire.grant(wanted)
 
     async def _expect_nothing(self, wire: ReceiverWire, *, got_any: bool) -> None:

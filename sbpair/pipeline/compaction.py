@@ -52,18 +52,16 @@ class Group:
         )
 
 
-def groups_of(
-    files: Sequence[ArchiveFile], *, small_bytes: int = SMALL_BYTES, at_least: int = SMALL_FILES
-) -> list[Group]:
+def groups_of(files: Sequence[ArchiveFile]) -> list[Group]:
     """Which small files to join: those of one queue and day, in the order of their numbers, up to the target size."""
     places: dict[tuple[str, str, bool, str], list[ArchiveFile]] = {}
     for one in files:
-        if one.bytes < small_bytes:
+        if one.bytes < SMALL_BYTES:
             places.setdefault((one.pair, one.queue, one.dead_letter, one.date), []).append(one)
     found = (
         Group(tuple(part))
         for same in places.values()
-        if len(same) >= at_least
+        if len(same) >= SMALL_FILES
         for part in _up_to_target(sorted(same, key=lambda one: one.first))
     )
     return [group for group in found if len(group.files) > 1]
@@ -148,14 +146,14 @@ def _join_by_spark(store: Store, session: "Session", group: Group) -> ArchiveFil
     return dataclasses.replace(group.joined, path=written[0][0], bytes=written[0][1])
 
 
-def vacuum(store: Store, *, now: float, keep_seconds: float = KEEP_SECONDS) -> int:
+def vacuum(store: Store, *, now: float) -> int:
     """Delete data files that the manifest does not name and that nobody has touched for a day; how many."""
     manifest = store.manifest()
     current = {one.path for one in manifest.files}
     replaced = {path: commit.at for commit in manifest.commits for path in commit.removed}
     deleted = 0
     for path, _, changed_at in store.list_data():
-        if path not in current and max(changed_at, replaced.get(path, 0.0)) < now - keep_seconds:
+        if path not in current and max(changed_at, replaced.get(path, 0.0)) < now - KEEP_SECONDS:
             store.delete(path)
             deleted += 1
     return deleted

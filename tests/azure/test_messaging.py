@@ -315,7 +315,7 @@ async def test_late_messages_are_given_back_when_nobody_asks_again(messaging: Az
     taken = await idle.receive(10, wait_seconds=SECONDS)
     await messaging.sender("orders").send([message(str(n)) for n in range(20, 40)], timeout_seconds=SECONDS)
     await asyncio.sleep(1.5)
-    other = messaging.receiver("orders", prefetch=100)
+    other = messaging.receiver("orders")
     got = list(taken)
     while more := await other.receive(100, wait_seconds=0.5):
         got += more
@@ -324,7 +324,7 @@ async def test_late_messages_are_given_back_when_nobody_asks_again(messaging: Az
 
 
 async def test_closing_is_quick_and_final(messaging: AzureMessaging) -> None:
-    sender, receiver = messaging.sender("orders"), messaging.receiver("orders", prefetch=10)
+    sender, receiver = messaging.sender("orders"), messaging.receiver("orders")
     await sender.send([message("a")], timeout_seconds=SECONDS)
     await receiver.receive(1, wait_seconds=SECONDS)
     began = time.monotonic()
@@ -354,7 +354,7 @@ async def test_a_key_bound_to_an_entity_serves_that_entity_and_no_other(emulator
 async def test_the_sdk_s_own_clients_work_as_ever_beside_the_adapter(
     emulator: Emulator, messaging: AzureMessaging
 ) -> None:
-    ours = messaging.receiver("orders", prefetch=5)
+    ours = messaging.receiver("orders")
     await ours.receive(1, wait_seconds=0.1)
     emulator.namespace("primary").create_queue("theirs", QueueDescription())
     async with ServiceBusClient.from_connection_string(emulator.connection_string("primary")) as client:
@@ -373,7 +373,7 @@ async def test_heartbeats_keep_an_idle_connection_and_silence_ends_it(
     monkeypatch.setattr(wire, "_SILENCE_SECONDS", 1.5)
     monkeypatch.setattr(wire, "_HOUSEKEEPING_SECONDS", 0.1)
     adapter = AzureMessaging(access_to(emulator))
-    receiver = adapter.receiver("orders", prefetch=5)
+    receiver = adapter.receiver("orders")
     assert await receiver.receive(1, wait_seconds=3) == []
     emulator.faults("primary").add("silent")
     began = time.monotonic()
@@ -431,7 +431,7 @@ def test_batches_are_split_only_where_single_messages_may_be_larger(limits: Limi
 
 
 async def test_concurrent_settlements_are_not_paced_by_a_poll(messaging: AzureMessaging) -> None:
-    sender, receiver = messaging.sender("orders"), messaging.receiver("orders", prefetch=1000)
+    sender, receiver = messaging.sender("orders"), messaging.receiver("orders")
     await asyncio.gather(*(sender.send([message(str(n)) for n in range(100)], timeout_seconds=30) for _ in range(10)))
     taken = []
     while len(taken) < 1000:
@@ -441,15 +441,15 @@ async def test_concurrent_settlements_are_not_paced_by_a_poll(messaging: AzureMe
     assert time.monotonic() - began < 1.5
 
 
-async def test_prefetched_messages_are_given_back_over_tls_too(emulator: Emulator) -> None:
+async def test_messages_nobody_asked_for_are_given_back_over_tls_too(emulator: Emulator) -> None:
     access = access_to(emulator)
     assert access.connection_string is not None
     text = access.connection_string.reveal().replace(";UseDevelopmentEmulator=true", "")
     adapter = AzureMessaging(replace(access, connection_string=Secret(text)))
-    await adapter.sender("orders").send([message(str(n)) for n in range(50)], timeout_seconds=SECONDS)
-    first = adapter.receiver("orders", prefetch=50)
-    await first.receive(1, wait_seconds=SECONDS)
-    await asyncio.sleep(0.2)
+    await adapter.sender("orders").send([message("first")], timeout_seconds=SECONDS)
+    first = adapter.receiver("orders")
+    await first.receive(50, wait_seconds=SECONDS)  # with credit for 49 more
+    await adapter.sender("orders").send([message(str(n)) for n in range(49)], timeout_seconds=SECONDS)
     await first.close()
     second = adapter.receiver("orders")
     got = []
@@ -491,7 +491,7 @@ async def test_a_session_queue_refuses_what_has_no_session_and_can_be_browsed(
 
 async def test_a_message_of_many_frames_passes_whole(messaging: AzureMessaging) -> None:
     large = message("a", body=bytes(range(256)) * 1000)
-    sender, receiver = messaging.sender("orders"), messaging.receiver("orders", prefetch=4)
+    sender, receiver = messaging.sender("orders"), messaging.receiver("orders")
     await asyncio.gather(*(sender.send([large], timeout_seconds=SECONDS) for _ in range(8)))
     got = []
     while len(got) < 8:

@@ -33,8 +33,8 @@ from sbpair.core.rewrite import (
 from sbpair.core.serialization import to_plain
 from sbpair.core.summary import plain
 from sbpair.core.where import FIELDS, parse_where
-from tests.core.snapshots import NOW, a_pair, a_queue, healthy, path
 from tests.core.cost.test_prices import rows
+from tests.core.snapshots import NOW, a_pair, a_queue, healthy, path
 from tests.core.test_rewrite_properties import values as amqp_values
 from tests.hostile import HUGE, SCALARS, bounded, damaged, mutated, tame, values, within
 

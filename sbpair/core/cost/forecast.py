@@ -4,14 +4,13 @@ The money is the upper bound for a Standard namespace beyond its included operat
 the most expensive band. Facts: a management call is one operation and 10 credits; a message operation is one credit.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
 from sbpair.core.cost.model import SyphonModel
 from sbpair.core.cost.prices import UNITS, Meter, PriceTable, built_in, steps
 from sbpair.core.inspection.plan import Plan, StepKind
-from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls, QueueSeen, calls_per_read
+from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls, calls_per_read
 from sbpair.core.serialization import Money, published
 
 PAGE_SIZE = 100
@@ -86,23 +85,6 @@ def of_plan(plan: Plan, *, control_plane: str = "data-plane") -> Forecast:
     """Management calls of applying a plan, if every step succeeds at once."""
     counts = [_STEPS[step.kind] for step in plan.steps]
     return Forecast(sum(reads * calls_per_read(control_plane) + writes for reads, writes in counts))
-
-
-def of_drain(queues: Iterable[QueueSeen], *, dead_letter: bool = False) -> Forecast:
-    """Draining what the queues hold: each message is received, completed and sent, in billing units of 64 KB.
-
-    Sizes are known per queue only, so every message of a queue is taken to have its average size.
-    """
-    return sum((_of_queue(queue, dead_letter) for queue in queues), Forecast())
-
-
-def _of_queue(queue: QueueSeen, dead_letter: bool) -> Forecast:
-    counts = queue.facts.counts
-    messages = counts.dead_letter if dead_letter else counts.active
-    if not messages:
-        return Forecast()
-    average = -(-queue.facts.size_in_bytes // max(counts.total, 1))
-    return of_messages(messages, average)
 
 
 def of_messages(messages: int, size_bytes: int) -> Forecast:

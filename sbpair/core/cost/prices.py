@@ -165,16 +165,6 @@ _BUILT_IN = (
     ),
 )
 
-EGRESS_PER_GIGABYTE: Mapping[str, Decimal] = {
-    "north-america": Decimal("0.02"),
-    "europe": Decimal("0.02"),
-    "asia": Decimal("0.08"),
-    "middle-east": Decimal("0.08"),
-    "africa": Decimal("0.08"),
-    "south-america": Decimal("0.16"),
-}
-"""Bandwidth between regions by the continent it leaves (USD per GB); within a region and inbound are free."""
-
 
 def built_in_regions() -> tuple[str, ...]:
     """Regions with built-in prices."""

@@ -4,7 +4,6 @@ import asyncio
 import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from sbpair.amqp.sections import Section
 from sbpair.concurrency import end, within
@@ -46,8 +45,12 @@ PAGE_MESSAGES = 250
 PAGE_SECONDS = 60.0
 
 
-class SyphonedPosition(Protocol):
-    """Tells how far a backlog queue has been emptied."""
+class BrowsedPosition:
+    """Tells how far a backlog queue has been emptied, by browsing all of it: messages under the syphon's lock are seen
+    too, so it is exact, and slow on a big queue."""
+
+    def __init__(self, messaging: Messaging) -> None:
+        self._messaging = messaging
 
     async def sessions_waiting(self, queue: str) -> Collection[SessionKey] | None:
         """The sessions, as (entity path in lower case, session id), with a message still in the queue.
@@ -55,15 +58,6 @@ class SyphonedPosition(Protocol):
         None when that cannot be told now. A message is in the queue until the primary accepted it and the backlog copy
         was completed.
         """
-
-
-class BrowsedPosition:
-    """Browses the whole queue; messages under the syphon's lock are seen too, so it is exact, and slow on a big one."""
-
-    def __init__(self, messaging: Messaging) -> None:
-        self._messaging = messaging
-
-    async def sessions_waiting(self, queue: str) -> Collection[SessionKey] | None:
         receiver = self._messaging.receiver(queue)
         try:
             return await self._walk(receiver)
@@ -98,7 +92,7 @@ def session_key(payload: bytes) -> SessionKey | None:
 class SessionKeeper:
     """The background task behind `hold_sessions`: runs only while a session is held."""
 
-    def __init__(self, holds: SessionHolds, position: SyphonedPosition, *, clock: Clock) -> None:
+    def __init__(self, holds: SessionHolds, position: BrowsedPosition, *, clock: Clock) -> None:
         self.holds = holds
         self._position = position
         self._clock = clock

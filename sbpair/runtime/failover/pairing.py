@@ -33,7 +33,7 @@ from sbpair.core.outcome import Result
 from sbpair.core.pairing import Pair, Side, backlog_settings
 from sbpair.core.transfer.report import DrainReport
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
-from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper, SyphonedPosition
+from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.links import Links, close_quietly
@@ -247,7 +247,6 @@ class PairedNamespaces:
         audience: Observer | None,
         syphon: SyphonFactory | None,
         hold_sessions: bool,
-        position: SyphonedPosition | None,
         retries: int,
         draw: Callable[[], float],
     ) -> None:
@@ -256,8 +255,7 @@ class PairedNamespaces:
         self._clock = clock
         self._observer = observer
         self._holds = SessionHolds()
-        browsed = position or BrowsedPosition(secondary)
-        self._keeper = SessionKeeper(self._holds, browsed, clock=clock) if hold_sessions else None
+        self._keeper = SessionKeeper(self._holds, BrowsedPosition(secondary), clock=clock) if hold_sessions else None
         self._backlog = Backlog(
             secondary, Rotation(queues), clock=clock, observer=observer, draw=draw, keeper=self._keeper
         )
@@ -293,7 +291,6 @@ class PairedNamespaces:
         audience: Observer | None = None,
         syphon: SyphonFactory | None = None,
         hold_sessions: bool | None = None,
-        position: SyphonedPosition | None = None,
         retries: int = 0,
         draw: Callable[[], float] = random.random,
     ) -> Self:
@@ -318,7 +315,6 @@ class PairedNamespaces:
             hold_sessions: keep order within a session across failover and failback; by default the pair's choice. A
                 session with diverted messages stays with its backlog queue until these are back on the primary. Costs
                 a look into every message and, while sessions are held, a browse of their queues every few seconds.
-            position: tells which sessions still wait in a queue; by default the queue is browsed.
             draw: random numbers in [0, 1) for the choice of the backlog queue.
 
         Raises:
@@ -351,7 +347,6 @@ class PairedNamespaces:
             audience=audience,
             syphon=(syphon or usual) if pair.options.enable_syphon else None,
             hold_sessions=pair.options.hold_sessions if hold_sessions is None else hold_sessions,
-            position=position,
             retries=retries,
             draw=draw,
         )

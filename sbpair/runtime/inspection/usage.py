@@ -41,10 +41,8 @@ class CountedMessaging:
     def sender(self, entity: str) -> MessageSender:
         return self._messaging.sender(entity)
 
-    def receiver(
-        self, path: str, *, dead_letter: bool = False, session_id: str | None = None, prefetch: int = 0
-    ) -> MessageReceiver:
-        opened = self._messaging.receiver(path, dead_letter=dead_letter, session_id=session_id, prefetch=prefetch)
+    def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageReceiver:
+        opened = self._messaging.receiver(path, dead_letter=dead_letter, session_id=session_id)
         return _CountedReceiver(opened, self._usage)
 
     async def close(self) -> None:

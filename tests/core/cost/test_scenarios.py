@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from sbpair.core.cost.forecast import Forecast, of_audit, of_calls, of_drain, of_messages, of_plan, of_syphon_hour
+from sbpair.core.cost.forecast import Forecast, of_audit, of_calls, of_messages, of_plan, of_syphon_hour
 from sbpair.core.cost.model import DOCUMENTED_SYPHON, SDK_SYPHON, Billed, Flow, Workload, polling_syphon
 from sbpair.core.cost.prices import built_in
 from sbpair.core.cost.scenarios import (
@@ -16,7 +16,7 @@ from sbpair.core.cost.scenarios import (
     pairing_costs,
     problems,
 )
-from sbpair.core.entities import Counts, Tier
+from sbpair.core.entities import Tier
 from sbpair.core.inspection.plan import plan_cleanup, plan_provision
 from sbpair.core.inspection.snapshot import Calls
 from tests.core.snapshots import a_pair, a_queue, healthy, path
@@ -88,10 +88,6 @@ class TestForecast:
     def test_a_drain_is_three_operations_a_small_message(self) -> None:
         assert of_messages(1_000_000, 100).operations == 3_000_000
         assert of_messages(1_000_000, 100).money(PRICES) == Decimal("2.4")
-        queue = a_queue(path(0), counts=Counts(active=10, dead_letter=10), size_in_bytes=20 * 70_000)
-        assert of_drain([queue, queue]).message_operations == 2 * 10 * 5
-        assert of_drain([queue], dead_letter=True).message_operations == 50
-        assert of_drain([a_queue(path(0))]) == Forecast()
 
     def test_an_hour_of_syphon(self) -> None:
         assert of_syphon_hour(10, 1, DOCUMENTED_SYPHON).operations == 40

@@ -9,7 +9,7 @@ import pytest
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity, Thresholds, alike, explain, run
+from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity, alike, explain, run
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import to_plain
@@ -368,10 +368,6 @@ class TestChoosing:
         )
         assert report.worst is Severity.ERROR
         assert [one.code for one in report.at_least(Severity.ERROR)] == ["SBP001"]
-
-    def test_thresholds_can_be_moved(self) -> None:
-        full = a_queue(path(1), size_in_bytes=2560 * MEGABYTE)
-        assert only(healthy(more=(full,)), "SBP010", thresholds=Thresholds(near_full_share=0.5)) != []
 
     def test_a_report_is_plain_data(self) -> None:
         data = to_plain(run(self.spoilt, a_pair()))

@@ -72,7 +72,6 @@ def run(
     checks: Iterable[str] | None = None,
     ignore: Iterable[str] = (),
     others: Sequence[Pair] = (),
-    thresholds: Thresholds | None = None,
 ) -> AuditReport:
     """Run the checks (all, or those of the codes given) on one snapshot.
 
@@ -90,7 +89,7 @@ def run(
         Side.of("primary", snapshot.primary),
         Side.of("secondary", snapshot.secondary),
         others,
-        thresholds or Thresholds(),
+        Thresholds(),
     )
     found: list[Finding] = []
     skipped: list[Skipped] = []
