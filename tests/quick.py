@@ -1,0 +1,33 @@
+"""The part of the suite to run while editing: `python -m tests.quick`, with pytest's own options after it.
+
+It has what decides and what is written: the pure rooms, the runtime on virtual time, settings, formats and helps. What
+starts namespaces, Spark or other people's clients, and the programs of tests that wait for real time, is left to the
+whole suite.
+"""
+
+import sys
+
+import pytest
+
+PATHS = (
+    "tests/amqp",
+    "tests/core",
+    "tests/golden",
+    "tests/journal",
+    "tests/render",
+    "tests/settings",
+    "tests/cli/test_advice.py",
+    "tests/cli/test_contents.py",
+    "tests/cli/test_renamed.py",
+    "tests/runtime/test_backlog.py",
+    "tests/runtime/test_gather.py",
+    "tests/runtime/test_handlers.py",
+    "tests/runtime/test_overlap.py",
+    "tests/runtime/test_sender.py",
+    "tests/runtime/test_sender_simulation.py",
+    "tests/runtime/test_service.py",
+    "tests/test_public_names.py",
+)
+
+if __name__ == "__main__":
+    sys.exit(pytest.main(["-q", "-n", "2", *PATHS, *sys.argv[1:]]))
