@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 LOGGER = logging.getLogger("sbpair.clients")
 CLOSE_SECONDS = 15.0
-LOOP_NAME = "sbpair failover"
+LOOP_NAME = "sbpair-failover"
 
 OnEvent = Callable[[Event], object]
 

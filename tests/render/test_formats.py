@@ -89,7 +89,7 @@ def test_json_is_the_envelope_and_parses() -> None:
     document = json.loads(render(RESULT, Format.JSON))
     assert list(document) == ["command", "version", "exit_code", "exit_name", "data"]
     assert (document["command"], document["exit_code"], document["exit_name"]) == ("audit", 5, "findings")
-    assert document["data"]["findings"][0] == {"code": "SBP001", "at": "2026-11-21T08:30:00Z", "raw": "00ff"}
+    assert document["data"]["findings"][0] == {"code": "SBP001", "at": "2026-11-21T08:30:00.000Z", "raw": "00ff"}
 
 
 def test_yaml_says_the_same_as_json() -> None:

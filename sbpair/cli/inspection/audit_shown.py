@@ -329,14 +329,12 @@ def _facts(pairs: Sequence[_Pair]) -> Iterator[tuple[str, str]]:
 
 def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
     """The findings of all pairs, the worst first, those of one pair with one code together."""
-    together: dict[tuple[str, str, Severity], list[audit.Finding]] = {}
-    for report in reports:
-        for finding in report.findings:
-            together.setdefault((report.pair, finding.code, finding.severity), []).append(finding)
-    for (pair, code, severity), equal in sorted(together.items(), key=lambda one: -one[0][2].rank):
+    together = [(report.pair, likes.findings) for report in reports for likes in audit.alike(report.findings)]
+    for pair, equal in sorted(together, key=lambda one: -one[1][0].severity.rank):
+        first = equal[0]
         places = [(finding.subject, finding.message) for finding in equal]
         steps = tuple(dict.fromkeys(line for finding in equal for line in finding.remedy.splitlines()))
-        yield Finding(severity.value, code, audit.explain(code).title, f"Pair {pair}", places, steps)
+        yield Finding(first.severity.value, first.code, audit.explain(first.code).title, f"Pair {pair}", places, steps)
 
 
 def _tone(pairs: Sequence[_Pair], errors: Errors) -> Tone:
