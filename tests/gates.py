@@ -6,6 +6,7 @@
 
 import ast
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 
@@ -18,7 +19,8 @@ def references(source: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             yield f".{node.attr}"
-        if isinstance(node, (ast.Attribute, ast.Name)) and (name := _dotted(node, known)):
+        is_read = isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load)
+        if is_read and (name := _dotted(node, known)):
             yield name
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
             yield from _by_text(node, known)
@@ -75,6 +77,12 @@ def doors(package: Path, names: Collection[str], prefixes: tuple[str, ...] = ())
 def matching(source: str, names: Collection[str], prefixes: tuple[str, ...] = ()) -> set[str]:
     return {
         one
-        for one in (one.removeprefix("builtins.") for one in (*references(source), *openings(source)))
+        for one in _names_in(source)
         if one in names or any(one == prefix or one.startswith(f"{prefix}.") for prefix in prefixes)
     }
+
+
+@cache
+def _names_in(source: str) -> frozenset[str]:
+    """Kept, because every gate looks through every module."""
+    return frozenset(one.removeprefix("builtins.") for one in (*references(source), *openings(source)))

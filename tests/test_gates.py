@@ -199,7 +199,12 @@ def test_the_finder_sees_through_aliases(names: set[str], prefixes: tuple[str, .
 
 
 @pytest.mark.parametrize(
-    "source", ["def f(path):\n    return path.open('rb').read(), path.open()", "text = 'open print sys.stderr'"]
+    "source",
+    [
+        "def f(path):\n    return path.open('rb').read(), path.open()",
+        "text = 'open print sys.stderr'",
+        "class Finding:\n    open: bool",
+    ],
 )
 def test_reading_and_mere_words_are_no_doors(source: str) -> None:
     prefixes = (*TERMINAL_PREFIXES, *NETWORK_PREFIXES, *FILES_PREFIXES)

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.cli.inspection.plans import OperationsLog
 from sbpair.emulator.broker.journal import NoJournal
 from sbpair.emulator.store import StoreError, open_store
 from sbpair.emulator.tls import TlsFiles
 from sbpair.files import AppendedFile, make_private_file, make_private_folder, write_private
 from sbpair.journal.sqlite import SqliteJournal
+from sbpair.pipeline.spark.java import Java, launcher_home
 from sbpair.pipeline.spark.session import _new_log
 from sbpair.render.console import write_file
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.sinks import ArchiveSink
+from sbpair.settings import first_use, remember_default_pair
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
 assert NoJournal
@@ -48,7 +51,13 @@ async def test_all_that_holds_messages_or_keys_is_private(tmp_path: Path) -> Non
     await journal.check()
     await journal.close()
     _new_log(tmp_path / "logs")
-    write_file(tmp_path / "plans" / "plan.json", "{}", private=True)
+    write_file(tmp_path / "plans" / "more" / "plan.json", "{}", private=True)
+    variables = {"XDG_STATE_HOME": str(tmp_path / "home" / "state")}
+    remember_default_pair("orders", variables)
+    assert first_use(tmp_path / "plans" / "more" / "plan.json", variables)
+    launcher_home(Java(tmp_path, (17,), "test", has_vector_module=False), tmp_path / "cache" / "java")
+    with OperationsLog(variables) as operations:
+        operations.write({"who": "me"})
     assert len(list(tmp_path.rglob("*"))) > 10
     assert loose(tmp_path) == {}
 

@@ -16,7 +16,6 @@ from sbpair.core.pairing import Pair
 from sbpair.core.redact import scrub
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
-from sbpair.render.console import write_atomically
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import HOW_TO_CONFIGURE, Settings, environment_names, json_schema, remember_default_pair, together
 
@@ -153,7 +152,7 @@ def use(
     """
     settings = load_settings(options, to_act=False)
     settings.pair(pair)
-    path = remember_default_pair(pair, settings.environ, write_atomically)
+    path = remember_default_pair(pair, settings.environ)
     return CommandResult(
         "config use", Used(pair, str(path)), summary=f"{pair} is now the default pair ({path}).",
         exit=Exit.OK,

@@ -45,11 +45,11 @@ def _say_first_use(settings: "Settings", file: Path, options: Options) -> None:
     """Whoever works in a folder of somebody else's is told once that its file decides where commands go, and again when
     it has changed."""
     from sbpair.cli.log import json_line
-    from sbpair.render.console import say, write_atomically
+    from sbpair.render.console import say
     from sbpair.settings import first_use
 
     try:
-        if not first_use(file, settings.environ, write_atomically):
+        if not first_use(file, settings.environ):
             return
     except (OSError, ConfigurationError):
         pass  # it cannot be written down: then it is said every time

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import defused, in_build_runner, printable
 from sbpair.core.serialization import to_plain
-from sbpair.files import PRIVATE_FOLDER
+from sbpair.files import make_private_folder
 from sbpair.render import formats
 from sbpair.render.result import CHECK_FORMATS, CommandResult, Format
 
@@ -150,7 +150,10 @@ def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe: renaming over it would take it away from everybody
         path.write_text(text, encoding="utf-8", newline="\n")
         return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER if private else 0o777)
+    if private:
+        make_private_folder(path.parent)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
     try:

@@ -1,12 +1,14 @@
 """State that outlives a command, in the XDG state folder: running embedded namespaces, the remembered default pair."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sbpair.core.errors import ConfigurationError
+from sbpair.files import make_private_folder, write_private
 from sbpair.settings.files import DocumentError, home_folder, is_file, parse_json, read_text
 from sbpair.settings.keys import SIDES, Sourced
 
@@ -85,7 +87,7 @@ def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
 MOST_REMEMBERED_FILES = 1000
 
 
-def first_use(file: Path, environ: Mapping[str, str], write: Callable[[Path, str], None]) -> bool:
+def first_use(file: Path, environ: Mapping[str, str]) -> bool:
     """Whether a configuration file with these contents is used for the first time by this user, and from now on not.
 
     Raises:
@@ -100,15 +102,27 @@ def first_use(file: Path, environ: Mapping[str, str], write: Callable[[Path, str
         known = []
     if digest in known:
         return False
-    write(path, "\n".join([*known[1 - MOST_REMEMBERED_FILES :], digest]) + "\n")
+    _write(path, "\n".join([*known[1 - MOST_REMEMBERED_FILES :], digest]) + "\n")
     return True
 
 
-def remember_default_pair(name: str, environ: Mapping[str, str], write: Callable[[Path, str], None]) -> Path:
-    """Store the pair that commands use when none is named; returns the file."""
+def remember_default_pair(name: str, environ: Mapping[str, str]) -> Path:
+    """Store the pair that commands use when none is named; returns the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     path = state_directory(environ) / "default-pair"
-    write(path, name + "\n")
+    _write(path, name + "\n")
     return path
+
+
+def _write(path: Path, text: str) -> None:
+    """Whoever could write here would choose the namespaces that commands work on."""
+    make_private_folder(path.parent)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    write_private(fresh, text.encode())
+    fresh.replace(path)
 
 
 def remembered_default_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:

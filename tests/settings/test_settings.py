@@ -8,7 +8,6 @@ import yaml
 
 from sbpair.core.access import AuthMethod, Secret
 from sbpair.core.errors import ConfigurationError, PairingError, UsageError
-from sbpair.render.console import write_atomically
 from sbpair.settings import Settings, first_use, json_schema, load, remember_default_pair
 from sbpair.settings.environment import environment_names
 from sbpair.settings.keys import check_pair_name
@@ -213,9 +212,7 @@ def test_several_pairs_ask_for_a_name(tmp_path: Path) -> None:
     variables = environ(tmp_path)
     with pytest.raises(ConfigurationError, match="name the one you mean"):
         load(config=path, environ=variables).pair()
-    remember_default_pair(
-        "billing", variables, lambda file, text: (file.parent.mkdir(parents=True), file.write_text(text))
-    )
+    remember_default_pair("billing", variables)
     assert load(config=path, environ=variables).pair().name == "billing"
 
 
@@ -277,7 +274,7 @@ def test_a_file_is_used_for_the_first_time_once_and_again_when_it_has_changed(tm
     other.write_text(GOOD, encoding="utf-8")
 
     def first(file: Path) -> bool:
-        return first_use(file, variables, write_atomically)
+        return first_use(file, variables)
 
     assert [first(path), first(path), first(other), first(path)] == [True, False, True, False]
     write(tmp_path, GOOD.replace("backlog_queues: 5", "backlog_queues: 6"))
