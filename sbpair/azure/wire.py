@@ -167,6 +167,8 @@ class Wire:
             setattr(session, maker, self._hooking(session, maker))
 
     def _hooking(self, session: Any, maker: str) -> Any:
+        # An attribute of the instance hides the class's method. The first call takes both away again, so that the
+        # links of `$cbs` and `$management`, which the SDK makes on the same session later, stay its own.
         def make(*arguments: Any, **options: Any) -> Any:
             for name in ("create_sender_link", "create_receiver_link"):
                 delattr(session, name)
@@ -400,6 +402,8 @@ class SenderWire(Wire):
         link._incoming_disposition = self._on_disposition
 
     async def _on_flow(self, frame: Sequence[Any]) -> None:
+        # The peer's credit counts from the last delivery it has seen; what we have sent since is used up (AMQP 1.0
+        # §2.6.7). A flow without a handle speaks of the session alone, and still may have opened its window.
         _, _, _, _, handle, delivery_count, link_credit, *_ = frame
         if handle is not None and link_credit is not None:
             self._credit = (delivery_count or 0) + link_credit - self._link.delivery_count
@@ -557,6 +561,8 @@ class ReceiverWire(Wire):
         assembly.add(bytes(frame[_PAYLOAD]))
         if frame[_MORE] and not frame[_ABORTED]:
             return
+        # The SDK's own handler would count these two; in its place we have to, or its next flow grants too little.
+        # An aborted delivery has used up its credit like any other.
         self._assembly = None
         self._link.delivery_count = (self._link.delivery_count + 1) % _MAX_SERIAL
         self._link.current_link_credit -= 1
@@ -569,6 +575,8 @@ class ReceiverWire(Wire):
         self._drained.set()
 
     async def _on_disposition(self, frame: Sequence[Any]) -> None:
+        # The role is that of who writes. Without `settled` it is an outcome that the service has not decided yet; the
+        # one that counts follows.
         role_is_receiver, first, last, settled, state, *_ = frame
         if role_is_receiver or not settled:
             return

@@ -3,6 +3,11 @@
 The server certificate is good for localhost, *.localhost, 127.0.0.1 and ::1, so that the endpoint of a connection
 string passes the host check of every client that is given `ca.pem`, and for whatever other names it is asked to. In a
 durable directory both are kept until they near expiry or lack a name.
+
+Written with `cryptography`, which the Azure clients bring anyway, and not with trustme (1.2): that would save some 70
+lines here for two more packages in every installation, and not do the rest. It does not tell whether certificates on
+disk still last and have all names, writes keys with the umask's permissions, and its authorities last until the year
+3000, which is too long for one that a developer may have put into a trust store.
 """
 
 import ssl

@@ -247,6 +247,8 @@ class Link:
             self.granted = credit
             self._credit = credit
             self.session.write_flow(self)
+        # A client may give its credit before the attach is answered, and does so once only: it has been kept, and
+        # nobody will mention it again. The handler is not there yet where `open` is called while it is being made.
         elif self.handler is not None and (self.drain or self._credit > 0):
             self.handler.on_credit()
 
@@ -302,6 +304,8 @@ class Link:
         """Use up the credit that is left and say so: the client's drain is finished (§2.6.7)."""
         if self.state is not LinkState.OPEN:
             return
+        # Unused credit is used up by counting it as deliveries that never were: only so do both ends have the same
+        # delivery-count again, from which the client's next grant is reckoned.
         self.sent = (self.sent + max(self._credit, 0)) & 0xFFFFFFFF
         self._credit = 0
         self.session.write_flow(self)
@@ -326,6 +330,8 @@ class Link:
 
     def client_flow(self, delivery_count: int | None, credit: int | None, drain: bool) -> bool:
         """Take over what a receiving client says about its credit (§2.6.7). Whether anything changed."""
+        # The client's credit counts from the last delivery it has seen. What is on its way to it is used up already:
+        # credit = its delivery-count + its credit - ours. A client that has seen none gives no count.
         base = 0 if delivery_count is None else delivery_count
         before = (self._credit, self.drain)
         if credit is not None:
@@ -340,6 +346,8 @@ class Link:
 
     def count_transfer(self) -> None:
         """A client that sends used one credit; when half is gone it gets all of it back."""
+        # At half, not at none: the flow needs a way to the client, which sends on meanwhile. Each message its own flow
+        # would double the frames. Below zero is no error here: who sends without credit is served all the same.
         self.received = (self.received + 1) & 0xFFFFFFFF
         self._credit -= 1
         if self._credit <= self.granted >> 1:
@@ -348,6 +356,8 @@ class Link:
 
     def finish(self, closed: bool, connection_lost: bool) -> None:
         """The client's side is gone; the handler is told unless it had ended already."""
+        # The handler hears of each end once: after our own detach (DETACHING) it has been told, or it was the one who
+        # asked for it. The state changes first, since what it does now may come back to this link.
         handler, was = self.handler, self.state
         self.state = LinkState.GONE
         self.drop_partial()
@@ -356,6 +366,8 @@ class Link:
             handler.on_detach(closed, connection_lost)
 
     def _close(self, condition: str | None, description: str | None) -> None:
+        # The handle stays taken until the client's answer: until then its frames may name it, and are stale. The
+        # deliveries are forgotten at once, so that a settlement under way is not applied to a link that is closed.
         self.state = LinkState.DETACHING
         self.drop_partial()
         self.session.forget_deliveries(self)

@@ -159,6 +159,7 @@ class Session:
         link.finish(closed, False)
 
     def _on_transfer(self, fields: Fields, payload: bytes) -> None:
+        # Counted first, also for a transfer that is dropped below: the session's numbers count frames, not messages.
         self._next_incoming = (self._next_incoming + 1) & _MASK
         link = self._link(fields.required_number(0))
         if link is None or link.state is not LinkState.OPEN or not link.client_sends:
