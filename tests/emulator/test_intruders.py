@@ -325,3 +325,23 @@ async def test_a_great_deal_of_credit_is_no_debt(emulator: Emulator, credit: int
         client.transfer(1, build(data=b"x"), 0)
         await client.receiver("orders", 1, credit=credit)
         assert (await client.until(TRANSFER)).payload
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "nonsense"])
+async def test_a_body_that_is_not_encoded_as_it_says_is_a_bad_request(emulator: Emulator, encoding: str) -> None:
+    base = f"http://{emulator.endpoint('primary')}"
+    token = make_sas_token(f"{base}/", ROOT_KEY_NAME, root_key(emulator), time.time() + 3600)
+    headers = {"Authorization": token, "Content-Encoding": encoding}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.put(f"{base}/new{ATOM}", data=b"plain", headers=headers) as answer,
+    ):
+        assert answer.status == 400, await answer.text()
+
+
+@pytest.mark.parametrize("key", ["é", "x", "", "A" * 44])
+async def test_a_key_that_is_none_is_a_bad_request(emulator: Emulator, key: str) -> None:
+    emulator.namespace("primary").set_auth_rule(rule("ours"))
+    path = f"{ARM}/authorizationRules/ours/regenerateKeys?api-version=2021-11-01"
+    body = json.dumps({"keyType": "PrimaryKey", "key": key}).encode()
+    assert (await ask(emulator, "POST", path, body, ARM_BEARER))[0] == 400

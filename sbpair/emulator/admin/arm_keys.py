@@ -1,7 +1,6 @@
 """Authorization rules of the resource manager: of a namespace, a queue or a topic, and their keys."""
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -157,7 +156,7 @@ def _regenerated(rule: AuthorizationRule, call: Call) -> AuthorizationRule:
 def _checked_key(key: str) -> str:
     try:
         length = len(base64.b64decode(key, validate=True))
-    except binascii.Error as error:
+    except ValueError as error:
         raise bad_request("The key must be 32 bytes in base64.") from error
     if length != 32:
         raise bad_request("The key must be 32 bytes in base64.")

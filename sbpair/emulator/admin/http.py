@@ -173,12 +173,15 @@ _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
 async def _body(request: web.Request) -> bytes:
-    """The whole body; HTTP 413 for one that is too large, 408 for one that does not come to an end."""
+    """The whole body; HTTP 413 for one that is too large, 408 for one that does not come to an end, 400 for one that
+    is not encoded as its header says."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout(text="The body of the request did not arrive in time.") from None
+    except (web.RequestPayloadError, HttpProcessingError):
+        raise web.HTTPBadRequest(text="The body of the request is not encoded as its headers say.") from None
 
 
 def response_of(reply: Reply) -> web.Response:
