@@ -193,7 +193,7 @@ def waiting(home: Sbpair) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize(
-    "line", ["send local orders -o jsonl", "replicate send local parcels --session s --delay 0 -o jsonl"]
+    "line", ["send local orders -o jsonl", "replicate send local parcels --session-id s --delay 0 -o jsonl"]
 )
 def test_a_signal_ends_the_wait_for_more_lines(home: Sbpair, line: str, number: signal.Signals, code: int) -> None:
     with started(home, line) as process:
@@ -215,7 +215,7 @@ def test_a_consumer_that_is_stopped_while_its_command_works_leaves_the_rest_for_
     assert home("replicate", "provision", "local", queue).code == 0
     lines = "".join(f"{index}\n" for index in range(5))
     sent = home(
-        "replicate", "send", "local", queue, "--journal", journal, "--session", "s", "--delay", "0", stdin=lines
+        "replicate", "send", "local", queue, "--journal", journal, "--session-id", "s", "--delay", "0", stdin=lines
     )
     assert sent.code == 0, sent
     log = tmp_path / "log"
