@@ -129,8 +129,8 @@ def backlog_message(random_: random.Random) -> None:
     ):
         with suppress(SbpairError):
             work(payload)
-    received = Received(payload, 1, "q/0", enqueued_at=1.0)
-    Classifier(now=lambda: 1e9, from_dead_letter=bool(random_.randrange(2)), only=("orders",))(received)
+    received = Received(payload, 1, random_.choice(("q/0", "q/0/$deadletterqueue")), enqueued_at=1.0)
+    Classifier(now=lambda: 1e9, only=("orders",))(received)
 
 
 _DIVERTED = for_backlog(

@@ -228,7 +228,7 @@ async def test_spellings_of_one_destination_are_one_link_and_one_number() -> Non
 
 
 async def test_reasons_that_strangers_gave_dead_letters_are_cut_and_few() -> None:
-    classify = Classifier(now=lambda: 1e9, from_dead_letter=True)
+    classify = Classifier(now=lambda: 1e9)
     for number in range(300):
         payload = sections.build(
             properties=["m"],

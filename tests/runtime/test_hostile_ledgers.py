@@ -89,7 +89,7 @@ async def test_what_an_earlier_run_is_said_to_have_sent_is_told_in_the_closing_s
         await on.divert([compose(body=b"x", message_id="m")])
         (waiting,) = await on.in_backlog()
         ledger = Ledger(tmp_path / "ledger.jsonl")
-        await ledger.record([entry(queue=waiting.source, sequence_number=waiting.sequence_number, message_id="m",
+        await ledger.record([entry(queue=waiting.queue, sequence_number=waiting.sequence_number, message_id="m",
                                    enqueued_at_ms=round((waiting.enqueued_at or 0.0) * 1000))])  # fmt: skip
         await ledger.close()
         again = Ledger(tmp_path / "ledger.jsonl", resume=True)
