@@ -8,7 +8,8 @@ when the parent compares positions.
 
 Bounds for hostile input: nesting stops at MAX_DEPTH; every item costs at least one byte of input, except the
 elements of an array whose constructor has no width (null, true, uint0, list0 ...), and of those one call
-yields at most MAX_ITEMS.
+yields at most MAX_ITEMS. A byte may become an object of 60: who decodes for strangers says how many items of lists,
+maps and arrays there may be (`max_items`).
 """
 
 import struct
@@ -50,6 +51,8 @@ MAX_DEPTH = 64
 MAX_ITEMS = 65_536
 """How many array elements without any width one call to decode may yield."""
 
+_ANY_NUMBER = 2**63
+
 _U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
 _U64 = struct.Struct(">Q").unpack_from
@@ -65,11 +68,12 @@ _LAST_CODE_POINT = 0x10FFFF
 class _State:
     """What one call to decode has used up."""
 
-    __slots__ = ("depth", "weightless")
+    __slots__ = ("depth", "items_left", "weightless")
 
-    def __init__(self) -> None:
+    def __init__(self, max_items: int) -> None:
         self.depth = 0
         self.weightless = 0
+        self.items_left = max_items
 
     def enter(self) -> None:
         self.depth += 1
@@ -85,12 +89,12 @@ class _State:
 _Decoder = Callable[[Buffer, int, _State], tuple[Any, int]]
 
 
-def decode(buf: Buffer, offset: int = 0) -> tuple[Any, int]:
+def decode(buf: Buffer, offset: int = 0, *, max_items: int = _ANY_NUMBER) -> tuple[Any, int]:
     """The value that starts at offset, and the offset behind it. Raises AmqpDecodeError."""
     if offset < 0:
         raise AmqpDecodeError(f"offset {offset} is negative")
     try:
-        return _DECODERS[buf[offset]](buf, offset + 1, _State())
+        return _DECODERS[buf[offset]](buf, offset + 1, _State(max_items))
     except (IndexError, struct.error) as error:
         raise AmqpDecodeError(f"the value at byte {offset} is cut short") from error
     except UnicodeDecodeError as error:
@@ -249,6 +253,9 @@ def _framed(content: _Content, *, wide: bool) -> _Decoder:
         else:
             size, count, head = buf[position], buf[position + 1], 1
         end = _within(buf, position + head + size)
+        state.items_left -= count
+        if state.items_left < 0:
+            raise AmqpDecodeError("more items of lists, maps and arrays than there may be here")
         state.enter()
         value, reached = content(buf, position + 2 * head, end, count, state)
         state.depth -= 1

@@ -331,16 +331,18 @@ def _without_late_annotations(sections: list[Section]) -> list[Section]:
     return sections
 
 
-def read(payload: Buffer, spans: Sequence[Span], section: Section) -> Any:
+def read(payload: Buffer, spans: Sequence[Span], section: Section, *, max_items: int | None = None) -> Any:
     """The decoded value of a section, None when there is no such section.
 
     A list for header, properties and sequence, bytes for data, dict or MapPairs for the maps. Of several data
     or sequence sections it is the first; `body_sections` with `read_span` gives them all, and tells a null
-    value from no value.
+    value from no value. `max_items` bounds the items of its lists, maps and arrays (AmqpDecodeError).
     """
     for span in spans:
         if span.section == section:
-            return read_span(payload, span)
+            if max_items is None:
+                return read_span(payload, span)
+            return decode(payload, span.value_start, max_items=max_items)[0]
     return None
 
 

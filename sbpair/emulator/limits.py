@@ -38,6 +38,8 @@ MAX_HELD_BYTES_TOGETHER = 512 * 1024 * 1024
 """The same for all connections of an emulator together."""
 MAX_LINKS_PER_CONNECTION = 5000
 MAX_LINKS_BEFORE_TOKEN = 64
+MAX_REQUEST_ITEMS = 65_536
+"""Items in a management request: some thousand messages to schedule, or as many lock tokens."""
 MAX_PERFORMATIVE_BYTES = 16 * 1024
 MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024
 """Frames have up to 64 KB, but all of that is for messages: an attach with a session filter has some 500 bytes."""

@@ -519,3 +519,29 @@ async def test_rules_of_any_text_do_not_keep_a_topic_from_taking_messages(emulat
     for odd in (1, "x", None, b"\xff", float("nan"), True, [True], {"k": None}):
         properties = {"a": odd if not isinstance(odd, int) or isinstance(odd, bool) else Uint(odd)}
         topic.send(sections.build(application_properties=properties, data=b"x"), 0)  # type: ignore[union-attr]
+
+
+async def test_a_request_is_no_larger_than_what_can_be_sent_and_has_no_more_items_than_anybody_needs(
+    emulator: Emulator,
+) -> None:
+    """A byte on the wire, an empty list, is an object of sixty here: 128 MB of them would take all memory there is."""
+    properties = ["id", None, None, None, "reply-3"]
+    operation = {"operation": "com.microsoft:peek-message"}
+    lists = sections.build(properties=properties, application_properties=operation, value={"x": [[]] * 200_000})
+    large = sections.build(properties=properties, application_properties=operation, value={"x": b"x" * 400_000})
+    asked = sections.build(properties=properties, application_properties=operation, value={})
+    async with connected(emulator) as client:
+        await client.session()
+        await client.put_token("orders", ROOT_KEY_NAME, root_key(emulator), time.time() + 3600)
+        await client.sender("orders/$management", 2)
+        await client.receiver("orders/$management", 3, credit=10)
+        for number, (request, condition) in enumerate(
+            ((lists, "amqp:decode-error"), (large, "amqp:link:message-size-exceeded"))
+        ):
+            parts = [request[start : start + 60_000] for start in range(0, len(request), 60_000)]
+            for part in parts:
+                client.transfer(number, part, 2, more=part is not parts[-1])
+            outcome = (await client.until(DISPOSITION)).field(4)
+            assert outcome.value[0].value[0] == condition
+        client.transfer(9, asked, 2)
+        assert (await client.until(TRANSFER)).payload

@@ -18,6 +18,8 @@ from sbpair.emulator.engine.replies import Replies
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Of a request, which everybody may send: a token has a few KB."""
+MAX_REQUEST_ITEMS = 1000
+"""In each section of it; four properties are what it takes."""
 _STATUS_TEXT = {202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 
 
@@ -51,9 +53,9 @@ class CbsNode:
         """Handle one request."""
         try:
             spans = scan(delivery.payload)
-            properties = read(delivery.payload, spans, Section.PROPERTIES)
-            application = read(delivery.payload, spans, Section.APPLICATION_PROPERTIES)
-            token = read(delivery.payload, spans, Section.VALUE)
+            properties = read(delivery.payload, spans, Section.PROPERTIES, max_items=MAX_REQUEST_ITEMS)
+            application = read(delivery.payload, spans, Section.APPLICATION_PROPERTIES, max_items=MAX_REQUEST_ITEMS)
+            token = read(delivery.payload, spans, Section.VALUE, max_items=MAX_REQUEST_ITEMS)
         except AmqpError as failure:
             delivery.link.disposition(delivery, rejected("amqp:decode-error", str(failure)))
             return

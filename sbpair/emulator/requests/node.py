@@ -16,12 +16,15 @@ from sbpair.emulator import errors
 from sbpair.emulator.auth import LISTEN, SEND, rights_for
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.messages import as_mapping
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection
 from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
 from sbpair.emulator.engine.replies import Replies
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.faults import FaultKind
+from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_REQUEST_ITEMS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
 from sbpair.emulator.requests.call import Call, Operation, Reply
@@ -74,17 +77,30 @@ class RequestNode:
         self.users = 0
         self.when_unused: Callable[[], object] = lambda: None
 
+    @property
+    def _most_bytes(self) -> int:
+        """The largest request: one that schedules as much as may be sent at once, and what is around it."""
+        entity = self.location.entity
+        largest = entity.intake.max_message_bytes if isinstance(entity, Queue | Topic) else 0
+        return max(largest, self.namespace.limits.max_batch_bytes) + MAX_HEADER_BYTES
+
     def answer(self, delivery: IncomingDelivery) -> None:
         """Handle one request and send its answer, once what it changed is safe."""
         link = delivery.link
         action = link.fault("management")
         if action is not None and action.cuts:
             return
+        if len(delivery.payload) > self._most_bytes:
+            text = f"The request of {len(delivery.payload)} bytes exceeds the limit of {self._most_bytes} bytes."
+            link.disposition(delivery, rejected(errors.SIZE_EXCEEDED, text))
+            return
         try:
             spans = scan(delivery.payload)
-            headers = read(delivery.payload, spans, Section.PROPERTIES) or []
-            application = as_mapping(read(delivery.payload, spans, Section.APPLICATION_PROPERTIES))
-            body = read(delivery.payload, spans, Section.VALUE)
+            headers = read(delivery.payload, spans, Section.PROPERTIES, max_items=MAX_REQUEST_ITEMS) or []
+            application = as_mapping(
+                read(delivery.payload, spans, Section.APPLICATION_PROPERTIES, max_items=MAX_REQUEST_ITEMS)
+            )
+            body = read(delivery.payload, spans, Section.VALUE, max_items=MAX_REQUEST_ITEMS)
         except AmqpError as failure:
             link.disposition(delivery, rejected(errors.DECODE_ERROR, str(failure)))
             return
