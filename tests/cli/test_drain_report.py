@@ -162,6 +162,15 @@ def test_several_runs_add_up_field_by_field() -> None:
 
 
 def test_what_was_not_read_is_no_metric() -> None:
-    unread = Backlog("orders", 0.0, (QueueContents("q/0", active=3, error_code="timeout"),))
-    result = report_result("drain", a_pair(), Drained(DrainReport(), unread, Forecast()), ASKED)
-    assert not [one for one in result.metrics if one.name.startswith("sbpair_left")]
+    known = QueueContents("q/0", active=3, deferred=0, scheduled=0, dead_letter=1)
+    unread = QueueContents("q/1", active=3, error_code="timeout")
+    told = [
+        {one.name: one.value for one in result.metrics if one.name.startswith("sbpair_left")}
+        for seen in (
+            Backlog("orders", 0.0, (known,)),
+            Backlog("orders", 0.0, (known, unread)),
+            Backlog("orders", 0.0, (known,), whole=False, not_asked=("q/1",)),
+        )
+        for result in [report_result("drain", a_pair(), Drained(DrainReport(), seen, Forecast()), ASKED)]
+    ]
+    assert told == [{"sbpair_left_messages": 4, "sbpair_left_dead_letter_messages": 1}, {}, {}]

@@ -43,11 +43,9 @@ class BilledLine:
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """A month; `total` is exact, the lines are rounded to cents."""
+    """A month; its total is exact, the lines are rounded to cents."""
 
     estimate: Estimate = field(metadata=INLINED)
-    total: Money
-    operation_count: int
     pair: str | None
     pairing_adds: Money
     lines: tuple[Line, ...]
@@ -133,7 +131,7 @@ def one_estimate(workload: Workload, prices: PriceTable, pair: str | None, snaps
     )
     return CommandResult(
         "cost",
-        Estimated(found, found.total, found.operation_count, pair, extra, lines),
+        Estimated(found, pair, extra, lines),
         (Table("", LINE_COLUMNS, to_plain(lines)),),
         notes=(*found.assumptions, *_backlog_note(snapshot)),
         summary=f"{total:,} {found.currency} a month ({found.month.label}), {found.operation_count:,} operations; "

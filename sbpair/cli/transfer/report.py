@@ -234,10 +234,12 @@ def _metrics(pair: Pair, report: "DrainReport", backlog: "Backlog | None") -> li
     metrics = [
         Metric(one.metadata["metric"], one.metadata["what"], getattr(report, one.name), labels) for one in numbers()
     ]
-    if backlog is not None and not (backlog.unread or backlog.at_least):
+    if backlog is None or not backlog.whole:
+        return metrics
+    if not (backlog.unread or backlog.at_least):
         text = "Messages of any kind in the backlog after this run."
         metrics.append(Metric("sbpair_left_messages", text, backlog.seen, labels))
-    if backlog is not None and backlog.dead_letter is not None:
+    if backlog.dead_letter is not None:
         metrics.append(
             Metric(
                 "sbpair_left_dead_letter_messages",

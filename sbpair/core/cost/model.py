@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
 
 from sbpair.core.cost.prices import Charge, Meter, PriceTable, charge, steps
 from sbpair.core.durations import format_duration
@@ -29,7 +28,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import calls_per_read
 from sbpair.core.pairing import Side
 from sbpair.core.replication.settings import IDLE_SESSION_REQUEST_SECONDS
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import Money, published
 from sbpair.core.words import counted
 
 HOUR_SECONDS = 3600
@@ -213,11 +212,12 @@ class Estimate:
     charges: tuple[Charge, ...]
     assumptions: tuple[str, ...]
 
-    @property
-    def total(self) -> Decimal:
+    @published
+    def total(self) -> Money:
+        """Exact, where the lines are shown in cents."""
         return sum((line.amount for line in self.charges), Decimal(0))
 
-    @property
+    @published
     def operation_count(self) -> int:
         return sum(line.count for line in self.operations)
 
@@ -234,10 +234,6 @@ class Estimate:
         for line in self.charges:
             counted[line.meter] = counted.get(line.meter, Decimal(0)) + line.amount
         return counted
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return {**plain, "total": str(self.total), "operation_count": self.operation_count}
 
 
 def estimate(workload: Workload, prices: PriceTable) -> Estimate:

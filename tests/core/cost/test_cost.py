@@ -28,6 +28,7 @@ from sbpair.core.cost.model import (
 from sbpair.core.cost.prices import Meter, PriceTable, built_in, quantity_costing, steps, to_cents, total
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
+from sbpair.core.serialization import to_plain
 
 PRICES = built_in()
 KILOBYTE = 1024
@@ -203,7 +204,7 @@ class TestLines:
         assert "built-in list prices of eastus in USD, dated 2026-11-01" in result.assumptions[0]
 
     def test_an_estimate_is_plain_data(self) -> None:
-        data = estimate(Workload(queues=0), PRICES).to_dict()
+        data = to_plain(estimate(Workload(queues=0), PRICES))
         assert (data["total"], data["operation_count"], data["charges"][0]["unit_price"]) == ("9.677520", 0, "0.013441")
 
     def test_a_price_that_is_missing_is_said(self) -> None:
