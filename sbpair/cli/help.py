@@ -21,6 +21,7 @@ from sbpair.settings import environment_names
 class Topic(StrEnum):
     TERMS = "terms"
     EXIT_CODES = "exit-codes"
+    FILTERS = "filters"
     CONFIG = "config"
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
@@ -90,6 +91,25 @@ PERMISSIONS = (
     ("cost, config, completion, schema", "none", "nothing is contacted", ""),
 )
 
+FILTERS = """\
+peek, drain, syphon, restore, pipeline archive and pipeline replay take the same filters. All that are given have to
+match; what they leave aside does not count as left.
+
+    --destination 'invoices/*'    shell pattern of the path a message was to go to; case does not matter
+    --session-id ID               the session it was sent with
+    --since, --until TIME         when it came into its queue: 2026-11-21T08:00Z, or 2h for two hours ago
+    --where CONDITION             Service Bus SQL, as in the filters of subscription rules
+
+    --where "sys.Subject = 'invoice' AND sys.Size > 1000"
+    --where "country IN ('DE', 'FR') OR sys.ContentType LIKE 'application/%'"
+    --where "user.amount >= 100 AND NOT EXISTS(user.test)"
+
+A name without a prefix, or with user., is an application property. A condition that asks for a property that a message
+does not have is neither true nor false, so the message is left aside. Times are text of one form
+(2026-11-21T08:00:00.000Z), sizes are bytes, TimeToLive is in seconds. Properties are those the message was sent with:
+
+"""
+
 CONFIG = """\
 sbpair.yaml is looked for with --config, SBPAIR_CONFIG, upwards from the working directory to the repository root, then
 in the XDG configuration folder (~/.config/sbpair). Flags win over the environment, that over the project's file, that
@@ -139,12 +159,12 @@ def help_on(
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC|COMMAND]",
-            help="terms, exit-codes, config, permissions, environment, security, or a command.",
+            help="terms, exit-codes, filters, config, permissions, environment, security, or a command.",
             autocompletion=_complete,
         ),
     ] = None,
 ) -> CommandResult:
-    """Explain a topic (terms, exit-codes, config, permissions, environment, security) or a command.
+    """Explain a topic (terms, exit-codes, filters, config, permissions, environment, security) or a command.
 
     \b
     Examples:
@@ -168,6 +188,11 @@ def help_on(
                 for one in rights
             )
             return CommandResult("help", rights, (_table(rights),), text=text, prose=True)
+        case [Topic.FILTERS]:
+            from sbpair.core.transfer.filters import SYSTEM_PROPERTIES
+
+            text = FILTERS + "".join(f"    sys.{name}\n" for name in SYSTEM_PROPERTIES)
+            return CommandResult("help", Text(text), text=text, prose=True)
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
         case [Topic.SECURITY]:

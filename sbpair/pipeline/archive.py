@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbpair.concurrency import side_by_side
-from sbpair.core.errors import EntityNotFoundError, InterruptedWorkError
+from sbpair.core.errors import EntityNotFoundError, InterruptedWorkError, UsageError
+from sbpair.core.redact import quoted
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.pipeline.compaction import compact, vacuum
 from sbpair.pipeline.executors import Connection, PairByName, first_from
 from sbpair.pipeline.manifest import (
@@ -34,6 +36,7 @@ from sbpair.pipeline.manifest import (
 )
 from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.reports import ArchiveReport
+from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
 from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
 from sbpair.pipeline.settling import Archived, Completing, Settled
 from sbpair.pipeline.source_options import queue_paths, spans_to_json
@@ -65,6 +68,8 @@ class ArchiveRequest:
     dead_letters: tuple[bool, ...] = (False,)
     first: int = 1
     last: int | None = None
+    wanted: MessageFilter = EVERYTHING
+    """Only these. An archive holds what one filter wants: what a number is covered by is never asked again."""
     take: bool = False
     ledger: Path | None = None
     """Folder for a ledger of what was taken; driver and executors share it."""
@@ -96,8 +101,9 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
 
     Raises:
         ServiceError: the secondary cannot be browsed.
-        UsageError: a queue the pair does not have.
+        UsageError: a queue the pair does not have, or an archive of another filter.
     """
+    check_filter(request, manifest)
     resolved = request.pair.resolve()
     sources = [(path, dead) for path in queue_paths(resolved, request.queues) for dead in request.dead_letters]
     with Connection.to(request.pair, "secondary") as connection:
@@ -135,6 +141,32 @@ def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manif
 def _outdated(covered: Covered, number: int, enqueued_ms: int) -> bool:
     """Numbers and times rise together, so a newer message with a lower number is of another life of the queue."""
     return covered.newest_ms is not None and covered.last >= number and covered.newest_ms < enqueued_ms
+
+
+def check_filter(request: ArchiveRequest, manifest: Manifest) -> None:
+    """Raises UsageError: the archive was made with another filter, so its covered numbers say nothing for this one."""
+    before = {commit.only for commit in manifest.commits if commit.covered}
+    asked = request.wanted.text()
+    if before - {asked}:
+        holds = f"only messages with {quoted(min(before - {asked}))}" if min(before - {asked}) else "every message"
+        raise UsageError(
+            f"The archive {request.into} holds {holds} of the numbers it covers; this run asks for "
+            f"{quoted(asked) if asked else 'every message'}. Nothing was archived.",
+            hint="Use the same filter again (times written out, not as how long ago), or another folder.",
+        )
+
+
+def only_wanted(frame: "DataFrame", wanted: MessageFilter) -> "DataFrame":
+    """The rows of an archive that a filter wants, asked in the tasks."""
+    if not wanted.is_set:
+        return frame
+    from pyspark.sql import functions as F
+
+    def wants(*row: Any) -> bool:
+        return wants_row(wanted, *row)
+
+    # Not by Arrow: that way Spark wants pandas.
+    return frame.where(F.udf(wants, "boolean", useArrow=False)(*(F.expr(one) for one in FILTER_COLUMNS)))
 
 
 def plan_in_folder(request: ArchiveRequest) -> ArchivePlan:
@@ -231,7 +263,8 @@ class _Run:
         covered = tuple(
             Covered(pair, one.queue, one.dead_letter, one.first, one.last, newest(files, one)) for one in spans
         )
-        commit = Commit(time.time(), self._report.run, added=tuple(files), covered=covered)
+        only = self._request.wanted.text()
+        commit = Commit(time.time(), self._report.run, added=tuple(files), covered=covered, only=only)
         append(self._store, commit, still_valid=refuse_overlap(covered, known.next_number - 1))
 
     def _write(self, spans: Sequence[Span]) -> list[ArchiveFile]:
@@ -239,7 +272,7 @@ class _Run:
 
     def _by_executors(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         """As plain tasks over spans: nothing of a message goes through the JVM."""
-        work = Archiving(self._request.pair, Path(self._store.uri), self._report.run)
+        work = Archiving(self._request.pair, Path(self._store.uri), self._report.run, self._request.wanted)
         cut = pieces(spans, self._request.unit_messages)
         tasks = self._session.spark.sparkContext.parallelize(cut, len(cut)).map(work.of)
         done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
@@ -261,7 +294,8 @@ class _Run:
 
         def write() -> None:
             day = "coalesce(date_format(enqueued_at, 'yyyy-MM-dd'), 'unknown')"
-            placed = source.load().selectExpr("*", "pair p", "queue q", "dead_letter d", f"{day} date")
+            wanted = only_wanted(source.load(), self._request.wanted)
+            placed = wanted.selectExpr("*", "pair p", "queue q", "dead_letter d", f"{day} date")
             placed.write.partitionBy("p", "q", "d", "date").mode("errorifexists").parquet(location)
 
         self._session.run(write, "Archiving", tell=self._tell)

@@ -72,6 +72,8 @@ class Commit:
     covered: tuple[Covered, ...] = ()
     taken: tuple[Covered, ...] = ()
     """Numbers whose archived messages were removed from their queues: only the archive has them."""
+    only: str = ""
+    """What was archived of the covered numbers, if not all: the filter (`MessageFilter.text`)."""
     number: int = 0
     versions: dict[str, int] = field(default_factory=lambda: {"format": FORMAT_VERSION, "schema": SCHEMA_VERSION})
 
@@ -97,6 +99,7 @@ class Commit:
                 removed=tuple(_inside(one) for one in read["removed"]),
                 covered=tuple(from_plain(Covered, one, "covered") for one in read["covered"]),
                 taken=tuple(from_plain(Covered, one, "taken") for one in read.get("taken", ())),
+                only=from_plain(str, read.get("only", ""), "only"),
                 number=number,
                 versions=versions,
             )

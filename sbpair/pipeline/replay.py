@@ -18,17 +18,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sbpair.core.errors import UsageError
 from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.machine import REFUSED_OUTCOME
-from sbpair.pipeline.archive import open_store, read_archives
+from sbpair.pipeline.archive import only_wanted, open_store, read_archives
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, has_lines, read_ledgers
 from sbpair.pipeline.reports import ReplayReport
+from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import the_only_run
 from sbpair.pipeline.waiting import ENQUEUED_MS, looked, refusal, spans_in_queues, still_waiting
-from sbpair.pipeline.writer import NEEDED_COLUMNS, Tally, read_tally
+from sbpair.pipeline.writer import Tally, read_tally
 from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class Dedupe(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What to send back to the primary. `where`: a Spark SQL condition over the archive's columns, `path` (the
-    destination) and `age` (time since it was put into the backlog, an interval)."""
+    """What to send to the primary, and how."""
 
     pair: PairByName
     config: Path | None
@@ -68,7 +68,8 @@ class ReplayRequest:
     """Ledgers of drains and syphons: what they have brought back is not sent again."""
     although_in_queues: bool = False
     """Also send messages that still lie in the backlog queues, or of which that cannot be seen."""
-    where: str | None = None
+    wanted: MessageFilter = EVERYTHING
+    """Only these; asked in the tasks."""
     rate: float | None = None
     """Messages a second, of all tasks together."""
     ttl: TtlMode = TtlMode.FULL
@@ -93,9 +94,10 @@ def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
     """Build the plan; nothing is read or sent yet.
 
     Raises:
-        UsageError: no archive, or a condition that Spark cannot understand.
+        UsageError: no archive.
     """
-    matched = matching(read_archives(spark, request.archives), request.pair.name, request.where)
+    archived = read_archives(spark, request.archives)
+    matched = only_wanted(archived.where(archived.pair == request.pair.name), request.wanted)
     duplicates = None
     wanted = matched
     if request.dedupe is Dedupe.CONTENT:
@@ -103,26 +105,6 @@ def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
     todo = not_done(spark, wanted, request.ledger, request.drained, request.pair.way().from_namespace)
     tasks = request.tasks or max(1, spark.sparkContext.defaultParallelism)
     return Prepared(matched, duplicates, todo, in_order(todo, tasks), tasks)
-
-
-def matching(archive: "DataFrame", pair: str, where: str | None) -> "DataFrame":
-    """The pair's rows that meet the condition."""
-    from pyspark.errors import AnalysisException, ParseException
-
-    frame = archive.where(archive.pair == pair)
-    if where is None:
-        return frame
-    try:
-        columns = frame.columns
-        seen = frame.selectExpr("*", "destination AS path", "current_timestamp() - enqueued_at AS age")
-        return seen.where(where).select(*columns)
-    except (AnalysisException, ParseException) as error:
-        said = str(error).splitlines()[0]
-        raise UsageError(
-            f"--where {where!r} is not a condition over the archive: {said}",
-            hint="Columns are those of the archive, path (the destination) and age (an interval), e.g. "
-            "path = 'orders' AND age < INTERVAL 1 DAY",
-        ) from error
 
 
 def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
@@ -157,11 +139,11 @@ def not_done(
 def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
     """Whole sessions per partition, in order within it."""
     lane = f"coalesce(concat('s', session_id), concat('q', queue, '#', sequence_number div {LOOSE_NUMBERS})) AS lane"
-    keyed = frame.selectExpr("destination", lane, *NEEDED_COLUMNS)
+    keyed = frame.selectExpr("destination", lane, *STORED_COLUMNS)
     ordered = keyed.repartition(tasks, "destination", "lane").sortWithinPartitions(
         "destination", "lane", "enqueued_at", "queue", "sequence_number"
     )
-    return ordered.select(*NEEDED_COLUMNS)
+    return ordered.select(*STORED_COLUMNS)
 
 
 def replay(session: "Session", request: ReplayRequest, *, tell: Callable[[Any], None] | None = None) -> ReplayReport:

@@ -1,18 +1,21 @@
 """Messages as rows: the columns of `schemas` out of the exact bytes."""
 
+import base64
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sbpair.amqp import types
 from sbpair.amqp.sections import Section
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError
-from sbpair.core.message import PING_CONTENT_TYPE, Received
-from sbpair.core.names import split_source
+from sbpair.core.message import PING_CONTENT_TYPE, Origin, Received, State
+from sbpair.core.names import dead_letter_path, split_source
 from sbpair.core.summary import MessageSummary, describe, describe_message, plain
+from sbpair.core.transfer.filters import MessageFilter
+from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -72,6 +75,90 @@ def message_row(pair: str, received: Received) -> tuple[Any, ...]:
         summary.unreadable,
         received.payload,
     )
+
+
+STORED_COLUMNS = ("queue", "dead_letter", "sequence_number", "enqueued_at", "message_id", "digest", "payload")
+"""What a message that goes on from an archive needs."""
+
+
+def messages_in(batch: "pa.RecordBatch") -> Iterator[Received]:
+    """The messages of rows with STORED_COLUMNS, as they lay in their queues."""
+    names = batch.schema.names
+    columns = [_values(batch.column(names.index(name))) for name in STORED_COLUMNS]
+    for queue, dead_letter, number, enqueued_at_us, message_id, digest, payload in zip(*columns, strict=True):
+        text = None if digest is None else base64.b64encode(digest).decode()
+        yield _stored(queue, dead_letter, number, enqueued_at_us, message_id, payload, digest=text)
+
+
+def _stored(
+    queue: str,
+    dead_letter: bool,
+    number: int,
+    enqueued_at_us: int | None,
+    message_id: str | None,
+    payload: bytes,
+    *,
+    digest: str | None = None,
+    state: State = State.ACTIVE,
+    delivery_count: int = 0,
+) -> Received:
+    source = dead_letter_path(queue) if dead_letter else queue
+    enqueued_ms = -1 if enqueued_at_us is None else enqueued_at_us // 1000
+    return Received(
+        payload,
+        number,
+        source,
+        message_id,
+        enqueued_at=None if enqueued_at_us is None else enqueued_at_us / 1_000_000,
+        delivery_count=delivery_count,
+        state=state,
+        origin=Origin(source, number, message_id, enqueued_ms, digest),
+    )
+
+
+def _values(column: "pa.Array") -> list[Any]:
+    """A column's values; times as epoch microseconds, many times faster than as objects."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+FILTER_COLUMNS = (
+    "queue",
+    "dead_letter",
+    "sequence_number",
+    "unix_micros(enqueued_at)",
+    "message_id",
+    "payload",
+    "state",
+    "delivery_count",
+)
+"""What a filter looks at, in Spark SQL. The time as a number: a Python time would be in the worker's own zone."""
+
+
+def wants_row(wanted: MessageFilter, *row: Any) -> bool:
+    """Whether a filter wants the message of a row with FILTER_COLUMNS.
+
+    Raises:
+        TaskError: with one of our errors in its text.
+    """
+    queue, dead_letter, number, enqueued_at_us, message_id, payload, state, delivery_count = row
+    payload = bytes(payload)
+    with marking_errors():
+        message = _stored(
+            queue,
+            dead_letter,
+            number,
+            enqueued_at_us,
+            message_id,
+            payload,
+            state=State(state),
+            delivery_count=delivery_count,
+        )
+        return wanted.wants(message, describe(payload))
 
 
 def content_digest(payload: bytes) -> bytes | None:

@@ -19,6 +19,9 @@ from urllib.parse import quote
 
 from pyspark import TaskContext
 
+from sbpair.core.message import Received
+from sbpair.core.summary import describe
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.files import make_private_file, make_private_folder
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, marking_errors
 from sbpair.pipeline.executors import Connection, PairByName
@@ -43,6 +46,7 @@ class Archiving:
     pair: PairByName
     root: Path
     run: str
+    wanted: MessageFilter = EVERYTHING
 
     def of(self, span: Span) -> "ArchivedUnit":
         """Browse a span and write its files, in a task of Spark.
@@ -55,8 +59,11 @@ class Archiving:
         files = UnitFiles(self.root, self.run, self.pair.name, span)
         with marking_errors(), Connection.to(self.pair, "secondary") as connection, files:
             for page in connection.browse(span):
-                files.add([message_row(self.pair.name, one) for one in page])
+                files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
         return ArchivedUnit(tuple(files.written), attempt)
+
+    def _wants(self, received: Received) -> bool:
+        return not self.wanted.is_set or self.wanted.wants(received, describe(received.payload))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ out what the ledger has. A batch that was sent but not acknowledged may arrive t
 """
 
 import asyncio
-import base64
 import json
 import uuid
 from collections import Counter
@@ -22,22 +21,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from sbpair.core.errors import UsageError
-from sbpair.core.message import Origin, Received
-from sbpair.core.names import dead_letter_path
+from sbpair.core.message import Received
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
 from sbpair.core.transfer.report import Tally as Counters
-from sbpair.core.transfer.state import Item, Key, Limits
+from sbpair.core.transfer.state import Item, Key, Limits, key_of
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
+from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
 from sbpair.pipeline.runs import check_run, done_by, drop_locks, ledger_of, task_name, the_only_attempt
 from sbpair.pipeline.source_options import known_options, truth
 from sbpair.runtime.browse import PATIENCE_SECONDS
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from sbpair.ports import Messaging
 
-NEEDED_COLUMNS = ("queue", "dead_letter", "sequence_number", "enqueued_at", "message_id", "digest", "payload")
 TAKEN_OVER_ROWS = 500
 """Rows that are handed to the pump at once."""
 
@@ -119,11 +118,11 @@ class ReplayMessage(WriterCommitMessage):
 
 
 class ReplayWriter(DataSourceArrowWriter):
-    """Sends rows to the primary. Needs the columns of NEEDED_COLUMNS; others may be there."""
+    """Sends rows to the primary. Needs the columns of STORED_COLUMNS; others may be there."""
 
     def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
         with marking_errors():
-            missing = [name for name in NEEDED_COLUMNS if name not in columns]
+            missing = [name for name in STORED_COLUMNS if name not in columns]
             if missing:
                 raise UsageError(
                     f"The frame lacks the column(s) {', '.join(missing)}.",
@@ -234,33 +233,17 @@ class _Rows:
         self.given = 0
 
     def messages(self, batch: "pa.RecordBatch") -> Iterator[list[Received]]:
-        columns = [_values(batch.column(batch.schema.get_field_index(name))) for name in NEEDED_COLUMNS]
-        rows = list(zip(*columns, strict=True))
-        for first in range(0, len(rows), TAKEN_OVER_ROWS):
-            found = [self._message(*row) for row in rows[first : first + TAKEN_OVER_ROWS]]
-            yield [one for one in found if one is not None]
+        coming = messages_in(batch)
+        while some := list(islice(coming, TAKEN_OVER_ROWS)):
+            yield [one for one in some if self._is_new(key_of(one))]
 
-    def _message(
-        self,
-        queue: str,
-        dead_letter: bool,
-        number: int,
-        enqueued_at_us: int | None,
-        message_id: str | None,
-        digest: bytes | None,
-        payload: bytes,
-    ) -> Received | None:
-        source = dead_letter_path(queue) if dead_letter else queue
-        enqueued_ms = -1 if enqueued_at_us is None else enqueued_at_us // 1000
-        key = source, number, message_id, enqueued_ms
+    def _is_new(self, key: Key) -> bool:
         if key in self._done or key == self._before:
             self.skipped += 1
-            return None
+            return False
         self._before = key
         self.given += 1
-        text = None if digest is None else base64.b64encode(digest).decode()
-        enqueued_at = None if enqueued_at_us is None else enqueued_at_us / 1_000_000
-        return Received(payload, number, source, message_id, enqueued_at=enqueued_at, origin=Origin(*key, digest=text))
+        return True
 
 
 def _tally(counted: Counters, *, skipped: int) -> Tally:
@@ -273,13 +256,3 @@ def _tally(counted: Counters, *, skipped: int) -> Tally:
         skipped=skipped,
         resent=numbers["sent_again"],
     )
-
-
-def _values(column: "pa.Array") -> list[Any]:
-    """A column's values; times as epoch microseconds, many times faster than as objects."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    values: list[Any] = column.to_pylist()
-    return values

@@ -32,7 +32,7 @@ from sbpair.core.rewrite import (
 )
 from sbpair.core.serialization import to_plain
 from sbpair.core.summary import plain
-from sbpair.core.where import FIELDS, parse_where
+from sbpair.core.transfer.filters import SYSTEM_PROPERTIES, parse_where
 from tests.core.cost.test_prices import rows
 from tests.core.snapshots import NOW, a_pair, a_queue, healthy, path
 from tests.core.test_rewrite_properties import values as amqp_values
@@ -113,7 +113,8 @@ def test_a_duration_is_a_finite_time_or_refused(text: str) -> None:
 
 WORDS = st.sampled_from(
     [
-        *(*FIELDS, "properties.a", "properties.", "=", "!=", "<", "<=", ">", ">=", "~", "in", "and", "or", "AND", "("),
+        *(f"sys.{name}" for name in SYSTEM_PROPERTIES),
+        *("user.a", "a", "=", "!=", "<", "<=", ">", ">=", "~", "IN", "and", "OR", "AND", "(", "LIKE", "newid()"),
         *(")", "'", '"', "\\", "x", "DE,FR", "*", "[a-", "2026-01-01", "9" * 400, "1e999", "nan", "-", "\x00", "²"),
         *("true", "#", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "[" * 99, "*a" * 200),
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sbpair.core.errors import UsageError
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.compaction import compact
@@ -17,6 +18,7 @@ from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.settling import CHANGED, Settling
 from sbpair.pipeline.spark.session import Session
+from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.stage import Stage, backlog, messages
 
 if TYPE_CHECKING:
@@ -114,6 +116,27 @@ def test_a_message_that_is_not_the_archived_one_stays(stage: Stage) -> None:
         settled = connection.run(Settling(connection, backlog(0), False, dict(archived), 2.0).carry_out())
     assert (settled.completed, settled.left) == (0, {CHANGED: 3})
     assert stage.in_backlog() == 3
+
+
+def test_only_what_a_filter_wants_is_archived_and_taken(session: Session, stage: Stage) -> None:
+    """What is covered is covered for this filter only, so the archive takes no other."""
+    stage.divert(messages(120, sessions=3))
+    wanted = MessageFilter(session_id="s-1")
+    ids = sorted(f"m-{number}" for number in range(1, 120, 3))
+    assert stage.archive(session, wanted=wanted).rows == 40
+    assert ids_in(session.spark, stage.archive_path) == ids
+    for other in (EVERYTHING, MessageFilter(session_id="s-2")):
+        with pytest.raises(UsageError, match="holds only messages with 'session_id s-1'"):
+            stage.archive(session, wanted=other)
+    report = stage.archive(session, wanted=wanted, take=True, ledger=stage.folder / "taken")
+    assert (report.rows, report.settled, report.left) == (0, 40, {})
+    assert stage.in_backlog() == 80
+    assert sorted(one.message_id or "" for one in stage.browse("secondary", backlog(0))) == sorted(
+        set(expected(120)) - set(ids)
+    )
+    (ledger,) = (stage.folder / "taken").glob("*.jsonl")
+    lines = list(outcomes_in(ledger))
+    assert (len(lines), {outcome for _, outcome in lines}) == (40, {"taken"})
 
 
 def test_small_files_are_joined(session: Session, stage: Stage) -> None:

@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 
 from sbpair.core.message import Disposition
 from sbpair.pipeline.executors import Connection
+from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
 from sbpair.pipeline.spans import Span
 from sbpair.pipeline.units import Archiving
-from sbpair.pipeline.writer import NEEDED_COLUMNS, ReplayWriter, WriteOptions
+from sbpair.pipeline.writer import ReplayWriter, WriteOptions
 from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
 
@@ -43,12 +44,12 @@ def test_two_attempts_of_a_replay_send_each_message_once(stage: Stage) -> None:
     stage.divert(messages(EACH, sessions=5))
     path, _ = archived_by(stage)
     given = stage.options | {"ledger": str(stage.ledger), "run": "run", "rate": "600"}
-    writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), NEEDED_COLUMNS)
+    writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), STORED_COLUMNS)
     tallies = []
 
     def attempt() -> None:
         with pq.ParquetFile(path) as file:
-            tallies.append(writer.write(file.iter_batches(100, columns=list(NEEDED_COLUMNS))).tally)
+            tallies.append(writer.write(file.iter_batches(100, columns=list(STORED_COLUMNS))).tally)
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
     for thread in threads:

@@ -34,8 +34,8 @@ from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, Received
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, expected_backlog_paths
 from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.core.transfer.filters import MessageFilter, parse_where
 from sbpair.core.transfer.report import DrainReport, Left
-from sbpair.core.where import parse_where
 from sbpair.emulator import Emulator
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.clock import SystemClock
@@ -372,7 +372,7 @@ async def test_deferred_messages_that_somebody_holds_or_a_filter_leaves_are_name
         for one in held:
             await other.settle(one, Disposition.DEFER)
         await other.receive_deferred([held[0].sequence_number])
-        report = await on.drain(deferred=True, where=parse_where("message_id != 2"))
+        report = await on.drain(deferred=True, wanted=MessageFilter(where=parse_where("sys.MessageId <> '2'")))
         assert report.forwarded == 1
         assert report.left == (Left("deferred", 1), Left("filtered out", 1))
         await other.close()

@@ -24,8 +24,8 @@ from sbpair.core.errors import (
 from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, Paused, QueueAppeared, Resumed
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
+from sbpair.core.transfer.filters import MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
-from sbpair.core.where import parse_where
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import DrainRequest, ToArchive, ToQueue, drain, syphon
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -492,7 +492,9 @@ async def test_filters_leave_the_rest_untouched():
     for number in range(300):
         destination = "invoices/incoming" if number % 3 == 0 else "orders"
         world.divert(message(number, session_id=f"s{number % 2}"), destination, queue=number % 3)
-    report = await world.drain(path="INVOICES/*", session="s0", where=parse_where("message_id != m0"))
+    report = await world.drain(
+        wanted=MessageFilter("INVOICES/*", session_id="s0", where=parse_where("sys.MessageId <> 'm0'"))
+    )
     assert report.forwarded == 49
     assert report.left == (Left("filtered out", 251),)
     untouched = [stored for queue in world.queues for stored in queue.messages.values()]

@@ -16,6 +16,7 @@ from sbpair.cli.pipeline.session import (
     pair_by_name,
     spark_session,
 )
+from sbpair.cli.transfer.options import Filters
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
@@ -52,6 +53,8 @@ def archive(
     to_sequence: Annotated[
         int | None, typer.Option(min=1, help="Last sequence number (inclusive).", show_default=False)
     ] = None,
+    *,
+    filters: Filters,
     take: Annotated[
         bool,
         typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
@@ -111,6 +114,7 @@ def archive(
         (False, True) if with_dlq else (True,) if dlq else (False,),
         from_sequence,
         to_sequence,
+        wanted=filters.wanted(),
         take=take,
         ledger=None if ledger is None else ledger.expanduser().absolute(),
         unit_messages=unit,

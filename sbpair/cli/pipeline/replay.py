@@ -18,6 +18,7 @@ from sbpair.cli.pipeline.session import (
     rows_in,
     spark_session,
 )
+from sbpair.cli.transfer.options import Filters
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
@@ -41,12 +42,8 @@ def replay(
         ),
     ],
     pair: PairArgument = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--where", metavar="FILTER", help="Spark SQL over the archive's columns, path and age.", show_default=False
-        ),
-    ] = None,
+    *,
+    filters: Filters,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
     ] = None,
@@ -84,7 +81,7 @@ def replay(
     Examples:
       sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --dry-run
       sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --ledger drain.jsonl
-      sbpair pipeline replay --archive A --archive B --ledger L --where "path = 'orders' AND age < INTERVAL 1 DAY"
+      sbpair pipeline replay --archive A --archive B --ledger L --destination 'orders/*' --since 1d
     """
     from sbpair.pipeline.spark.session import check_installed
 
@@ -108,7 +105,7 @@ def replay(
         own,
         drained,
         although_in_the_queues,
-        where,
+        filters.wanted(),
         rate,
         ttl,
         Dedupe(dedupe),

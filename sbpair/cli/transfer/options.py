@@ -3,17 +3,21 @@
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption
-from sbpair.cli.options import OptionSet
+from sbpair.cli.options import OptionSet, moment_option
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Pair
+
+if TYPE_CHECKING:
+    from sbpair.core.transfer.filters import MessageFilter
 
 LimitOption = Annotated[
     int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default=False)
@@ -60,9 +64,22 @@ class Filters(OptionSet):
         typer.Option(
             "--where",
             metavar="FILTER",
-            help="Only messages that match, e.g. 'subject = invoice and size_bytes > 1000'.",
+            help="Only messages that match this Service Bus SQL condition; see `sbpair help filters`.",
             show_default=False,
         ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only messages enqueued since then, e.g. 2026-11-21T08:00Z, or 2h for two hours ago.",
+            show_default=False,
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Only messages enqueued until then.", show_default=False),
     ] = None
 
     @property
@@ -70,11 +87,30 @@ class Filters(OptionSet):
         """Whether anything is filtered at all."""
         return any(value is not None for _, value in self.words())
 
+    def wanted(self) -> "MessageFilter":
+        """The filter that the options describe.
+
+        Raises:
+            UsageError: a time or a condition that is none; the option is named.
+        """
+        from sbpair.core.transfer.filters import MessageFilter, parse_where
+
+        now = datetime.now(UTC).timestamp()
+        return MessageFilter(
+            destination=self.destination,
+            session_id=self.session_id,
+            since=None if self.since is None else moment_option(self.since, "--since", now),
+            until=None if self.until is None else moment_option(self.until, "--until", now),
+            where=None if self.where is None else parse_where(self.where),
+        )
+
     def words(self) -> Iterator[tuple[str, str | None]]:
         """Option and value of each filter, as on a command line; None: not given."""
         yield "--destination", self.destination
         yield "--session-id", self.session_id
         yield "--where", self.where
+        yield "--since", self.since
+        yield "--until", self.until
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,12 @@
 """`sbpair peek`: look at the messages of the backlog, or of any queue, without touching them."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
-from sbpair.cli.options import Options, PairArgument, command, moment_option
+from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.transfer.options import Filters
 from sbpair.cli.transfer.report import backlog_path
 from sbpair.core.errors import SbpairError, UsageError
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
     from sbpair.cli.transfer.peek_shown import GroupKey
     from sbpair.connect import Sides
-    from sbpair.runtime.browse import Browsed, BrowseReport
+    from sbpair.runtime.browse import BrowseReport
 
 DEFAULT_LIMIT = 50
 DEFAULT_LIMIT_GROUPED = 10_000
@@ -67,17 +64,6 @@ def peek(
         typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default="50, grouped 10,000"),
     ] = None,
     from_sequence: Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)] = 0,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Only messages enqueued since then, e.g. 2026-11-21T08:00Z, or 2h for two hours ago.",
-            show_default=False,
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only messages enqueued until then.", show_default=False)
-    ] = None,
     *,
     filters: Filters,
     body: Annotated[bool, typer.Option("--body", help="Show bodies, as text, or as hex if not text.")] = False,
@@ -104,12 +90,7 @@ def peek(
     chosen = load_settings(options).pair(pair)
     primary = side is Side.PRIMARY
     named = _named(chosen, queue, entity, primary)
-    now = datetime.now(UTC).timestamp()
-    wanted = _filter(
-        None if since is None else moment_option(since, "--since", now),
-        None if until is None else moment_option(until, "--until", now),
-        filters,
-    )
+    wanted = filters.wanted()
     keys = _group_keys(group_by)
     most = limit or (DEFAULT_LIMIT_GROUPED if keys else DEFAULT_LIMIT)
 
@@ -125,7 +106,7 @@ def peek(
                 dead_letter=dlq,
                 max_messages=most,
                 from_sequence_number=from_sequence,
-                wanted=wanted,
+                wanted=lambda message: wanted.wants(message.received, message.summary),
                 timeout_seconds=seconds,
             )
             return paths, await stoppable(stop, found)
@@ -164,26 +145,6 @@ def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bo
     if primary:
         raise UsageError("--side primary needs --entity: the backlog queues are on the secondary.")
     return list(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
-
-
-def _filter(since: float | None, until: float | None, filters: Filters) -> "Callable[[Browsed], bool]":
-    from sbpair.core.where import parse_where
-
-    destination, session_id = filters.destination, filters.session_id
-    condition = None if filters.where is None else parse_where(filters.where)
-
-    def wanted(message: "Browsed") -> bool:
-        at = message.received.enqueued_at
-        if (since is not None and (at is None or at < since)) or (until is not None and (at is None or at > until)):
-            return False
-        going_to = (message.summary.destination or "").lower()
-        if destination is not None and not fnmatchcase(going_to, destination.lower()):
-            return False
-        if session_id is not None and message.summary.session_id != session_id:
-            return False
-        return condition is None or condition.matches(message.summary, message.received)
-
-    return wanted
 
 
 def _group_keys(text: str | None) -> "tuple[GroupKey, ...]":

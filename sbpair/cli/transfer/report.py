@@ -64,7 +64,6 @@ def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
         UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read, a new ledger
             without a name, --dlq with --with-dlq.
     """
-    from sbpair.core.where import parse_where
     from sbpair.runtime.transfer.drain import DrainRequest
 
     if options.dlq and options.with_dlq:
@@ -78,9 +77,7 @@ def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
         for_seconds=duration_option(options.for_),
         idle_seconds=duration_option(options.until_idle) or 0.0,
         to=_target(options.to, options.archive),
-        path=options.filters.destination,
-        session=options.filters.session_id,
-        where=None if options.filters.where is None else parse_where(options.filters.where),
+        wanted=options.filters.wanted(),
         rate_per_second=options.rate,
         concurrency=options.concurrency,
         ttl=options.ttl,

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import OnlyEntitiesOption
+from sbpair.cli.transfer.options import Filters, OnlyEntitiesOption
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sbpair.core.pairing import Pair
+    from sbpair.core.transfer.filters import MessageFilter
     from sbpair.runtime.transfer.restore import Restorable, Restored
 
 MOST_LINE_BYTES = 256 * 1024 * 1024
@@ -58,12 +58,8 @@ def restore(
     pair: Annotated[
         str | None, typer.Option("--pair", help="Whose primary they go to.", show_default="the only pair")
     ] = None,
-    destination: Annotated[
-        str | None, typer.Option("--destination", help="Only to destinations like this pattern.", show_default=False)
-    ] = None,
-    session_id: Annotated[
-        str | None, typer.Option("--session-id", help="Only this session.", show_default=False)
-    ] = None,
+    *,
+    filters: Filters,
     only_entities: OnlyEntitiesOption = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="At most so many, the oldest first.", show_default=False)
@@ -95,7 +91,7 @@ def restore(
     """
     settings = load_settings(options)
     chosen = settings.pair(pair) if dry_run else pair_to_write(options, settings, pair, "Restore to the primary of")
-    messages = _chosen(_read(files), destination, session_id, limit)
+    messages = _chosen(_read(files), filters.wanted(), limit)
     count = len(messages)
     elsewhere: dict[str, int] = {}
     if only_entities:
@@ -241,20 +237,24 @@ def _spelled(message: "Restorable", spellings: dict[str, str]) -> "Restorable":
     return replace(message, forward=replace(message.forward, destination=spellings.setdefault(path.lower(), path)))
 
 
-def _chosen(
-    messages: "Iterator[Restorable]", destination: str | None, session_id: str | None, limit: int | None
-) -> "list[Restorable]":
+def _chosen(messages: "Iterator[Restorable]", wanted: "MessageFilter", limit: int | None) -> "list[Restorable]":
     """Those that are wanted, each once, in the order in which they were put into the backlog. A destination, whose case
     does not matter, has the spelling that came first."""
     spellings: dict[str, str] = {}
     by_key = {
         key_of(one.received): _spelled(one, spellings)
         for one in messages
-        if (destination is None or fnmatchcase(one.forward.destination.lower(), destination.lower()))
-        and (session_id is None or one.forward.session_id == session_id)
+        if not wanted.is_set or _is_wanted(one, wanted)
     }
     ordered = [by_key[key] for key in sorted(by_key, key=lambda key: (key[3], key[0], key[1]))]
     return ordered if limit is None else ordered[:limit]
+
+
+def _is_wanted(message: "Restorable", wanted: "MessageFilter") -> bool:
+    from sbpair.core.summary import describe
+
+    summary = describe(message.received.payload)
+    return wanted.wants(message.received, replace(summary, destination=message.forward.destination))
 
 
 def _within(allowed: "Sequence[str]", messages: "list[Restorable]") -> "tuple[list[Restorable], dict[str, int]]":

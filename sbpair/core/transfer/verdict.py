@@ -1,6 +1,5 @@
 """What is to become of one received message: sent to the primary, settled as it is, or left alone."""
 
-import fnmatch
 from collections import Counter
 from collections.abc import Callable, Collection
 
@@ -9,8 +8,8 @@ from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import TtlMode, for_primary, is_ping
 from sbpair.core.summary import MessageSummary, describe
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.state import Finish, Forward, Leave, Verdict
-from sbpair.core.where import Where
 
 FILTERED_OUT = "filtered out"
 NOT_CONFIGURED = "not among the pair's entities: "
@@ -32,7 +31,7 @@ class Classifier:
         now: the present moment in UTC epoch seconds.
         verbatim: keep the exact bytes (an archive) instead of restoring the message.
         destination: send everything there instead of to where it was to go.
-        path: shell pattern of destinations, `session` a session id, `where` a filter; all have to match.
+        wanted: only these; the others are left.
         only: the destinations that may be sent to, None for all; messages for others are left, and the reason names
             their destination.
     """
@@ -44,29 +43,24 @@ class Classifier:
         ttl: TtlMode = TtlMode.FULL,
         verbatim: bool = False,
         destination: str | None = None,
-        path: str | None = None,
-        session: str | None = None,
-        where: Where | None = None,
+        wanted: MessageFilter = EVERYTHING,
         only: Collection[str] | None = None,
     ) -> None:
         self._now = now
         self._ttl = ttl
         self._verbatim = verbatim
         self._destination = destination
-        self._path = path.lower() if path is not None else None
-        self._session = session
-        self._where = where
+        self._wanted = wanted
         self._only = None if only is None else frozenset(path.lower() for path in only)
         self._refused: dict[str, str] = {}
-        self._filtering = path is not None or session is not None or where is not None
         self._noted: set[tuple[str, int]] = set()
         self.original_faults: Counter[str] = Counter()
         """Why the messages that could be sent on from a dead-letter queue had been put there."""
 
     def __call__(self, received: Received) -> Verdict:
         from_dead_letter = is_dead_letter_path(received.queue)
-        looked_up = describe(received.payload) if self._filtering or self._verbatim or from_dead_letter else None
-        if self._filtering and looked_up is not None and not self._wanted(looked_up, received):
+        looked_up = describe(received.payload) if self._wanted.is_set or self._verbatim or from_dead_letter else None
+        if looked_up is not None and not self._wanted.wants(received, looked_up):
             return Leave(FILTERED_OUT)
         if self._verbatim and looked_up is not None:
             return Forward(received.payload, looked_up.destination or UNREADABLE_PATH)
@@ -110,10 +104,3 @@ class Classifier:
         if name not in self._refused and len(self._refused) >= MOST_NAMES:
             return OTHERS
         return self._refused.setdefault(name, destination)
-
-    def _wanted(self, summary: MessageSummary, received: Received) -> bool:
-        if self._path is not None and not fnmatch.fnmatchcase((summary.destination or "").lower(), self._path):
-            return False
-        if self._session is not None and summary.session_id != self._session:
-            return False
-        return self._where is None or self._where.matches(summary, received)

@@ -18,12 +18,12 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
 from sbpair.core.transfer.report import DrainReport, Left, LockedQueue, QueueFailure, in_order
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier
-from sbpair.core.where import Where
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.browse import Found, survey
 from sbpair.runtime.transfer.dry_run import DryRun, ask_destinations
@@ -67,10 +67,7 @@ class DrainRequest:
     with_dead_letter: bool = False
     """Empty their dead-letter queues as well."""
     to: ToPrimary | ToArchive | ToQueue = field(default_factory=ToPrimary)
-    path: str | None = None
-    """Only messages to destinations that match this shell pattern (case does not matter)."""
-    session: str | None = None
-    where: Where | None = None
+    wanted: MessageFilter = EVERYTHING
     only: tuple[str, ...] | None = None
     """The only destinations that are sent to; messages for others stay in the backlog. None: all."""
     max_messages: int | None = None
@@ -121,9 +118,7 @@ def make_classifier(request: DrainRequest, clock: Clock) -> Classifier:
         ttl=request.ttl,
         verbatim=isinstance(request.to, ToArchive),
         destination=request.to.queue if isinstance(request.to, ToQueue) else None,
-        path=request.path,
-        session=request.session,
-        where=request.where,
+        wanted=request.wanted,
         only=request.only,
     )
 
