@@ -138,8 +138,10 @@ class Settings:
         return None, None
 
     def _pairs_of_files_first(self) -> list[str]:
-        """Of two ways to reach one namespace the written one counts, not that of the running emulator's state file."""
-        return sorted(self.pair_names(), key=lambda name: name == LOCAL_PAIR)
+        """Of several ways to reach one namespace the user's own counts first, then that of a folder's file, then that of
+        the running emulator's state file."""
+        of_project = self.pairs_of_project()
+        return sorted(self.pair_names(), key=lambda name: (name == LOCAL_PAIR, name in of_project))
 
     def _choose(self, name: str | None) -> str:
         names = self.pair_names()

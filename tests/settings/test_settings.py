@@ -263,6 +263,13 @@ def test_a_project_file_changes_no_credential_of_the_users_pairs(tmp_path: Path)
     assert alone.pair("billing").primary.auth is AuthMethod.MANAGED_IDENTITY
 
 
+def test_a_namespace_that_is_named_is_reached_as_the_users_own_file_says(tmp_path: Path) -> None:
+    first = BILLING.replace("billing-weu", "contoso-weu").replace("billing", "a")
+    settings = in_project(tmp_path, first, GOOD)
+    assert settings.pairs_of_project() == ("a",)
+    assert settings.named_namespace("contoso-weu", None).auth is AuthMethod.AZURE_CLI
+
+
 def test_a_project_file_does_not_choose_among_the_users_pairs(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"default_pair is 'orders', a pair of your own file"):
         in_project(tmp_path, "version: 1\ndefault_pair: orders\n", GOOD)
