@@ -138,8 +138,8 @@ class Settings:
         return None, None
 
     def _pairs_of_files_first(self) -> list[str]:
-        """Of several ways to reach one namespace the user's own counts first, then that of a folder's file, then that of
-        the running emulator's state file."""
+        """Of several ways to reach one namespace the user's own counts first, then a folder's file, then the state file
+        of the running emulator."""
         of_project = self.pairs_of_project()
         return sorted(self.pair_names(), key=lambda name: (name == LOCAL_PAIR, name in of_project))
 
