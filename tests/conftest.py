@@ -1,0 +1,35 @@
+"""The order of the suite: what takes longest begins first, so that no worker is left with it alone at the end."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LONGEST = (
+    "tests/test_readme.py",
+    "tests/stories/test_recovery.py",
+    "tests/pipeline/test_command_line.py",
+    "tests/cli/test_signals.py",
+    "tests/pipeline/test_cluster.py",
+    "tests/pipeline/test_faults.py",
+    "tests/soak/test_kills.py",
+    "tests/runtime/test_replicate.py",
+    "tests/cli/replication/test_replicate.py",
+    "tests/pipeline/test_analyze.py",
+    "tests/clients/test_sync.py",
+    "tests/cli/test_terminals.py",
+    "tests/soak/test_drain.py",
+)
+"""Files of more than half a minute, the longest first, as the suite's own list of durations has them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    assert not (gone := [name for name in LONGEST if not (ROOT / name).exists()]), gone
+    # pytest-xdist deals files out by their number of tests, and the longest ones have the fewest.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {ROOT / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
