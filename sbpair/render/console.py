@@ -160,6 +160,7 @@ def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
+            # Without it a power cut after the rename may leave the new name with nothing in it.
             os.fsync(file.fileno())
         if not private:
             temporary.chmod(0o666 & ~_umask())
@@ -205,6 +206,7 @@ def check_writable(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         os.close(handle)
+        # Made and taken away again: permissions alone do not tell of a read-only file system or a full one.
         Path(name).unlink()
     except OSError as error:
         raise unwritable(path, error).with_state("Nothing was done.") from error

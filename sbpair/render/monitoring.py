@@ -28,6 +28,7 @@ _FINE = (Severity.OK, Severity.INFO, Severity.SKIPPED)
 
 def nagios_status(result: CommandResult) -> int:
     """0, 1, 2 or 3 of a Nagios plugin: the worst check (critical, unknown, warning); without any, 3 for a failure."""
+    # A plugin's code is the worst of what it saw; unknown comes before warning, since nobody can say it is only that.
     found = {_NAGIOS[check.severity] for check in result.checks or ()}
     if found:
         return next(status for status in _WORST_FIRST if status in found)

@@ -138,6 +138,7 @@ class MoveProgress(Shown):
     def line(self) -> str:
         """`drain: 1,200 of 5,000 messages, 310/s, about 12s left`."""
         now = self._now()
+        # Of the whole run, not of the last seconds: a drain moves in batches, and a rate that jumps forecasts nothing.
         rate = self.done / max(now - self._began, 1e-9)
         total = f" of {self.total:,}" if self.total is not None else ""
         text = f"{self._title}: {self.done:,}{total} messages, {rate:,.0f}/s"

@@ -30,14 +30,18 @@ def sizing_for(rows: int | None, *, memory_bytes: int | None = None) -> Sizing:
     """The set-up for so many rows (None: unknown, taken for a few million)."""
     memory = memory_bytes if memory_bytes is not None else physical_memory_bytes()
     expected = 5 * SMALL_ROWS if rows is None else rows
+    # A small job is over before the second compiler has paid for itself, and two partitions keep both cores busy.
     if expected < SMALL_ROWS:
         return Sizing(_bounded(GIB, memory, 0.25), 2, True)
+    # The rest of the memory is for the Python workers, one a core, which hold a batch of messages each, and for the
+    # page cache under the shuffle files.
     wanted = (2 if expected < 5 * SMALL_ROWS else 4 if expected <= 20 * SMALL_ROWS else 8) * GIB
     partitions = min(max(2, math.ceil(expected / ROWS_PER_SHUFFLE_PARTITION)), MOST_SHUFFLE_PARTITIONS)
     return Sizing(_bounded(wanted, memory, 0.4), partitions, False)
 
 
 def _bounded(wanted: int, memory: int, share: float) -> int:
+    # Spark's driver does not start with less than about 450 MB, whatever share of a small machine that is.
     return max(min(wanted, int(memory * share)), GIB // 2)
 
 
