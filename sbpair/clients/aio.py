@@ -29,6 +29,7 @@ from sbpair.azure.wire import (
 )
 from sbpair.clients.calls import (
     DIVERTED,
+    PRIMARY_SECONDS,
     Offer,
     Steps,
     is_simple,
@@ -82,14 +83,16 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
 
     async def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""
-        if is_wrong(timeout):
+        if timeout is not None and is_wrong(timeout):
             return await super().send_messages(message, timeout=timeout, **kwargs)
         started = failed = None
-        ticket = self._part.line.ticket
-        if self._part.line.plain and is_simple(self, message):
+        ticket = self._part.line.plain_ticket
+        if ticket is not None and is_simple(self, message):
             started = time.monotonic()
             try:
-                return await super().send_messages(message, timeout=primary_seconds(timeout), **kwargs)
+                return await super().send_messages(
+                    message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
+                )
             except exceptions.ServiceBusError as error:
                 failed = error
         message = reusable(message)
@@ -102,7 +105,7 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
             await super(ServiceBusSender, self).send_messages(message, timeout=seconds, **kwargs)
 
         payloads = partial(encode_outgoing, message, self)
-        await self._run(self._steps(timeout, payloads, started=started, ticket=ticket, failed=failed), offer)
+        await self._run(self._steps(timeout, payloads, started=started, ticket=ticket or 0, failed=failed), offer)
         return None
 
     async def schedule_messages(

@@ -47,10 +47,12 @@ Steps = Generator[Offer | Ask, Any, Any]
 Payloads = Callable[[], list[bytes]]
 
 
-def primary_seconds(timeout: float | None) -> float:
+PRIMARY_SECONDS: Final = DEFAULT_SEND_SECONDS - MAX_RESERVED_SECONDS
+"""What an attempt on the primary may take of a call without a time-out."""
+
+
+def primary_seconds(timeout: float) -> float:
     """What an attempt on the primary may take of a call's time: the rest is the backlog's."""
-    if timeout is None:
-        return DEFAULT_SEND_SECONDS - MAX_RESERVED_SECONDS
     return timeout - min(timeout * RESERVED_SHARE, MAX_RESERVED_SECONDS)
 
 

@@ -300,10 +300,12 @@ class Line:
         return None if known is None or known.is_stale(time.monotonic()) else known
 
     @property
-    def plain(self) -> bool:
-        """There is nothing to do but to send to the primary."""
-        known = self._known
-        return known is None or (known.quiet and not self.failover.holding)
+    def plain_ticket(self) -> int | None:
+        """The ticket of an attempt where there is nothing to do but to send to the primary; otherwise None."""
+        known = self.failover.entities.known(self._key)
+        if known is None:
+            return 0
+        return known.ticket if known.quiet and not self.failover.holding else None
 
     @property
     def has_to_join(self) -> bool:

@@ -32,6 +32,7 @@ from sbpair.azure.wire import (
 from sbpair.clients.calls import (
     AGAIN,
     DIVERTED,
+    PRIMARY_SECONDS,
     Ask,
     Offer,
     Steps,
@@ -111,14 +112,16 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
 
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""
-        if is_wrong(timeout):
+        if timeout is not None and is_wrong(timeout):
             return super().send_messages(message, timeout=timeout, **kwargs)
         started = failed = None
-        ticket = self._part.line.ticket
-        if self._part.line.plain and is_simple(self, message) and self._turn.acquire(blocking=False):
+        ticket = self._part.line.plain_ticket
+        if ticket is not None and is_simple(self, message) and self._turn.acquire(blocking=False):
             started = time.monotonic()
             try:
-                return super().send_messages(message, timeout=primary_seconds(timeout), **kwargs)
+                return super().send_messages(
+                    message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
+                )
             except exceptions.ServiceBusError as error:
                 failed = error
             finally:
@@ -131,7 +134,7 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
             super(ServiceBusSender, self).send_messages(message, timeout=seconds, **kwargs)
 
         payloads = partial(encode_outgoing, message, self)
-        self._run(self._steps(timeout, payloads, started=started, ticket=ticket, failed=failed), offer)
+        self._run(self._steps(timeout, payloads, started=started, ticket=ticket or 0, failed=failed), offer)
         return None
 
     def schedule_messages(

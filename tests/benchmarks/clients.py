@@ -2,13 +2,14 @@
 
 python -m tests.benchmarks.clients [--quick]
 
-CPU time of this process (the namespaces run in another one). The two take turns within one run, block by block, and the
-ratio is that of the sums, so that whatever else the machine does falls on both alike.
+CPU time of this process (the namespaces run in another one). The two take turns within one run, block by block, and of
+each the median of its blocks counts, so that whatever else the machine does falls on both alike or not at all.
 """
 
 import argparse
 import asyncio
 import gc
+import statistics
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
@@ -68,7 +69,7 @@ def synchronous(on: Embedded, blocks: int) -> list[Row]:
 
 
 def _turns(ways: list[Send], blocks: int) -> list[float]:
-    spent = [0.0] * len(ways)
+    spent: list[list[float]] = [[] for _ in ways]
     for way in ways:
         way()
     for block in range(blocks):
@@ -76,8 +77,8 @@ def _turns(ways: list[Send], blocks: int) -> list[float]:
             started = time.process_time()
             for _ in range(BLOCK):
                 ways[index]()
-            spent[index] += time.process_time() - started
-    return [one / blocks / BLOCK for one in spent]
+            spent[index].append(time.process_time() - started)
+    return [statistics.median(one) / BLOCK for one in spent]
 
 
 async def asynchronous(on: Embedded, blocks: int) -> list[Row]:
@@ -93,7 +94,7 @@ async def asynchronous(on: Embedded, blocks: int) -> list[Row]:
 
 
 async def _async_turns(ways: list[AsyncSend], blocks: int) -> list[float]:
-    spent = [0.0] * len(ways)
+    spent: list[list[float]] = [[] for _ in ways]
     for way in ways:
         await way()
     for block in range(blocks):
@@ -101,8 +102,8 @@ async def _async_turns(ways: list[AsyncSend], blocks: int) -> list[float]:
             started = time.process_time()
             for _ in range(BLOCK):
                 await ways[index]()
-            spent[index] += time.process_time() - started
-    return [one / blocks / BLOCK for one in spent]
+            spent[index].append(time.process_time() - started)
+    return [statistics.median(one) / BLOCK for one in spent]
 
 
 def _rows(kind: str, what: str, seconds: list[float]) -> list[Row]:
