@@ -53,11 +53,11 @@ class ClientWithFailover(Generic[S]):
 
     def get_queue_sender(self, queue_name: str, **options: Any) -> S:
         """As the SDK's."""
-        return self._made(super().get_queue_sender(queue_name, **options))  # type: ignore[misc]
+        return self._with_failover(super().get_queue_sender(queue_name, **options))  # type: ignore[misc]
 
     def get_topic_sender(self, topic_name: str, **options: Any) -> S:
         """As the SDK's."""
-        return self._made(super().get_topic_sender(topic_name, **options))  # type: ignore[misc]
+        return self._with_failover(super().get_topic_sender(topic_name, **options))  # type: ignore[misc]
 
     def state(self) -> PairingState:
         """What the client knows of its entities, backlog queues and namespaces."""
@@ -71,7 +71,7 @@ class ClientWithFailover(Generic[S]):
         """Send the entity's messages to the primary again, whatever the pings say."""
         self._failover.fail_back(entity)
 
-    def _made(self, sender: Any) -> S:
+    def _with_failover(self, sender: Any) -> S:
         return cast("S", self._sender_class._from_sdk(sender, self._failover))
 
 

@@ -58,8 +58,13 @@ class World:
     def bodies(self, entity: str, name: str = "contoso") -> list[str]:
         """What waits in an entity, in its order."""
         client = sdk.ServiceBusClient.from_connection_string(self.connection_string(name))
+        found: list[sdk.ServiceBusReceivedMessage] = []
         with client, client.get_queue_receiver(entity) as receiver:
-            return [str(one) for one in receiver.peek_messages(250)]
+            start = 1
+            while page := receiver.peek_messages(250, sequence_number=start):
+                found += page
+                start = (page[-1].sequence_number or 0) + 1
+        return [str(one) for one in found]
 
     def bodies_after_return(self, entity: str) -> list[str]:
         """The same of a primary that was dark."""

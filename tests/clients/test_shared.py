@@ -15,6 +15,8 @@ from tests.clients.conftest import QUEUES, World, backlog_queue, own_threads, st
 SLOW_RETRIES = {"retry_total": 3, "retry_backoff_factor": 2.0}
 """2, 4 and 8 seconds of pauses: whoever meets the dark primary waits for them."""
 
+pytestmark = pytest.mark.timeout(400)
+
 
 def a_client(world: World, **more: object) -> ServiceBusClient:
     arguments: dict[str, object] = {"pair": world.pair(), "retry_total": 0} | more

@@ -26,12 +26,13 @@ class _Paired:
         super().__init__(*args, secondary=SECONDARY, options=OPTIONS, **kwargs)
 
     def get_queue_sender(self, queue_name: str, **kwargs: Any) -> Any:
-        return self._made(super().get_queue_sender(queue_name, **kwargs))  # type: ignore[misc]
+        return self._checked(super().get_queue_sender(queue_name, **kwargs))  # type: ignore[misc]
 
     def get_topic_sender(self, topic_name: str, **kwargs: Any) -> Any:
-        return self._made(super().get_topic_sender(topic_name, **kwargs))  # type: ignore[misc]
+        return self._checked(super().get_topic_sender(topic_name, **kwargs))  # type: ignore[misc]
 
-    def _made(self, sender: Any) -> Any:
+    def _checked(self, sender: Any) -> Any:
+        assert isinstance(sender, sbpair.ServiceBusSender | sbpair.aio.ServiceBusSender)
         if DIVERTING:
             self.force_failover(sender.entity_name)  # type: ignore[attr-defined]
         return sender
