@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # The proof at the end of the demo: everything that was sent arrived, once, byte for byte, sessions in order.
 
 BATCH = 200
-LAST_LOOK_SECONDS = 1.0
+LAST_POLL_SECONDS = 1.0
 
 
 def subscription_path(name: str) -> str:
@@ -111,7 +111,7 @@ async def _receive_all(receiver: "MessageReceiver", expected: int, patience_seco
     found: list[Received] = []
     try:
         while True:
-            wait_seconds = LAST_LOOK_SECONDS if len(found) >= expected else patience_seconds
+            wait_seconds = LAST_POLL_SECONDS if len(found) >= expected else patience_seconds
             batch = await receiver.receive(BATCH, wait_seconds=wait_seconds)
             if not batch:
                 return found

@@ -19,6 +19,7 @@ from sbpair.amqp.codec import encode
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Int, Long, Symbol, Ubyte, Uint, Ulong
 from sbpair.emulator.auth import ROOT_KEY_NAME
+from sbpair.emulator.broker.messages import BATCH_FORMAT
 from sbpair.emulator.engine.performatives import (
     ATTACH,
     DISPOSITION,
@@ -97,6 +98,33 @@ class Attacker:
                     client.send(FLOW, fields, channel=channel)
             await client.writer.drain()
             await asyncio.sleep(0)
+
+    async def tiny_messages(self) -> None:
+        """Batches of 20,000 messages of a byte each, for a topic whose subscription takes none of them."""
+        client = await self.connect(token=True)
+        address = "events/Subscriptions/all/$management"
+        await client.sender(address, 2)
+        await client.receiver(address, 3, credit=1)
+        request = build(
+            properties=["id", None, None, None, "reply-3"],
+            application_properties={"operation": "com.microsoft:remove-rule"},
+            value={"rule-name": "$Default"},
+        )
+        client.transfer(1, request, 2)
+        await client.until(TRANSFER)
+        await client.sender("events", 4)
+        batch = build(data=[build(data=b"x")] * 20_000)
+        parts = [batch[start : start + 60_000] for start in range(0, len(batch), 60_000)]
+        print("ready", flush=True)
+        reading = asyncio.create_task(discard(client))
+        number = 10
+        while not reading.done():
+            number += 1
+            for part in parts:
+                fields = [Uint(4), Uint(number), b"t", Uint(BATCH_FORMAT), False, part is not parts[-1]]
+                client.send(TRANSFER, fields, part)
+            await client.writer.drain()
+            await asyncio.sleep(0.1)
 
     # -- E6: rules
 
@@ -219,6 +247,7 @@ async def discard(client: Client) -> None:
 ATTACKS: dict[str, Callable[[Attacker], Coroutine[None, None, None]]] = {
     "dispositions": Attacker.dispositions,
     "flows": Attacker.flows,
+    "tiny-messages": Attacker.tiny_messages,
     "rules": Attacker.rules,
     "wild-rules": Attacker.wild_rules,
     "unfinished": Attacker.unfinished,

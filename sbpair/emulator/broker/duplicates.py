@@ -1,8 +1,7 @@
 """Duplicate detection: a message id seen within the window is accepted and silently dropped.
 
-On partitioned entities the partition key belongs to the identity. The memory is bounded by the window alone:
-expired ids
-leave from the front at each look.
+On partitioned entities the partition key belongs to the identity. Memory is bounded by the window alone: expired ids
+leave from the front whenever an id is checked.
 """
 
 from collections import deque

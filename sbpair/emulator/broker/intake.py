@@ -1,6 +1,7 @@
 """The way in: a transfer becomes messages, or is refused as a whole before anything has changed."""
 
 import uuid
+from collections.abc import Iterator
 
 from sbpair.amqp.sections import PropertyField
 from sbpair.emulator import errors
@@ -46,6 +47,10 @@ class Intake:
 
     def read(self, payload: bytes, message_format: int) -> list[Message]:
         """The messages of a transfer; BrokerError for sizes and for bytes that are no message."""
+        return list(self.reading(payload, message_format))
+
+    def reading(self, payload: bytes, message_format: int) -> Iterator[Message]:
+        """The same, one message after the other: a batch may have 20,000 of them, which takes a second."""
         batched = message_format == BATCH_FORMAT
         limit = self.max_batch_bytes if batched else self.max_message_bytes
         if len(payload) > limit:
@@ -54,7 +59,8 @@ class Intake:
                 f"The received {'batch' if batched else 'message'} of {len(payload)} bytes exceeds the limit of "
                 f"{limit} bytes on the link.",
             )
-        return [_identified(parse(one)) for one in (split_batch(payload) if batched else (payload,))]
+        for one in split_batch(payload) if batched else (payload,):
+            yield _identified(parse(one))
 
     def filter(self, messages: list[Message]) -> list[Message]:
         """Refuse the lot (BrokerError) or give those that are to be stored: see `check` and `admit`."""

@@ -250,18 +250,22 @@ def parse(payload: bytes) -> Message:
     """
     try:
         spans = sections.scan(payload)
+        _check_header_size(spans)  # before anything of them is decoded
         head = read_head(payload, spans)
         for section in _EDITED_LATER:
             sections.read(payload, spans, section)
     except AmqpError as error:
         raise BrokerError(errors.DECODE_ERROR, f"The message cannot be decoded: {error}") from error
+    return Message(payload, head, spans)
+
+
+def _check_header_size(spans: tuple[Span, ...]) -> None:
     header_bytes = sum(span.end - span.start for span in spans if span.section in _HEAD_SECTIONS)
     if header_bytes > MAX_HEADER_BYTES:
         raise BrokerError(
             errors.SIZE_EXCEEDED,
             f"The headers of the message take {header_bytes} bytes; the limit is {MAX_HEADER_BYTES} bytes.",
         )
-    return Message(payload, head, spans)
 
 
 def revive(payload: bytes) -> Message:

@@ -96,8 +96,7 @@ class Lock:
 
 
 class Locks:
-    """The locks of one mailbox by token. `on_expiry` is called with a lock that ran out and is no longer in the
-    book."""
+    """The locks of one mailbox by token. `on_expiry` is called with a lock that ran out and counts no longer."""
 
     def __init__(self, clock: Clock, on_expiry: Callable[[Lock], None]) -> None:
         self._clock = clock

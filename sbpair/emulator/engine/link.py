@@ -4,7 +4,7 @@ Order of things: the service's `attach` returns a handler and calls `open` or `r
 the end the handler is called; after `on_detach`, and after the broker's own `detach` or `reject`, it never is again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -74,8 +74,8 @@ class LinkSession(Protocol):
 class LinkHandler(Protocol):
     """What the broker does with one open link."""
 
-    def on_transfer(self, delivery: "IncomingDelivery") -> None:
-        """The client sent a whole message."""
+    def on_transfer(self, delivery: "IncomingDelivery") -> Iterator[None] | None:
+        """The client sent a whole message. What may take long comes back, to be gone through in slices of time."""
 
     def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
         """The client says what became of a delivery; if not settled it waits for `Link.settle`."""

@@ -3,14 +3,17 @@
 The answer goes out only when the store has the messages.
 """
 
+from collections.abc import Callable, Iterator
+
 from sbpair.amqp.types import Described
+from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.engine.link import IncomingDelivery, Link
 from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of, unknown_outcome
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.faults import FaultKind
+from sbpair.emulator.faults import Action, FaultKind
 
 
 class Sender:
@@ -22,16 +25,44 @@ class Sender:
         self._transactions = transactions
         entity.links.add(self)
 
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
+    def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None] | None:
         action = self._link.fault("send")
         if action is not None and action.cuts:
-            return
+            return None
         if action is not None and action.fails and action.condition is not None:
             self._link.disposition(delivery, rejected(action.condition, action.description))
-            return
+            return None
+        if delivery.message_format == BATCH_FORMAT and transaction_of(delivery.state) is None:
+            return self._batch(delivery, action)
+        self._answer(delivery, action, lambda: self._take(delivery))
+        return None
+
+    def _batch(self, delivery: IncomingDelivery, action: Action | None) -> Iterator[None]:
+        """Read a batch message by message. Nothing changes before all are read; then it is taken as one."""
+        messages: list[Message] = []
+        refused: BrokerError | None = None
+        try:
+            for message in self._entity.intake.reading(delivery.payload, delivery.message_format):
+                messages.append(message)
+                yield
+        except BrokerError as error:
+            refused = error
+
+        def take() -> Described:
+            if refused is not None:
+                raise refused
+            self._entity.accept(messages)
+            return accepted()
+
+        # The entity may have been deleted or disabled since the first slice, and its links have gone with that.
+        if self._link.is_open():
+            self._answer(delivery, action, take)
+
+    def _answer(self, delivery: IncomingDelivery, action: Action | None, take: Callable[[], Described]) -> None:
+        """Take a transfer in, and tell the client as soon as that is safe."""
         try:
             self._entity.namespace.check_store()
-            outcome = self._take(delivery)
+            outcome = take()
         except BrokerError as error:
             self._link.disposition(delivery, rejected(error.condition, error.description))
             return

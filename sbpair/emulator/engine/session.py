@@ -103,10 +103,10 @@ class Session:
         """
         fields = Fields(values)
         if code == TRANSFER:
-            self._on_transfer(fields, payload)
-        elif code == DISPOSITION:
+            return self._on_transfer(fields, payload)
+        if code == DISPOSITION:
             return self._on_disposition(fields)
-        elif code == FLOW:
+        if code == FLOW:
             self._on_flow(fields)
         elif code == ATTACH:
             self._on_attach(fields)
@@ -158,20 +158,19 @@ class Session:
             self._write(perform(DETACH, [Uint(link.handle), closed]))
         link.finish(closed, False)
 
-    def _on_transfer(self, fields: Fields, payload: bytes) -> None:
+    def _on_transfer(self, fields: Fields, payload: bytes) -> Iterator[None] | None:
         # Counted first, also for a transfer that is dropped below: the session's numbers count frames, not messages.
         self._next_incoming = (self._next_incoming + 1) & _MASK
         link = self._link(fields.required_number(0))
         if link is None or link.state is not LinkState.OPEN or not link.client_sends:
-            return
+            return None
         partial: _Partial | None = link.partial
         if fields.flag(9):
             link.drop_partial()
-            return
+            return None
         more = fields.flag(5)
         if partial is None and not more:
-            self._message(link, self._begun_message(fields), payload, len(payload))
-            return
+            return self._message(link, self._begun_message(fields), payload, len(payload))
         if partial is None:
             partial = link.partial = self._begun_message(fields)
         partial.settled = partial.settled or fields.flag(4)
@@ -179,12 +178,13 @@ class Session:
         if partial.size <= _limit(link):
             partial.payload += payload
             if not self.connection.hold(len(payload)):
-                return
-        if not more:
-            link.drop_partial()
-            self._message(link, partial, bytes(partial.payload), partial.size)
+                return None
+        if more:
+            return None
+        link.drop_partial()
+        return self._message(link, partial, bytes(partial.payload), partial.size)
 
-    def _message(self, link: Link, head: "_Partial", payload: bytes, size: int) -> None:
+    def _message(self, link: Link, head: "_Partial", payload: bytes, size: int) -> Iterator[None] | None:
         link.count_transfer()
         delivery = IncomingDelivery(
             link, head.delivery_id, payload, head.message_format, head.settled, head.tag, head.state
@@ -192,7 +192,8 @@ class Session:
         if size > _limit(link):
             self._refuse_size(delivery, size)
         elif link.handler is not None:
-            link.handler.on_transfer(delivery)
+            return link.handler.on_transfer(delivery)
+        return None
 
     @staticmethod
     def _begun_message(fields: Fields) -> _Partial:
