@@ -9,6 +9,7 @@ last one's end. What arrived is proven as after the campaigns: nothing lost, not
 import argparse
 import json
 import random
+import resource
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ from tests.soak.world import World
 
 QUEUES = 10
 SESSIONS = 200
+LOCK_SECONDS = 60
+"""As documented."""
 ALLOWED = 1.5
 """Times as long as one drain alone."""
 
@@ -30,6 +33,8 @@ class Run:
 
     drains: int
     seconds: float
+    cpu_seconds: float
+    """Of all drains together."""
     forwarded: list[int]
     codes: list[int]
     proof: Proof
@@ -45,17 +50,24 @@ def run(drains: int, *, messages: int, sessions: bool, options: tuple[str, ...] 
     """Fill a fresh world, drain it, prove it."""
     with tempfile.TemporaryDirectory(prefix="sbpair-together-") as folder:
         share = 1.0 if sessions else 0.0
-        world = World(Path(folder), random.Random(7), queues=QUEUES, sessions=SESSIONS, session_share=share)
+        world = World(
+            Path(folder),
+            random.Random(7),
+            queues=QUEUES,
+            sessions=SESSIONS,
+            session_share=share,
+            lock_seconds=LOCK_SECONDS,
+        )
         world.open()
         try:
             world.divert(messages)
             ledgers = [world.folder / f"ledger-{index}.jsonl" for index in range(drains)]
-            began = time.monotonic()
+            began, cpu = time.monotonic(), _cpu_seconds()
             running = [world.start("drain", *options, ledger=ledger) for ledger in ledgers]
             outs = [json.loads(process.communicate(timeout=900)[0]) for process in running]
-            seconds = time.monotonic() - began
+            seconds, cpu = time.monotonic() - began, _cpu_seconds() - cpu
             forwarded = [out["data"]["forwarded"] for out in outs]
-            return Run(drains, seconds, forwarded, [out["exit_code"] for out in outs], prove(world))
+            return Run(drains, seconds, cpu, forwarded, [out["exit_code"] for out in outs], prove(world))
         finally:
             world.close()
 
@@ -65,7 +77,14 @@ def line(one: Run, alone: Run | None, sessions: bool) -> str:
     kind = "with sessions" if sessions else "without sessions"
     ratio = f", {one.seconds / alone.seconds:.2f} x one alone" if alone is not None else ""
     verdict = "holds" if one.holds else f"FAILED: exit codes {one.codes} {one.proof.complaints()}"
-    return f"{kind}, {one.drains} at once: {one.seconds:.1f} s{ratio}, moved {one.forwarded}; {verdict}"
+    spent = f"{one.seconds:.1f} s{ratio}, CPU {one.cpu_seconds:.1f} s"
+    return f"{kind}, {one.drains} at once: {spent}, moved {one.forwarded}; {verdict}"
+
+
+def _cpu_seconds() -> float:
+    """Of the processes that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:

@@ -123,13 +123,14 @@ class World:
     sessions: int = SESSIONS
     session_share: float = 0.6
     """How many of the messages have a session."""
+    lock_seconds: int = LOCK_SECONDS
 
     def __post_init__(self) -> None:
         prefix = "soak-primary/x-servicebus-transfer"
         self.backlog = [f"{prefix}/{index}" for index in range(self.queues)]
         self.primary = Side("soak-primary", self.folder, DESTINATIONS)
         self.secondary = Side(
-            "soak-secondary", self.folder, {path: {"lock_duration_seconds": LOCK_SECONDS} for path in self.backlog}
+            "soak-secondary", self.folder, {path: {"lock_duration_seconds": self.lock_seconds} for path in self.backlog}
         )
         self.runner = Sbpair(self.folder)
         self.ledger = self.folder / "ledger.jsonl"
