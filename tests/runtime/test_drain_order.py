@@ -9,6 +9,7 @@ import pytest
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import ConnectionLostError
 from sbpair.core.events import LockedElsewhere
+from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.transfer.ledger import Ledger
@@ -120,6 +121,28 @@ def test_two_syphons_share_a_pair_too():
         stop.set()
         await asyncio.gather(*running)
         world.check()
+
+    scenario()
+
+
+def test_a_drain_ends_soon_after_others_have_taken_all_that_it_waited_for():
+    @virtual_time
+    async def scenario():
+        world = World(queues=1)
+        world.fill(4, 1)
+        others = world.secondary.messaging().receiver(world.paths[0])
+        taken = await others.receive(1, wait_seconds=1)
+        running = world.start()
+        await asyncio.sleep(2)  # it has met the others' lock, released the rest and stands back
+        assert world.remaining() == 4
+        taken += await others.receive(3, wait_seconds=1)
+        await asyncio.sleep(6)  # the head has not moved: it reads on, and nothing is free
+        for one in taken:
+            await others.settle(one, Disposition.COMPLETE)
+        done = world.clock.monotonic()
+        report = await running
+        assert report.confirmed_empty
+        assert world.clock.monotonic() - done < 10
 
     scenario()
 

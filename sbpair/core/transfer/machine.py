@@ -372,6 +372,10 @@ class Settlement:
         if order.mode is Mode.STANDING_BACK and sample.first != order.first_to_sample:
             order.sample_at = now  # begun before we stood back, and not at the head
             return
+        if order.mode is Mode.HOLDING and not order.gaps:
+            if order.head_sampled_again(page, in_hand, now):
+                self._actions.append(PollAgain(sample.source))
+            return
         if order.mode is not Mode.STANDING_BACK:
             order.gaps_sampled(sample.first, page, now)
             return
@@ -636,7 +640,7 @@ class Settlement:
         for order in self._orders.values():
             if order.blocked:
                 times.append(order.check_at)
-            if not order.sampling and (order.blocked or order.mode is Mode.STANDING_BACK):
+            if not order.sampling and (order.blocked or order.mode is not Mode.READING):
                 times.append(order.sample_at)
         times += [when for when in (self._busy_until, self._receive_again_at) if when > now]
         if self.limits.rate_per_second is not None and self._tokens < 1 and self._any_waiting():
@@ -821,7 +825,7 @@ class Settlement:
             if now >= order.check_at:
                 order.check_at = now + CHECK_SECONDS
                 self._hold_or_release(order, budget, now)
-            wants = order.mode is Mode.STANDING_BACK or order.blocked
+            wants = order.mode is not Mode.READING or order.blocked
             if wants and now >= order.sample_at and not order.sampling:
                 order.sampling = True
                 self._actions.append(Sample(order.path, order.first_to_sample))

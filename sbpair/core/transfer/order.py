@@ -286,17 +286,10 @@ class QueueOrder:
     def head_sampled(self, page: Sequence[Received], in_hand: Collection[int], now: float) -> bool:
         """The head of the queue was browsed while others lead. `in_hand`: what was ours when the browse began. Whether
         the queue is read again, with or without its head."""
-        theirs = [
-            one.sequence_number
-            for one in page
-            if one.state is State.ACTIVE
-            and one.sequence_number not in in_hand
-            and one.sequence_number not in self.in_hand
-        ]
-        if not theirs:
+        lowest = self._lowest_of_others(page, in_hand)
+        if lowest is None:
             self.lead()
             return True
-        lowest = min(theirs)
         if lowest != self.head:
             if self.head is not None:
                 self.moved(now)
@@ -307,6 +300,24 @@ class QueueOrder:
                 self.hold(now)
         self.sample_at = now + min(LONGEST_SAMPLE_SECONDS, max(SAMPLE_SECONDS, self.unmoved_seconds(now) / 20))
         return self.mode is Mode.HOLDING
+
+    def head_sampled_again(self, page: Sequence[Received], in_hand: Collection[int], now: float) -> bool:
+        """The head was browsed while nothing is held behind it: others may take all that is left, and then no message
+        comes that would tell. Whether nobody else's is left."""
+        lowest = self._lowest_of_others(page, in_hand)
+        if lowest is None:
+            self.lead()
+            return True
+        if lowest != self.head:
+            self.moved(now)
+            self.head = lowest
+        self.sample_at = now + min(LONGEST_SAMPLE_SECONDS, max(SAMPLE_SECONDS, self.unmoved_seconds(now) / 20))
+        return False
+
+    def _lowest_of_others(self, page: Sequence[Received], in_hand: Collection[int]) -> int | None:
+        """The first active message that is not ours, and was not when the browse began."""
+        numbers = (one.sequence_number for one in page if one.state is State.ACTIVE)
+        return min((one for one in numbers if one not in in_hand and one not in self.in_hand), default=None)
 
     def tried(self, numbers: Collection[int], now: float) -> None:
         """One message was asked for while standing back: what came tells who has the head, and nothing of what lies
