@@ -22,7 +22,8 @@ what it was made for goes back.
 Sharing. Two drains that each hold what waits for the other's messages would wait until the locks run out. So whoever
 holds the lowest message of a queue *leads* and goes on; whoever finds that others hold lower ones releases what is
 blocked (what is not blocked is sent), and *stands back*: it receives nothing, browses the head of the queue every half
-second, and asks for one message when the head has not moved. The leader finishes, stops or dies; the next who is handed
+second, and asks for one message when the head has not moved for twice as long as it took before: who asks sooner takes
+from a leader that is only slow, and both lose their place. The leader finishes, stops or dies; the next who is handed
 the head leads. No one has to know of the others, and no right beyond Listen is needed.
 
     READING ── blocked, and others hold lower ones ──> STANDING_BACK ── handed the head, or a free session ──> READING
@@ -48,13 +49,15 @@ from sbpair.core.transfer.state import Key
 PARTITION_SHIFT = 48
 """The top 16 bits of a sequence number are its partition ("Partitioned queues and topics")."""
 
-GRACE_SECONDS = 0.5
+GRACE_SECONDS = 2.0
 """How long a leader waits for a number that another process has just taken, and most likely releases at once."""
 HOLD_AFTER_SECONDS = 3.0
 """After so long without a move of the head, the messages behind it are held and the others go on."""
 SAMPLE_SECONDS = 0.5
 """How often the head of a queue is browsed while others lead; a twentieth of the wait so far if that is more."""
 LONGEST_SAMPLE_SECONDS = 15.0
+PACES = 2.0
+"""So many times as long as the head stood still before others moved it, nobody asks for a message."""
 RECHECK_SECONDS = 0.25
 """How often what blocks is browsed while something is held behind it; doubled up to `SAMPLE_SECONDS`."""
 LOCK_GRACE_SECONDS = 5.0
@@ -148,6 +151,8 @@ class QueueOrder:
     sample_pause_seconds: float = RECHECK_SECONDS
     may_try: bool = False
     """The head has not moved: one message may be asked for."""
+    pace_seconds: float = 0.0
+    """How long the head has stood still lately before others moved it: they may be slow, or the machine is."""
     locked_since: float | None = None
     """Since when the head is known to be locked elsewhere: it was not handed out although it came first."""
     known_locked: frozenset[int] = frozenset()
@@ -276,6 +281,7 @@ class QueueOrder:
         self.mode, self.holding_since, self.may_try = Mode.HOLDING, now, False
 
     def moved(self, now: float) -> None:
+        self.pace_seconds = max(now - self.moved_at, self.pace_seconds / 2) if self.moved_at else 0.0
         self.moved_at = now
         self.budget_used_up = False
         self.locked_since = None
@@ -294,7 +300,7 @@ class QueueOrder:
             if self.head is not None:
                 self.moved(now)
             self.head = lowest
-        else:
+        elif self.unmoved_seconds(now) >= min(PACES * self.pace_seconds, HOLD_AFTER_SECONDS):
             self.may_try = True
             if self.unmoved_seconds(now) >= HOLD_AFTER_SECONDS and not self.budget_used_up:
                 self.hold(now)
