@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from sbpair.cli.options import Options, Output, command
-from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.outcome import Exit
+from sbpair.core.errors import UsageError
 from sbpair.core.serialization import output_schema, says
+from sbpair.render.formats import Envelope
 from sbpair.render.result import Column, CommandResult, Table
 
 
@@ -52,20 +52,14 @@ def _below(found: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Output]]:
 
 def envelope_schema(name: str, output: Output) -> dict[str, Any]:
     """The schema of all that the command prints with `-o json`, also when it fails."""
+    schema = output_schema(Envelope)
+    schema["properties"]["command"]["enum"] = [name, ""]
+    schema["properties"]["data"] = data_schema(output)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"sbpair {name} -o json",
         **({"description": output.besides} if output.besides else {}),
-        "type": "object",
-        "properties": {
-            "command": {"enum": [name, ""], "description": "Empty where the command line could not be read."},
-            "version": {"type": "string"},
-            "exit_code": {"enum": [int(code) for code in Exit]},
-            "exit_name": {"enum": sorted({code.label for code in Exit})},
-            "data": data_schema(output),
-            "error": output_schema(SbpairError),
-        },
-        "required": ["command", "version", "exit_code", "exit_name"],
+        **schema,
         "oneOf": [{"required": ["data"]}, {"required": ["error"]}],
     }
 

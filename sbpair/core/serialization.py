@@ -280,7 +280,8 @@ def _second_of_pairs(hint: Any) -> Any:
 
 
 def _without_none(kind: Any) -> Any:
-    return Union[tuple(option for option in typing.get_args(kind) if option is not types.NoneType)]  # noqa: UP007
+    options = tuple(option for option in typing.get_args(kind) if option is not types.NoneType)
+    return Union[options] if options else kind  # noqa: UP007
 
 
 _ERROR = ("code", "message", "hint")

@@ -2,22 +2,34 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from sbpair.core.errors import SbpairError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import DRIVES_A_TERMINAL, defused, json_text, printable
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import OMITTED_IF_NONE, says, to_plain
 from sbpair.render.result import CommandResult, Table
 from sbpair.version import __version__
 
 
-def envelope(command: str, exit_code: Exit, *, data: Any = None, error: SbpairError | None = None) -> dict[str, Any]:
-    """The JSON envelope of the contract: data or error, never both."""
-    head = {"command": command, "version": __version__, "exit_code": int(exit_code), "exit_name": exit_code.label}
-    return head | ({"data": to_plain(data)} if error is None else {"error": to_plain(error)})
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What every command prints with -o json: data or error, never both."""
+
+    command: str = field(metadata={"what": "Empty where the command line could not be read."})
+    version: str
+    exit_code: Exit
+    exit_name: Annotated[str, says(enum=sorted({code.label for code in Exit}))]
+    data: Any = field(default=None, metadata=OMITTED_IF_NONE)
+    error: SbpairError | None = field(default=None, metadata=OMITTED_IF_NONE)
+
+
+def envelope(command: str, code: Exit, *, data: Any = None, error: SbpairError | None = None) -> dict[str, Any]:
+    """The envelope as plain data."""
+    plain: dict[str, Any] = to_plain(Envelope(command, __version__, code, code.label, data, error))
+    return plain
 
 
 def to_json(result: CommandResult) -> str:
