@@ -95,6 +95,33 @@ NO_USE_WAITING = frozenset(
 """Errors that do not pass by themselves."""
 
 
+async def retried(
+    call: Callable[[], Awaitable[T]],
+    pause: Callable[[ServiceError, int], float | None],
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> T:
+    """The result of `call()`, tried again as long as `pause`, given the error and the number of failures so far, says
+    how many seconds to wait; None raises the error.
+
+    Raises:
+        ServiceError: what `pause` gave up on, and always a send of which a part went through: to do the whole again
+            would double that part.
+    """
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except SendIncompleteError:
+            raise
+        except ServiceError as error:
+            failures += 1
+            seconds = pause(error, failures)
+            if seconds is None:
+                raise
+        await sleep(seconds)
+
+
 async def patiently(
     call: Callable[[], Awaitable[T]],
     *,
@@ -107,20 +134,16 @@ async def patiently(
     Raises:
         ServiceError: waiting does not help, or did not for `patience_seconds`.
     """
-    deadline, failures = now() + patience_seconds, 0
-    while True:
-        try:
-            return await call()
-        except SendIncompleteError:
-            raise  # part of it went through: to do the whole again would double that part
-        except ServiceError as error:
-            failures += 1
-            seconds = SERVER_BUSY_SECONDS if error.category is Category.BUSY else SYPHON.seconds(failures)
-            if error.category in NO_USE_WAITING or now() + seconds > deadline:
-                raise
-            if isinstance(error, ConnectionLostError) and failures == 1:
-                seconds = 0.0  # a link that was idle between two calls is simply opened again
-            await sleep(seconds)
+    deadline = now() + patience_seconds
+
+    def pause(error: ServiceError, failures: int) -> float | None:
+        seconds = SERVER_BUSY_SECONDS if error.category is Category.BUSY else SYPHON.seconds(failures)
+        if error.category in NO_USE_WAITING or now() + seconds > deadline:
+            return None
+        # A link that was idle between two calls is simply opened again.
+        return 0.0 if isinstance(error, ConnectionLostError) and failures == 1 else seconds
+
+    return await retried(call, pause, sleep=sleep)
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

@@ -4,19 +4,13 @@ Arithmetic is exact: both SDKs lose the last digits of TimeSpan.MaxValue on the 
 value above it, so "never" is left out of requests or written as this very text.
 """
 
-import re
 from datetime import timedelta
 
+from sbpair.core.durations import MOST_CHARACTERS, NEVER_DAYS, parse_iso_duration
 from sbpair.core.redact import quoted
 
 NEVER = "P10675199DT2H48M5.4775807S"
 """TimeSpan.MaxValue."""
-
-_NEVER_DAYS = 10675199
-_MOST_CHARACTERS = 100
-_ISO = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
 
 
 def seconds_of(value: timedelta | str | None) -> float | None:
@@ -24,16 +18,11 @@ def seconds_of(value: timedelta | str | None) -> float | None:
     if value is None:
         return None
     if isinstance(value, timedelta):
-        return None if value.days >= _NEVER_DAYS else value.total_seconds()
-    match = _ISO.fullmatch(value) if isinstance(value, str) and len(value) <= _MOST_CHARACTERS else None
-    if match is None:
+        return None if value.days >= NEVER_DAYS else value.total_seconds()
+    seconds = parse_iso_duration(value) if isinstance(value, str) and len(value) <= MOST_CHARACTERS else None
+    if seconds is None:
         raise ValueError(f"{quoted(value)} is not an ISO 8601 duration")
-    days = int(match["days"] or 0)
-    if days >= _NEVER_DAYS:
-        return None
-    return (
-        days * 86400 + int(match["hours"] or 0) * 3600 + int(match["minutes"] or 0) * 60 + float(match["seconds"] or 0)
-    )
+    return None if seconds >= NEVER_DAYS * 86_400 else seconds
 
 
 def to_iso(seconds: float) -> str:

@@ -10,11 +10,16 @@ from sbpair.core.redact import quoted
 NEVER_DAYS = 10_675_199
 """Whole days of TimeSpan.MaxValue, which the service writes for "never"."""
 
-_MOST_CHARACTERS = 100
+MOST_CHARACTERS = 100
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
 _ISO = re.compile(
-    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
+    "P"
+    + "".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in "wd")
+    + "(?:T(?=[0-9])"
+    + "".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in "hms")
+    + ")?",
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -24,7 +29,7 @@ def parse_duration(text: str) -> float:
     Raises:
         UsageError: anything else, in particular a number without a unit.
     """
-    seconds = _parse(text.strip()) if len(text) <= _MOST_CHARACTERS else None
+    seconds = _parse(text.strip()) if len(text) <= MOST_CHARACTERS else None
     if seconds is None or seconds == math.inf:
         raise UsageError(f"{quoted(text)} is not a duration. Write 30s, 5m, 1h30m, 250ms, 2d or PT1M.")
     return seconds
@@ -54,7 +59,7 @@ def _parse(text: str) -> float | None:
     if text == "0":
         return 0.0
     if text[:1] in "Pp" and len(text) > 2:
-        return _parse_iso(text)
+        return parse_iso_duration(text)
     position, total = 0, 0.0
     for match in _PART.finditer(text):
         if match.start() != position:
@@ -66,9 +71,10 @@ def _parse(text: str) -> float | None:
     return total if text and position == len(text) else None
 
 
-def _parse_iso(text: str) -> float | None:
+def parse_iso_duration(text: str) -> float | None:
+    """Seconds of an ISO 8601 duration, as the service and its clients write them; None if it is none."""
     match = _ISO.fullmatch(text)
-    if match is None or text.upper().endswith("T"):
+    if match is None or not any(match.groups()):
         return None
     return sum(float(value) * _UNIT_SECONDS[unit] for unit, value in match.groupdict().items() if value is not None)
 

@@ -1,4 +1,4 @@
-"""How long to wait before the next try: plain values, no waiting and no randomness of their own."""
+"""How long to wait before the next try, and for a rate: plain values, no waiting of their own."""
 
 from dataclasses import dataclass
 
@@ -15,17 +15,13 @@ class Backoff:
     most_seconds: float
     factor: float = 2.0
 
-    def seconds(self, failures: int, *, jitter: float = 0.0) -> float:
-        """The wait after so many failures in a row (1 = the first); 0 for none.
-
-        `jitter` between 0 and 1, drawn by the caller, shortens the wait by up to a half so that clients that failed
-        together do not come back together.
-        """
+    def seconds(self, failures: int) -> float:
+        """The wait after so many failures in a row (1 = the first); 0 for none."""
         if failures <= 0:
             return 0.0
         # The exponent is capped: a float overflows long after the wait has reached its bound.
         grown = self.first_seconds * self.factor ** min(failures - 1, 64)
-        return min(grown, self.most_seconds) * (1.0 - jitter / 2)
+        return min(grown, self.most_seconds)
 
 
 SYPHON = Backoff(first_seconds=1.0, most_seconds=120.0)
@@ -41,3 +37,30 @@ SENDER = Backoff(first_seconds=0.1, most_seconds=2.0)
 
 REFUSED = Backoff(first_seconds=10.0, most_seconds=120.0)
 """After quota exceeded or unauthorised: somebody has to act first, so there is no hurry."""
+
+
+class TokenBucket:
+    """A rate: tokens come evenly, and up to `most` of them are saved up. Who takes more than there are leaves a debt.
+
+    Args:
+        tokens: what there is at the first look.
+    """
+
+    def __init__(self, per_second: float, *, most: float, tokens: float = 0.0) -> None:
+        self._per_second, self._most = per_second, most
+        self._tokens = tokens
+        self._looked_at: float | None = None
+
+    def tokens(self, now: float) -> float:
+        """How many there are; negative for a debt."""
+        if self._looked_at is not None:
+            self._tokens = min(self._most, self._tokens + (now - self._looked_at) * self._per_second)
+        self._looked_at = now
+        return self._tokens
+
+    def take(self, tokens: float) -> None:
+        self._tokens -= tokens
+
+    def seconds_until(self, tokens: float, now: float) -> float:
+        """How long until there are so many, if nobody takes any."""
+        return max(0.0, (tokens - self.tokens(now)) / self._per_second)

@@ -5,11 +5,11 @@ strings also as symbols; a time to live also as a number of milliseconds or as I
 ISO 8601 text (no offset means UTC).
 """
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 from sbpair.amqp.types import Described, Int, Long, Timestamp, Uint, Ulong
+from sbpair.core.durations import parse_iso_duration
 from sbpair.core.errors import MalformedMessageError
 
 PATH = "x-ms-path"
@@ -27,13 +27,6 @@ MAX_HEADER_TTL_MS = 2**32 - 1
 """What the header's ttl can say, 49.7 days; a longer one needs creation-time and absolute-expiry-time."""
 INVALID_PROPERTY = "InvalidBacklogProperty"
 """Dead-letter reason of an alias that says nothing."""
-
-_DURATION = re.compile(
-    r"P(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?"
-    r"(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?",
-    re.ASCII,
-)
-_UNIT_SECONDS = (604_800, 86_400, 3_600, 60, 1)
 
 
 def text(value: Any, name: str) -> str | None:
@@ -72,18 +65,11 @@ def _ticks(value: Any) -> int | None:
     if isinstance(value, Long | Int | Uint | Ulong):
         return int(value) * TICKS_PER_MS
     if isinstance(value, str):
-        seconds = _duration_seconds(str(value))
+        seconds = parse_iso_duration(value.strip())
         if seconds is None:
             return None
         return round(seconds * 1000) * TICKS_PER_MS if seconds < _MAX_SECONDS else MAX_TICKS
     return None
-
-
-def _duration_seconds(written: str) -> float | None:
-    match = _DURATION.fullmatch(written.strip())
-    if match is None or not any(match.groups()):
-        return None
-    return sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_SECONDS, strict=True) if part)
 
 
 def scheduled_ms(value: Any) -> int | None:

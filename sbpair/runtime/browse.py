@@ -8,7 +8,7 @@ from number 1, since from 0 its partitions take turns and the lower ones would b
 import asyncio
 import heapq
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sbpair.concurrency import abandoning, patiently
@@ -21,6 +21,7 @@ from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.order import why_left
 from sbpair.core.transfer.state import Key, key_of
 from sbpair.ports import Clock, MessageReceiver, Messaging
+from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.ping import PING_TIMEOUT_SECONDS, PingTarget
 from sbpair.runtime.links import close_quietly
 
@@ -103,14 +104,23 @@ async def page_from(
     clock: Clock,
     most: int = PAGE_MESSAGES,
     patience_seconds: float = PATIENCE_SECONDS,
+    page_seconds: float | None = None,
 ) -> list[Received]:
-    """One page from this number on; tried again while it fails in a way that may pass.
+    """One page from this number on; tried again while it fails in a way that may pass. `page_seconds` bounds each try,
+    where the receiver's own bound is not enough.
 
     Raises:
         ServiceError: waiting does not help, or did not for `patience_seconds`.
     """
+
+    def peek() -> Awaitable[list[Received]]:
+        asked = receiver.peek(most, from_sequence_number=number)
+        if page_seconds is None:
+            return asked
+        return abandoning(page_seconds, asked, what=f"Browse of {receiver.source}", entity=receiver.source)
+
     return await patiently(
-        lambda: receiver.peek(most, from_sequence_number=number),
+        peek,
         patience_seconds=patience_seconds,
         now=clock.monotonic,
         sleep=clock.sleep,
@@ -124,7 +134,8 @@ async def pages(
     *,
     clock: Clock,
     patience_seconds: float = PATIENCE_SECONDS,
-) -> AsyncIterator[list[Received]]:
+    page_seconds: float | None = None,
+) -> AsyncGenerator[list[Received], None]:
     """What lies in a queue from `first` to `last` (None: its end), page by page in the order of numbers.
 
     Raises:
@@ -133,12 +144,28 @@ async def pages(
     number = first
     while last is None or number <= last:
         most = PAGE_MESSAGES if last is None else min(PAGE_MESSAGES, last - number + 1)
-        page = await page_from(receiver, number, clock=clock, most=most, patience_seconds=patience_seconds)
+        page = await page_from(
+            receiver, number, clock=clock, most=most, patience_seconds=patience_seconds, page_seconds=page_seconds
+        )
         if not page:
             return
         if wanted := page if last is None else [one for one in page if one.sequence_number <= last]:
             yield wanted
         number = max(one.sequence_number for one in page) + 1
+
+
+def pages_once(
+    receiver: MessageReceiver, first: int = FIRST_SEQUENCE_NUMBER, *, page_seconds: float
+) -> AsyncGenerator[list[Received], None]:
+    """`pages` to the end, each asked for once and within a bound: for those who look and do not insist."""
+    return pages(receiver, first, clock=SystemClock(), patience_seconds=0.0, page_seconds=page_seconds)
+
+
+async def head_of(receiver: MessageReceiver, *, page_seconds: float) -> list[Received]:
+    """The first message, if there is one; asked for once and within a bound."""
+    return await page_from(
+        receiver, FIRST_SEQUENCE_NUMBER, clock=SystemClock(), most=1, patience_seconds=0.0, page_seconds=page_seconds
+    )
 
 
 async def survey(
@@ -214,8 +241,7 @@ class _Queue:
 
     path: str
     receiver: MessageReceiver
-    timeout_seconds: float
-    next_number: int
+    pages: AsyncGenerator[list[Received], None]
     buffer: deque[Received] = field(default_factory=deque)
     at_end: bool = False
     error: ServiceError | None = None
@@ -224,16 +250,13 @@ class _Queue:
         """Fetch the next page, if the last one is used up; an error ends the queue and is kept."""
         if self.buffer or self.at_end:
             return
-        fetch = self.receiver.peek(PAGE_MESSAGES, from_sequence_number=self.next_number)
         try:
-            page = await abandoning(self.timeout_seconds, fetch, what=f"Browse of {self.path}", entity=self.path)
+            page = await anext(self.pages, None)
         except ServiceError as error:
             self.error, self.at_end = error, True
             return
-        self.buffer.extend(page)
+        self.buffer.extend(page or ())
         self.at_end = not page
-        if page:
-            self.next_number = max(message.sequence_number for message in page) + 1
 
     @property
     def age_key(self) -> float:
@@ -254,15 +277,11 @@ async def browse(
 
     A queue that cannot be browsed does not stop the others. `timeout_seconds` bounds each page.
     """
-    opened = [
-        _Queue(
-            path,
-            messaging.receiver(path, dead_letter=dead_letter),
-            timeout_seconds,
-            max(from_sequence_number, FIRST_SEQUENCE_NUMBER),
-        )
-        for path in queues
-    ]
+    opened = []
+    for path in queues:
+        receiver = messaging.receiver(path, dead_letter=dead_letter)
+        first = max(from_sequence_number, FIRST_SEQUENCE_NUMBER)
+        opened.append(_Queue(path, receiver, pages_once(receiver, first, page_seconds=timeout_seconds)))
     try:
         await asyncio.gather(*(queue.fill() for queue in opened))
         found, looked_at = await _merged(opened, max_messages, wanted)

@@ -52,10 +52,7 @@ def test_durations_survive_to_the_millisecond(milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "1M", "PT", "P1Y", "PT1X"])
 def test_what_is_no_duration_is_not_guessed(text: str) -> None:
-    if text == "PT":
-        assert seconds_of(text) == 0.0
-        return
-    with pytest.raises(ValueError, match="ISO 8601"):
+    with pytest.raises(ValueError, match="not an ISO 8601 duration"):
         seconds_of(text)
 
 

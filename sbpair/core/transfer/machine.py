@@ -34,7 +34,7 @@ from functools import partial
 from sbpair.core.errors import Category, LockLostError, SbpairError, SendIncompleteError, ServiceError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
-from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
+from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON, TokenBucket
 from sbpair.core.transfer.order import GRACE_SECONDS, Gap, Mode, QueueOrder, Skipped
 from sbpair.core.transfer.report import Accepted, Moment, Tally
 from sbpair.core.transfer.state import (
@@ -131,8 +131,9 @@ class Settlement:
         self._receive_again_at = 0.0
         self._lock_check_at = 0.0
         self._last_arrival = 0.0
-        self._tokens = 0.0
-        self._tokens_at: float | None = None
+        rate = limits.rate_per_second
+        self._bucket = None if rate is None else TokenBucket(rate, most=max(rate, 1.0), tokens=1.0)
+        """A second's worth can be saved up."""
         self.stopping = False
         self.taken = 0
         """Completed because an archive has them."""
@@ -643,8 +644,8 @@ class Settlement:
             if not order.sampling and (order.blocked or order.mode is not Mode.READING):
                 times.append(order.sample_at)
         times += [when for when in (self._busy_until, self._receive_again_at) if when > now]
-        if self.limits.rate_per_second is not None and self._tokens < 1 and self._any_waiting():
-            times.append(now + (1 - self._tokens) / self.limits.rate_per_second)
+        if self._bucket is not None and self._any_waiting() and (wait := self._bucket.seconds_until(1, now)):
+            times.append(now + wait)
         return max(now, min(times))
 
     def _any_waiting(self) -> bool:
@@ -673,25 +674,18 @@ class Settlement:
         batch = destination.next_batch(allowed, self._is_blocked) if allowed else None
         if batch is None:
             return False
-        self._tokens -= len(batch.items)
+        if self._bucket is not None:
+            self._bucket.take(len(batch.items))
         destination.sending += 1
         self._sending += 1
         self._actions.append(Send(batch))
         return True
 
     def _allowance(self, now: float) -> int:
-        """How many messages the rate allows now; a second's worth can be saved up."""
-        rate = self.limits.rate_per_second
-        if rate is None:
-            self._tokens = 0.0
+        """How many messages the rate allows now."""
+        if self._bucket is None:
             return self.limits.in_flight_messages
-        most = max(rate, 1.0)
-        if self._tokens_at is None:
-            self._tokens = 1.0
-        else:
-            self._tokens = min(most, self._tokens + (now - self._tokens_at) * rate)
-        self._tokens_at = now
-        return int(self._tokens + 1e-9)
+        return int(self._bucket.tokens(now) + 1e-9)
 
     # Trouble
 

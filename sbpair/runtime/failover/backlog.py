@@ -33,6 +33,7 @@ from sbpair.core.failover.sending import (
 )
 from sbpair.core.rewrite import for_backlog
 from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging, Observer
+from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import Links, close_quietly
 
 # Finds out which held sessions are back on the primary, so that their next message may go to the primary again.
@@ -40,8 +41,6 @@ from sbpair.runtime.links import Links, close_quietly
 POLL_SECONDS = 5.0
 SCAN_SHARE = 10
 """After a scan, at least this many times its duration passes before the next."""
-PAGE_MESSAGES = 250
-"""The most a browse returns (service limit)."""
 PAGE_SECONDS = 60.0
 
 
@@ -68,13 +67,8 @@ class BrowsedPosition:
 
     async def _walk(self, receiver: MessageReceiver) -> set[SessionKey]:
         waiting: set[SessionKey] = set()
-        position = 0
-        what = f"Browse of {receiver.source}"
-        while page := await within(
-            PAGE_SECONDS, receiver.peek(PAGE_MESSAGES, from_sequence_number=position), what=what
-        ):
+        async for page in pages_once(receiver, page_seconds=PAGE_SECONDS):
             waiting.update(key for received in page if (key := session_key(received.payload)) is not None)
-            position = max(received.sequence_number for received in page) + 1
         return waiting
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sbpair.concurrency import abandoning, end
+from sbpair.concurrency import abandoning, end, unless
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import (
     AccessDeniedError,
@@ -188,11 +188,7 @@ class SyphonRunner:
 
     async def _rest(self, error: SbpairError, seconds: float) -> None:
         self._observer.notify(Paused(self._clock.now().timestamp(), "", error.code, seconds))
-        stopped = asyncio.create_task(self._stop.wait())
-        rested = asyncio.create_task(self._sleep(seconds))
-        await asyncio.wait({stopped, rested}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopped, rested):
-            task.cancel()
+        await unless(self._stop, self._sleep(seconds))
         self._observer.notify(Resumed(self._clock.now().timestamp(), ""))
 
     async def _sleep(self, seconds: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sbpair.concurrency import retried
 from sbpair.core.entities import QueueFacts, QueueSettings
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, ServerBusyError, ServiceError, StalePlanError
 from sbpair.core.events import StepDone
@@ -146,19 +147,23 @@ class _Worker:
         return await self._with_tries(step, action)
 
     async def _with_tries(self, step: Step, action: Callable[[Step], Awaitable[_Done]]) -> Outcome:
-        tried = 1
-        while True:
-            try:
-                done = await action(step)
-                return self._tell(step, Outcome(step.queue, done.result, done.detail), tried)
-            except ServiceError as error:
-                if not _worth_another_try(error) or tried >= self.how.tries:
-                    detail = error.message if tried == 1 else f"{error.message} ({tried} tries)"
-                    return self._tell(step, Outcome(step.queue, Result.FAILED, detail, error.code), tried)
-                await self._clock.sleep(self._pause(error))
-            tried += 1
+        tried = 0
 
-    def _pause(self, error: ServiceError) -> float:
+        async def attempt() -> _Done:
+            nonlocal tried
+            tried += 1
+            return await action(step)
+
+        try:
+            done = await retried(attempt, self._pause, sleep=self._clock.sleep)
+        except ServiceError as error:
+            detail = error.message if tried == 1 else f"{error.message} ({tried} tries)"
+            return self._tell(step, Outcome(step.queue, Result.FAILED, detail, error.code), tried)
+        return self._tell(step, Outcome(step.queue, done.result, done.detail), tried)
+
+    def _pause(self, error: ServiceError, failures: int) -> float | None:
+        if not _worth_another_try(error) or failures >= self.how.tries:
+            return None
         return max(self.how.pause_seconds, BUSY_PAUSE_SECONDS if isinstance(error, ServerBusyError) else 0.0)
 
     async def _get(self, path: str) -> QueueFacts | None:

@@ -14,11 +14,11 @@ from sbpair.concurrency import abandoning
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, Category, ServiceError
 from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
-from sbpair.core.message import Received, State
+from sbpair.core.message import State
 from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, MessageReceiver, Messaging, NamespaceAdmin
-from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES
+from sbpair.runtime.browse import PAGE_MESSAGES, head_of, pages_once
 from sbpair.runtime.inspection.gather import bounded
 from sbpair.runtime.links import close_quietly
 
@@ -266,7 +266,7 @@ class _Reader:
         receiver = self.messaging.receiver(path, dead_letter=dead_letter)
         try:
             if counted is not None and (counted == 0 or counted > PAGE_MESSAGES):
-                head = await self._page(receiver, 1, FIRST_SEQUENCE_NUMBER)
+                head = await head_of(receiver, page_seconds=self.timeout_seconds)
                 if head or counted:
                     first = head[0].enqueued_at if head else None
                     return _Seen(oldest=first, complete=False) if counted else await self._all(receiver)
@@ -276,25 +276,18 @@ class _Reader:
             await close_quietly(receiver)
 
     async def _all(self, receiver: MessageReceiver) -> "_Seen":
-        seen, number = _Seen(), FIRST_SEQUENCE_NUMBER
-        while seen.number < MOST_BROWSED_MESSAGES:
-            page = await self._page(receiver, PAGE_MESSAGES, number)
-            if not page:
-                return seen
+        seen = _Seen()
+        async for page in pages_once(receiver, page_seconds=self.timeout_seconds):
+            if seen.number >= MOST_BROWSED_MESSAGES:
+                seen.complete = False
+                break
             for one in page:
                 seen.number += 1
                 seen.deferred += one.state is State.DEFERRED
                 seen.scheduled += one.state is State.SCHEDULED
                 if one.enqueued_at is not None:
                     seen.oldest = one.enqueued_at if seen.oldest is None else min(seen.oldest, one.enqueued_at)
-            number = max(one.sequence_number for one in page) + 1
-        seen.complete = not await self._page(receiver, 1, number)
         return seen
-
-    async def _page(self, receiver: MessageReceiver, most: int, number: int) -> list[Received]:
-        what = f"Browse of {receiver.source}"
-        asked = receiver.peek(most, from_sequence_number=number)
-        return await abandoning(self.timeout_seconds, asked, what=what, entity=receiver.source)
 
 
 @dataclass(slots=True)

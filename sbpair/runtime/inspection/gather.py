@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from sbpair.concurrency import end
+from sbpair.concurrency import end, retried
 from sbpair.core.access import AuthMethod, NamespaceAccess, parse_connection_string
 from sbpair.core.entities import EntityStatus, NamespaceFacts, QueueFacts, Tier, TopicFacts
 from sbpair.core.errors import (
@@ -41,6 +41,7 @@ from sbpair.core.inspection.snapshot import (
 )
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair
+from sbpair.core.retry import TokenBucket
 from sbpair.ports import Clock, NamespaceAdmin, Observer
 from sbpair.runtime.browse import PEEKS_PER_QUEUE, Peek
 
@@ -65,18 +66,16 @@ class CreditPacer:
 
     def __init__(self, clock: Clock, credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND) -> None:
         self._clock = clock
-        self._rate = credits_per_second
-        self._free_at = clock.monotonic()
+        self._bucket = None if credits_per_second is None else TokenBucket(credits_per_second, most=0.0)
 
     async def spend(self, credits: int = CREDITS_PER_MANAGEMENT_CALL) -> None:
         """Wait until `credits` may be used."""
-        if self._rate is None:
+        if self._bucket is None:
             return
-        now = self._clock.monotonic()
-        start = max(now, self._free_at)
-        self._free_at = start + credits / self._rate
-        if start > now:
-            await self._clock.sleep(start - now)
+        wait = self._bucket.seconds_until(0, self._clock.monotonic())
+        self._bucket.take(credits)
+        if wait:
+            await self._clock.sleep(wait)
 
     async def spend_read(self, admin: NamespaceAdmin) -> None:
         """Wait until one entity may be read with everything about it."""
@@ -89,14 +88,11 @@ async def patiently(clock: Clock, call: Callable[[], Awaitable[T]]) -> T:
     Time-outs and lost connections are not tried again here: the adapter below already did, and an unreachable namespace
     should be reported soon.
     """
-    for tried in range(1, _TRIES + 1):
-        try:
-            return await call()
-        except _WORTH_ANOTHER_TRY as error:
-            if tried == _TRIES:
-                raise
-            await clock.sleep(pause_after(error))
-    raise AssertionError("unreachable: the last try returns or raises")
+
+    def pause(error: ServiceError, failures: int) -> float | None:
+        return pause_after(error) if isinstance(error, _WORTH_ANOTHER_TRY) and failures < _TRIES else None
+
+    return await retried(call, pause, sleep=clock.sleep)
 
 
 def pause_after(error: ServiceError) -> float:

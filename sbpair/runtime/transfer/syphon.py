@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sbpair.concurrency import end
+from sbpair.concurrency import end, unless
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, IncompatibleSdkError, SbpairError, ServiceError, UsageError
 from sbpair.core.events import BacklogCounted, QueueAppeared, Restarting
@@ -289,7 +289,8 @@ async def _rest(
 ) -> None:
     code = broken.code if isinstance(broken, SbpairError) else type(broken).__name__
     observer.notify(Restarting(clock.now().timestamp(), code, str(broken), seconds))
-    stopped, rested = asyncio.create_task(stop.wait()), asyncio.ensure_future(clock.sleep(seconds))
-    await asyncio.wait({stopped, rested}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (stopped, rested):
-        task.cancel()
+    await unless(stop, _sleep(clock, seconds))
+
+
+async def _sleep(clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)

@@ -1,6 +1,6 @@
 """The small parts around the pump: lock clock, back-off, filter."""
 
-from sbpair.core.retry import REFUSED, SYPHON
+from sbpair.core.retry import REFUSED, SYPHON, TokenBucket
 from sbpair.core.transfer.state import LockClock
 
 
@@ -23,4 +23,24 @@ def test_a_lock_without_an_end_lasts_from_now():
 def test_back_off_grows_to_its_bound():
     assert [SYPHON.seconds(failures) for failures in (0, 1, 2, 3, 8, 9, 10_000)] == [0, 1, 2, 4, 120, 120, 120]
     assert REFUSED.seconds(1) == 10
-    assert SYPHON.seconds(3, jitter=1.0) == 2.0
+
+
+def test_a_bucket_saves_up_so_much_and_lets_a_debt_be_paid():
+    bucket = TokenBucket(2.0, most=4.0, tokens=1.0)
+    assert bucket.tokens(10.0) == 1.0
+    assert bucket.tokens(11.0) == 3.0
+    assert bucket.tokens(20.0) == 4.0
+    bucket.take(7)
+    assert bucket.seconds_until(1, 20.0) == 2.0
+    assert bucket.seconds_until(1, 21.0) == 1.0
+    assert bucket.seconds_until(0, 30.0) == 0.0
+
+
+def test_a_bucket_without_savings_spaces_evenly():
+    bucket, now = TokenBucket(10.0, most=0.0), 0.0
+    times = []
+    for _ in range(3):
+        now += bucket.seconds_until(0, now)
+        bucket.take(5)
+        times.append(now)
+    assert times == [0.0, 0.5, 1.0]
