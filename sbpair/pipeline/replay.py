@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.machine import REFUSED_OUTCOME
+from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
 from sbpair.pipeline.archive import only_wanted, open_store, read_archives
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, has_lines, read_ledgers
@@ -70,6 +71,8 @@ class ReplayRequest:
     """Also send messages that still lie in the backlog queues, or of which that cannot be seen."""
     wanted: MessageFilter = EVERYTHING
     """Only these; asked in the tasks."""
+    only: tuple[str, ...] | None = None
+    """The only destinations that are sent to; what the archives hold for others is left, and named. None: all."""
     rate: float | None = None
     """Messages a second, of all tasks together."""
     ttl: TtlMode = TtlMode.FULL
@@ -83,6 +86,8 @@ class ReplayRequest:
 class Prepared:
     """The frames of a replay: what matched, copies to be left out, what is to be sent and in which order."""
 
+    elsewhere: "DataFrame | None"
+    """What is for destinations other than those that may be sent to."""
     matched: "DataFrame"
     duplicates: "DataFrame | None"
     todo: "DataFrame"
@@ -98,13 +103,26 @@ def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
     """
     archived = read_archives(spark, request.archives)
     matched = only_wanted(archived.where(archived.pair == request.pair.name), request.wanted)
+    elsewhere = None
+    if request.only is not None:
+        matched, others = _among(matched, request.only)
+        elsewhere = not_done(spark, others, request.ledger, request.drained, request.pair.way().from_namespace)
     duplicates = None
     wanted = matched
     if request.dedupe is Dedupe.CONTENT:
         wanted, duplicates = without_copies(matched)
     todo = not_done(spark, wanted, request.ledger, request.drained, request.pair.way().from_namespace)
     tasks = request.tasks or max(1, spark.sparkContext.defaultParallelism)
-    return Prepared(matched, duplicates, todo, in_order(todo, tasks), tasks)
+    return Prepared(elsewhere, matched, duplicates, todo, in_order(todo, tasks), tasks)
+
+
+def _among(frame: "DataFrame", destinations: Sequence[str]) -> "tuple[DataFrame, DataFrame]":
+    """The rows for these destinations, whose case does not matter, together with those for none; and the others."""
+    from pyspark.sql import functions as F
+
+    is_there = F.lower("destination").isin([path.lower() for path in destinations])
+    wanted = F.col("destination").isNull() | is_there
+    return frame.where(wanted), frame.where(~wanted)
 
 
 def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
@@ -175,6 +193,8 @@ def _count(session: "Session", prepared: Prepared, report: ReplayReport, tell: C
         return prepared.matched.count(), copies, groups
 
     report.matched, report.duplicates, groups = session.run(count, "Counting", tell=tell)
+    if (others := prepared.elsewhere) is not None:
+        report.elsewhere = session.run(lambda: _by_destination(others), "Counting what is left", tell=tell)
     todo = sum(row["count"] for row in groups)
     report.already_done = report.matched - report.duplicates - todo
     for row in groups:
@@ -183,6 +203,14 @@ def _count(session: "Session", prepared: Prepared, report: ReplayReport, tell: C
         if kind == "forwarded":
             place = row["destination"]
             report.per_destination[place] = report.per_destination.get(place, 0) + row["count"]
+
+
+def _by_destination(frame: "DataFrame") -> dict[str, int]:
+    """How many rows each destination has; those with the fewest together, where strangers have named very many."""
+    rows = frame.groupBy("destination").count().orderBy("count", ascending=False).limit(MOST_NAMES).collect()
+    named = {row["destination"]: row["count"] for row in rows}
+    rest = frame.count() - sum(named.values()) if len(named) == MOST_NAMES else 0
+    return named | ({OTHERS: rest} if rest else {})
 
 
 def _look(

@@ -66,6 +66,8 @@ class ReplayReport:
     outcomes: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
     per_destination: dict[str, int] = field(default_factory=dict)
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    """By destination, what was left because only the pair's configured entities are sent to."""
     resent: int = 0
     skipped_by_retry: int = 0
     seconds: float = field(default=0.0, metadata=rounded(3))

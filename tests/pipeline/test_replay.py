@@ -225,3 +225,18 @@ def test_what_cannot_be_looked_at_is_not_sent(session: Session, stage: Stage) ->
         stage.replay(session, although_in_queues=False)
     assert "Listen" in refused.value.hint
     assert stage.at_home() == []
+
+
+def test_only_the_configured_entities_get_messages_if_asked_so(session: Session, stage: Stage) -> None:
+    """What is for others is left and named, until somebody sends it after all."""
+    stage.emulator.namespace("shop-weu").create_queue("payroll", QueueDescription())
+    stage.divert(messages(6, prefix="o"), destination="ORDERS")
+    stage.divert(messages(3, prefix="p"), destination="payroll")
+    stage.archive(session)
+    for dry_run in (True, False):
+        report = stage.replay(session, only=("orders",), dry_run=dry_run)
+        assert (report.forwarded, report.elsewhere) == (6, {"payroll": 3})
+    again = stage.replay(session, only=("orders",))
+    assert (again.forwarded, again.already_done, again.elsewhere) == (0, 6, {"payroll": 3})
+    assert stage.replay(session).forwarded == 3
+    assert stage.replay(session, only=("orders",)).elsewhere == {}

@@ -18,11 +18,13 @@ from sbpair.cli.pipeline.session import (
     rows_in,
     spark_session,
 )
-from sbpair.cli.transfer.options import Filters
+from sbpair.cli.transfer.options import Filters, OnlyEntitiesOption
+from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
+from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.pipeline.reports import Explained, ReplayReport, ReplayResult
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -44,6 +46,7 @@ def replay(
     pair: PairArgument = None,
     *,
     filters: Filters,
+    only_entities: OnlyEntitiesOption = False,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
     ] = None,
@@ -106,6 +109,7 @@ def replay(
         drained,
         although_in_the_queues,
         filters.wanted(),
+        allowed_entities(chosen.resolve()) if only_entities else None,
         rate,
         ttl,
         Dedupe(dedupe),
@@ -140,6 +144,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
         {"what": "sent", "where": path, "messages": count} for path, count in sorted(report.per_destination.items())
     ]
     rows += [{"what": "refused", "where": why, "messages": n} for why, n in sorted(report.refusals.items())]
+    rows += [{"what": "left", "where": NOT_CONFIGURED + path, "messages": n} for path, n in report.elsewhere.items()]
     others = (("already done", report.already_done), ("copies left out", report.duplicates))
     rows += [{"what": what, "where": "", "messages": count} for what, count in others if count]
     columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
@@ -167,6 +172,8 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
 def _exit(report: ReplayReport) -> Exit:
     if report.dry_run:
         return Exit.FINDINGS if report.forwarded else Exit.OK
-    if not report.refusals:
+    if not report.refusals and not report.elsewhere:
         return Exit.OK
+    if report.elsewhere:
+        return Exit.PARTIAL
     return Exit.PARTIAL if report.forwarded else Exit.FAILED
