@@ -63,7 +63,7 @@ class NamedCredential:
         except Exception as error:
             text = " ".join(scrub(str(error)).split())[:400] or type(error).__name__
             raise CredentialError(
-                f"The credential `{self.method}` gave no token for {', '.join(scopes)}: {text}",
+                f"The credential `{self.method}` could not obtain a token for {', '.join(scopes)}: {text}",
                 hint=_NEEDS.get(self.method),
             ) from error
 

@@ -267,7 +267,7 @@ def _for_people(text: str) -> str:
     text = _AIOHTTP_CONTEXT.sub(r"\1: \2", text)
     text = _NOT_TRUSTED.sub(r"the certificate is not trusted: \1", text)
     text = _NOT_RESOLVED.sub("the host name cannot be resolved (DNS)", text)
-    text = _CALL_FAILED.sub("connection refused or no way there", text)
+    text = _CALL_FAILED.sub("connection refused or host unreachable", text)
     text = _TRACKING.sub(r" (TrackingId \1)", text)
     return _OBJECT.sub(r"\1", _CHATTER.sub("", text))
 

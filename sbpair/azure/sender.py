@@ -127,7 +127,7 @@ class AzureSender:
 
 def _with_text(error: Exception, in_doubt: bool) -> Exception:
     if isinstance(error, TimeoutError) and not str(error):
-        return TimeoutError("no confirmation in time" if in_doubt else "the service gave no leave to send in time")
+        return TimeoutError("no confirmation in time" if in_doubt else "the service granted no link credit in time")
     return error
 
 

@@ -15,5 +15,5 @@ def checked_entry(journal: str, kind: Any, key: Any, document: Any, version: Any
         JournalError: the store holds something else under that key.
     """
     if not isinstance(document, dict) or not all(isinstance(text, str) for text in (kind, key, version)):
-        raise JournalError(f"An entry of the journal {journal} is none of ours: it cannot be read.")
+        raise JournalError(f"An entry of the journal {journal} is not an sbpair entry: it cannot be read.")
     return Entry(kind, key, document, version)

@@ -155,7 +155,7 @@ def test_endless_texts_are_cut() -> None:
         (
             "Cannot connect to host 127.0.0.1:45003 ssl:<ssl.SSLContext object at 0x7f19ca4a2e70> "
             "[Connect call failed ('127.0.0.1', 45003)]",
-            "Cannot connect to host 127.0.0.1:45003: connection refused or no way there",
+            "Cannot connect to host 127.0.0.1:45003: connection refused or host unreachable",
         ),
         (
             "Cannot connect to host contoso.example:443 ssl:default [Name or service not known]",

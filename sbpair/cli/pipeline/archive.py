@@ -62,7 +62,10 @@ def archive(
     ledger: Annotated[
         Path | None,
         typer.Option(
-            "--ledger", help="With --take: a folder for a JSON line per message that was removed.", show_default=False
+            "--ledger",
+            metavar="DIR",
+            help="With --take: record each message that was removed in this folder.",
+            show_default=False,
         ),
     ] = None,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,

@@ -89,7 +89,7 @@ def reconcile(
         notes.append(f"{report.not_archived:,} of the ledgers' messages are in none of these archives.")
     notes += [f"{place} could not be looked into: {why}" for place, why in sorted(report.not_looked_at.items())]
     if counts["unaccounted"] and pair is None:
-        notes.append("--pair NAME looks whether unaccounted messages still wait in the queues or have arrived.")
+        notes.append("With --pair NAME the queues are searched for unaccounted messages.")
     if report.findings > len(report.listed):
         notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")
     said = ", ".join(f"{counts[kind]:,} {kind}" for kind in FINDINGS)

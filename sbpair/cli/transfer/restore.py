@@ -14,7 +14,7 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import Filters, OnlyEntitiesOption
+from sbpair.cli.transfer.options import ConcurrencyOption, Filters, LimitOption, OnlyEntitiesOption, RateOption
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
@@ -53,36 +53,40 @@ def restore(
     options: Options,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE|DIR...", help="Files of drain, cleanup or `peek -o jsonl`, or folders of them."),
+        typer.Argument(
+            metavar="FILE|DIR...", help="Files that drain, cleanup or `peek -o jsonl` wrote, or folders of them."
+        ),
     ],
     pair: Annotated[
-        str | None, typer.Option("--pair", help="Whose primary they go to.", show_default="the only pair")
+        str | None, typer.Option("--pair", help="Pair whose primary they go to.", show_default="the only pair")
     ] = None,
     *,
     filters: Filters,
     only_entities: OnlyEntitiesOption = False,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="At most so many, the oldest first.", show_default=False)
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", min=0.01, help="At most so many messages a second.", show_default=False)
-    ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, max=64, help="Batches under way at once.")] = 8,
+    limit: LimitOption = None,
+    rate: RateOption = None,
+    concurrency: ConcurrencyOption = 8,
     ledger: Annotated[
         Path | None,
-        typer.Option("--ledger", help="Append a JSON line per message; continued if it is there.", show_default=False),
+        typer.Option(
+            "--ledger",
+            help="Record each message in this file. Messages it already has are not sent again.",
+            show_default=False,
+        ),
     ] = None,
     although_in_the_queues: Annotated[
-        bool, typer.Option("--although-in-the-queues", help="Also send what still waits in the backlog queues.")
+        bool, typer.Option("--although-in-the-queues", help="Also send messages that are still in the backlog queues.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go where; exit 5 if any.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be sent where; exit 5 if anything would.")
+    ] = False,
     yes: YesOption = False,
 ) -> CommandResult:
-    """Send archived messages to where they were to go on the primary, each session in its order. [writes]
+    """Send archived messages to their destinations on the primary, each session in order.
 
-    Reads what `drain --archive DIR`, `cleanup` and `peek -o jsonl` write. With --ledger the same command goes on
-    after an interruption. Messages that were only browsed and still wait in their queues are refused: a drain would
-    send them a second time. Needs the Send right on the primary.
+    Reads what `drain --archive`, `cleanup --archive` and `peek -o jsonl` write. With --ledger the same command
+    continues after an interruption. Messages that were only browsed and are still in their queues are refused, since a drain
+    would send them again. Needs Send on the primary, and Listen on the secondary for what was only browsed.
 
     \b
     Examples:

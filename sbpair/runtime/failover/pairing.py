@@ -105,7 +105,7 @@ async def _create(
     try:
         await retry.result(lambda: admin.create_queue(path, settings))
     except EntityExistsError:
-        outcome, detail = Result.UNCHANGED, "was made by somebody else meanwhile"
+        outcome, detail = Result.UNCHANGED, "was created by another process meanwhile"
     except ServiceError as error:
         observer.notify(StepDone(clock.now().timestamp(), path, Result.FAILED, error.message))
         return error

@@ -100,7 +100,7 @@ BACKLOG_CASES: list[tuple[str, dict[str, Any], str, Severity]] = [
         "no syphon is running",
         Severity.ERROR,
     ),
-    ("SBP008", {"counts": Counts(scheduled=1)}, "nobody has touched the queue for 1h23m", Severity.WARNING),
+    ("SBP008", {"counts": Counts(scheduled=1)}, "the queue has been untouched for 1h23m", Severity.WARNING),
     ("SBP008", {"peeked": Peeked(True, False, NOW)}, "messages that the counts do not show", Severity.INFO),
 ]
 

@@ -54,7 +54,7 @@ def _gaps(view: View) -> Iterator[Found]:
     if holes:
         yield Found(
             f"{view.pair.primary.label}/{BACKLOG_INFIX}",
-            f"The numbering has gaps: {_ranges(holes)} missing below index {present[-1]}. Somebody deleted queues, or "
+            f"The numbering has gaps: {_ranges(holes)} missing below index {present[-1]}. Queues were deleted, or "
             "creating them failed half-way.",
         )
 

@@ -139,7 +139,7 @@ def _age(queue: QueueSeen, view: View) -> tuple[Severity, str]:
     if since is None:
         return Severity.WARNING, "for how long is not known"
     seconds = max(0.0, now - since)
-    what = "the oldest has waited" if oldest is not None else "nobody has touched the queue for"
+    what = "the oldest has waited" if oldest is not None else "the queue has been untouched for"
     text = f"{what} {format_duration(seconds)}"
     if seconds >= limits.stranded_error_seconds:
         return Severity.ERROR, f"{text}: no syphon is running"
