@@ -85,8 +85,8 @@ def restore(
     """Send archived messages to their destinations on the primary, each session in order.
 
     Reads what `drain --archive`, `cleanup --archive` and `peek -o jsonl` write. With --ledger the same command
-    continues after an interruption. Messages that were only browsed and are still in their queues are refused, since a drain
-    would send them again. Needs Send on the primary, and Listen on the secondary for what was only browsed.
+    continues after an interruption. Messages that were only browsed and are still in their queues are refused, since
+    a drain would send them again. Needs Send on the primary, and Listen on the secondary for what was only browsed.
 
     \b
     Examples:
