@@ -273,11 +273,11 @@ class Tally:
 
     def note(self, moment: Moment, happened: Accepted | Settle | Item) -> None:
         """Every counter of that moment looks at what happened."""
-        for name, number_of in _counting(moment, Kind.COUNT):
+        counts, names = _counting(moment)
+        for name, number_of in counts:
             self.numbers[name] += number_of(happened)
-        for name, name_of in _counting(moment, Kind.BY_NAME):
-            found = name_of(happened)
-            if found is not None:
+        for name, name_of in names:
+            if (found := name_of(happened)) is not None:
                 self.names[name][found] += 1
         if self._beyond is not None:
             self._beyond.note(moment, happened)
@@ -287,9 +287,17 @@ class Tally:
         return {**self.numbers, **{name: in_order(names) for name, names in self.names.items()}}
 
 
+_Looks = tuple[tuple[str, Callable[[Any], Any]], ...]
+
+
 @cache
-def _counting(moment: Moment, kind: Kind) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    return tuple((one.name, one.metadata["of"]) for one in fields_of(kind) if one.metadata["on"] is moment)
+def _counting(moment: Moment) -> tuple[_Looks, _Looks]:
+    """The counters of a moment with what they look at: numbers, and numbers by name."""
+
+    def of(kind: Kind) -> _Looks:
+        return tuple((one.name, one.metadata["of"]) for one in fields_of(kind) if one.metadata["on"] is moment)
+
+    return of(Kind.COUNT), of(Kind.BY_NAME)
 
 
 def in_order(names: Mapping[str, int]) -> Named:
