@@ -110,9 +110,13 @@ def _kept_lines(text: str) -> "Markup":
 
 def _shown(value: Any) -> str:
     """A value of a table as a reader wants it."""
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else cell(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    # Milliseconds are for programs, which read another format; in a narrow column they cost a line.
+    return _ISO_TIME.sub(r"\1 \2 UTC", cell(value))
 
 
+_ISO_TIME = re.compile(r"\A(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z\Z")
 _LONG_WORD = 24
 _PARTS = re.compile(r"[^/.,:@_-]*[/.,:@_-]|[^/.,:@_-]+")
 
@@ -230,7 +234,7 @@ def _drawn(section: Lines, line: Line, style: int, across: Sequence[float], scal
         Dot(across_, down, f"{line.name}, {section.x_text(x)}: {section.y_text(y)}")
         for (across_, down), (x, y) in zip(places, line.points, strict=True)
     ]
-    path = "M" + "L".join(" ".join(place) for place in places)
+    path = "M" + "L".join(" ".join(place) for place in places) if places else ""
     return DrawnLine(line.name, style, path, dots if len(dots) <= _MOST_DOTS else ())
 
 

@@ -39,7 +39,7 @@ def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path)
     check_data("pipeline analyze", result.data)
     assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; a drain takes 2h50m")
     assert result.data.duplicate_ids == 1
-    assert "1 messages name no destination" in " ".join(result.notes)
+    assert "1 message names no destination" in " ".join(result.notes)
     assert "2 messages have expired" in " ".join(result.notes)
     assert [row.reason for row in result.data.rows.dead_letters] == [HOSTILE]
     write_report(result, tmp_path / "report.html")

@@ -37,7 +37,13 @@ PAGE = Page(
         ),
         Bars("What moves it", [Bar("messages", 40, "20 to 40")]),
         Bars("Empty", []),
-        Lines("By size", [Line("total", STEPS), Line(HOSTILE, [(1.0, 1.0)])], "bytes", "USD", note=HOSTILE),
+        Lines(
+            "By size",
+            [Line("total", STEPS), Line(HOSTILE, [(1.0, 1.0)]), Line("without a point", [])],
+            "bytes",
+            "USD",
+            note=HOSTILE,
+        ),
         Lines("No lines", [], "x", "y"),
         Findings(
             "Found",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.core.durations import format_duration
 from sbpair.core.serialization import iso_time, to_plain
+from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Section, Text, Tone
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -35,15 +36,15 @@ DESTINATION_COLUMNS = _columns(
     ("exists", "Exists"),
     ("messages", ">Messages"),
     ("bytes", ">Bytes"),
-    ("units", ">64 KB steps"),
+    ("units", ">64 KB units"),
     ("dead_letters", ">Dead letters"),
     ("sessions", ">Sessions"),
     ("oldest_at", "Oldest"),
     ("age_p50", ">Age p50"),
     ("age_p95", ">Age p95"),
-    ("size_p50", ">Size p50"),
-    ("size_p95", ">Size p95"),
-    ("size_max", ">Size max"),
+    ("size_p50", ">Bytes p50"),
+    ("size_p95", ">Bytes p95"),
+    ("size_max", ">Bytes max"),
     ("near_limit", ">Near limit"),
     ("expired", ">Expired"),
     ("expiring", ">Expires before drained"),
@@ -56,14 +57,14 @@ OUTAGE_COLUMNS = _columns(
     ("lasted", ">Lasted"),
     ("messages", ">Messages"),
     ("busiest_minute", ">Busiest minute"),
-    ("going_on", "Going on"),
+    ("going_on", "Ongoing"),
 )
 FORECAST_COLUMNS = _columns(
     ("pair", "Pair"),
     ("messages", ">Messages"),
     ("operations", ">Operations"),
     ("messages_per_second", ">Messages/s"),
-    ("lasts", ">Lasts"),
+    ("lasts", ">Takes"),
     ("ends_at", "Ends"),
     ("cost_at_most", ">Cost at most"),
     ("currency", "Currency"),
@@ -159,20 +160,30 @@ def _notes(shown: Mapping[str, Sequence[Row]], analysis: "Analysis") -> Iterator
     missing = [row for row in shown["destinations"] if row["exists"] is False]
     if missing:
         names = ", ".join(_name(row) for row in missing)
-        yield f"{_sum(missing, 'messages'):,} messages have destinations that do not exist on the primary: {names}."
+        number, verb = _sum(missing, "messages"), _verb(_sum(missing, "messages"), "has", "have")
+        yield f"{counted(number, 'message')} {verb} a destination that does not exist on the primary: {names}."
     strange = [row for row in shown["destinations"] if row["destination"] is None]
     if strange:
-        yield f"{_sum(strange, 'messages'):,} messages name no destination: no failover sender put them there."
+        number = _sum(strange, "messages")
+        verb = _verb(number, "names", "name")
+        yield f"{counted(number, 'message')} {verb} no destination: not sent there by a failover sender."
     expired, expiring = _sum(shown["destinations"], "expired"), _sum(shown["destinations"], "expiring")
     if expired or expiring:
-        yield f"{expired:,} messages have expired; {expiring:,} more will expire before they are drained."
+        verb = _verb(expired, "has", "have")
+        yield f"{counted(expired, 'message')} {verb} expired; {expiring:,} more will expire before being drained."
     near = _sum(shown["destinations"], "near_limit")
     if near:
-        yield f"{near:,} messages are near the size limit."
+        yield f"{counted(near, 'message')} {_verb(near, 'is', 'are')} near the size limit."
     if analysis.sessions_in_trouble:
-        yield f"{analysis.sessions_in_trouble:,} sessions are out of order or spread over several queues."
+        number = analysis.sessions_in_trouble
+        yield f"{counted(number, 'session')} {_verb(number, 'is', 'are')} out of order or spread over several queues."
     if analysis.duplicate_ids:
-        yield f"{analysis.duplicate_ids:,} message ids occur more than once for one destination."
+        number = analysis.duplicate_ids
+        yield f"{counted(number, 'message id')} {_verb(number, 'occurs', 'occur')} more than once for one destination."
+
+
+def _verb(number: int, one: str, several: str) -> str:
+    return one if number == 1 else several
 
 
 def _summary(shown: Mapping[str, Sequence[Row]]) -> str:
@@ -182,7 +193,7 @@ def _summary(shown: Mapping[str, Sequence[Row]]) -> str:
     lasts = max(row["seconds"] for row in shown["forecast"])
     count = len(shown["destinations"])
     return (
-        f"{messages:,} messages ({_bytes(size)}) for {count:,} destination{'s' if count != 1 else ''}; "
+        f"{counted(messages, 'message')} ({_bytes(size)}) for {counted(count, 'destination')}; "
         f"a drain takes {format_duration(lasts)}."
     )
 
@@ -231,7 +242,7 @@ def _page(
     return Page(
         "What is in the backlog",
         sections,
-        lead=_summary(shown),
+        lead=" ".join([*notes[:1], _summary(shown)]),
         facts=(
             ("Archives", ", ".join(archives)),
             ("As of", str(iso_time(question.as_of))),
@@ -307,18 +318,18 @@ def _cards(shown: Mapping[str, Sequence[Row]]) -> Cards:
 
 def _hours(rows: Sequence[Row]) -> Lines:
     """Arrivals per hour: the largest destinations, the rest together. An hour without messages is a zero."""
-    counted: dict[str, dict[float, int]] = {}
+    amounts: dict[str, dict[float, int]] = {}
     for row in rows:
-        own = counted.setdefault(_name(row), {})
+        own = amounts.setdefault(_name(row), {})
         hour = datetime.fromisoformat(row["hour"]).timestamp()
         own[hour] = own.get(hour, 0) + row["messages"]
-    ranked = sorted(counted, key=lambda name: (-sum(counted[name].values()), name))
-    everything = [hour for own in counted.values() for hour in own]
+    ranked = sorted(amounts, key=lambda name: (-sum(amounts[name].values()), name))
+    everything = [hour for own in amounts.values() for hour in own]
     hours = range(int(min(everything)), int(max(everything)) + 1, _HOUR_SECONDS) if everything else range(0)
-    lines = [Line(name, [(float(hour), counted[name].get(hour, 0)) for hour in hours]) for name in ranked[:_LINES]]
+    lines = [Line(name, [(float(hour), amounts[name].get(hour, 0)) for hour in hours]) for name in ranked[:_LINES]]
     rest = ranked[_LINES:]
     if rest:
-        together = [(float(hour), sum(counted[name].get(hour, 0) for name in rest)) for hour in hours]
+        together = [(float(hour), sum(amounts[name].get(hour, 0) for name in rest)) for hour in hours]
         lines.append(Line(f"{len(rest)} others", together))
     return Lines("Diverted messages by hour", lines, "Hour (UTC)", "Messages an hour", x_text=_hour_text)
 
@@ -339,11 +350,11 @@ def _bars(title: str, rows: Sequence[Row], name: Callable[[Row], str]) -> Bars:
 
 def _size_bars(rows: Sequence[Row]) -> list[Bar]:
     """Fine ranges joined to powers of two."""
-    counted: dict[int, int] = {}
+    amounts: dict[int, int] = {}
     for row in rows:
         power = max(int(row["from_bytes"]), 1).bit_length()
-        counted[power] = counted.get(power, 0) + row["messages"]
+        amounts[power] = amounts.get(power, 0) + row["messages"]
     return [
-        Bar(f"below {_bytes(2**power)}", counted.get(power, 0), f"{counted.get(power, 0):,}")
-        for power in range(min(counted, default=0), max(counted, default=-1) + 1)
+        Bar(f"below {_bytes(2**power)}", amounts.get(power, 0), f"{amounts.get(power, 0):,}")
+        for power in range(min(amounts, default=0), max(amounts, default=-1) + 1)
     ]

@@ -122,7 +122,8 @@ def _page(readings: Sequence["Reading"], found: Table, grown: Table, notes: Sequ
         found,
         grown,
     ]
-    return Page("Backlogs over time", sections, lead=summary, tone=Tone.WARN if notes else Tone.GOOD)
+    lead = " ".join([*notes[:1], summary])
+    return Page("Backlogs over time", sections, lead=lead, tone=Tone.WARN if notes else Tone.GOOD)
 
 
 def _card(pair: str, readings: Sequence["Reading"]) -> Card:
