@@ -223,7 +223,12 @@ class Failover:
         return self.call(self._state())
 
     async def _state(self) -> PairingState:
-        return (await self._opened()).state()
+        pairing = await self._opened()
+        for entity in self.entities.all():
+            if not entity.quiet:
+                # Whoever asks takes part: what is told is what the pings find out now, not what was known once.
+                pairing.sender(entity.entity)
+        return pairing.state()
 
     def force(self, entity: str) -> None:
         """Divert the entity's messages until `fail_back`."""

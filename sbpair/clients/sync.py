@@ -6,6 +6,9 @@
 
 From several threads: a sender may be shared, its calls then take turns (the SDK's own senders must not be shared).
 After a fork: the child connects anew and has its own view of the primary; what the parent does is not disturbed.
+Clients of one process share what they know of an outage, if they are for the same namespaces with the same options and
+key: whichever meets it, the others divert at once. It is kept for five minutes after the last one was closed. What is
+not shared: connections, credentials, and which sessions are held (`hold_sessions` wants a client that stays open).
 """
 
 import datetime
@@ -66,8 +69,8 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk.ServiceBusCli
             Its primary is the namespace of this client.
         options: intervals, policy, number of backlog queues, held sessions; by default the pair's, or the documented
             ones ("Asynchronous Messaging Patterns and High Availability").
-        on_event: is told what happens beside the sends (`sbpair.events`), in a thread of the client's own. It must not
-            send.
+        on_event: is told what happens beside the sends (`sbpair.events`), in the thread in which all clients of the
+            process divert: it must return soon, and must not send.
 
     Nothing is asked of the secondary before the primary fails. The Send right is enough there; the backlog queues are
     created by `sbpair provision`.
