@@ -82,7 +82,10 @@ def answer(
     shown, deadline = b"", time.monotonic() + WITHIN_SECONDS
     while question.encode() not in shown and time.monotonic() < deadline:
         if select.select([controller], [], [], 0.2)[0]:
-            shown += os.read(controller, 65_536)
+            try:
+                shown += os.read(controller, 65_536)
+            except OSError:  # Linux says so when nobody has the terminal open any more
+                raise AssertionError(f"It ended with {process.wait()} and did not ask: {shown.decode()}") from None
     os.write(controller, f"{typed}\n".encode())
     shown += _read_to_the_end(controller)
     out, _ = process.communicate(timeout=WITHIN_SECONDS)
