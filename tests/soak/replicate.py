@@ -192,6 +192,7 @@ class Soak:
         command = [
             sys.executable, "-m", "sbpair", "replicate", "consume", PAIR, SOURCES[entity], "--quiet",
             "--journal", f"sqlite:{self.folder / 'journal.db'}", "--exec", f"sh {self.folder / 'handler.sh'}",
+            "--exec-env", "SOAK_LOG", "--exec-env", "SOAK_ENTITY",
             "--lease", LEASE, "--margin", MARGIN, "--attempts", "50",
             "--concurrency", str(self.plan.concurrency), "--sessions", "64",
         ]  # fmt: skip
