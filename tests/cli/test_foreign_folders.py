@@ -117,9 +117,12 @@ def test_only_entities_on_the_command_line(fresh: Sbpair) -> None:
         fresh.make_queue(queue)
     lines = "".join(json.dumps(one) + "\n" for one in archived(fresh))
     (fresh.home / "backlog.jsonl").write_text(lines, encoding="utf-8")
-    restored = fresh("restore", "backlog.jsonl", "--pair", "mine", "--only-entities", "-o", "json")
+    restore = ("restore", "backlog.jsonl", "--pair", "mine", "--only-entities", "--ledger", "restored.jsonl")
+    restored = fresh(*restore, "-o", "json")
     assert (restored.code, restored.data["sent"]) == (3, {"orders": 2}), restored
     assert restored.data["left"] == {"not among the pair's entities: payroll": 1}
+    again = fresh(*restore, "-o", "markdown")
+    assert "0 of 3 messages sent to the primary; 2 left out, because a ledger has them." in again.stdout
     for command in (("drain", "mine"), ("restore", "backlog.jsonl", "--pair", "mine")):
         refused = fresh(*command, "--only-entities", "--config", "none.yaml")
         assert (refused.code, "has none" in refused.stderr) == (2, True), refused

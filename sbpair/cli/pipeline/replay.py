@@ -159,12 +159,15 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
             f"{report.waiting:,} still wait in the backlog queues: without --dry-run this is refused, because a drain "
             "would send them a second time. Drain them, or take them with pipeline archive --take."
         )
+    from sbpair.core.transfer.conclusion import left_out
+
     return CommandResult(
         "pipeline replay",
         ReplayResult(pair, report),
         (Table("", columns, rows),),
         notes=tuple(notes),
-        summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary.",
+        summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary"
+        f"{left_out(report.already_done)}.",
         exit=_exit(report),
     )
 

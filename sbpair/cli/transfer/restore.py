@@ -285,13 +285,16 @@ def _result(pair: "Pair", count: int, report: "Restored", dry_run: bool) -> Comm
     sent = sum(report.sent.values())
     plural = "s" if count != 1 else ""
     again = f"{report.sent_again:,} were sent again after an unclear answer, with the same MessageId."
+    from sbpair.core.transfer.conclusion import left_out
+
     data = RestoreResult(pair.name, dry_run, count, report.sent, report.left, report.already_sent, report.sent_again)
     return CommandResult(
         "restore",
         data,
         (Table("", columns, rows),),
         notes=(again,) if report.sent_again else (),
-        summary=f"{sent:,} of {count:,} message{plural} {'would be ' if dry_run else ''}sent to the primary.",
+        summary=f"{sent:,} of {count:,} message{plural} {'would be ' if dry_run else ''}sent to the primary"
+        f"{left_out(report.already_sent)}.",
         exit=(Exit.FINDINGS if sent else Exit.OK) if dry_run else _exit(report),
     )
 

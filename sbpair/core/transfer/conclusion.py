@@ -98,6 +98,13 @@ _EARLY = {"stop": "stopped by a signal", "time": "the time was up", "count": "th
 _ENDED = _EARLY | {"idle": "nothing more came for the time asked for"}
 
 
+def left_out(messages: int) -> str:
+    """Part of the last sentence of a restore or replay: how many messages a ledger keeps from being sent."""
+    if not messages:
+        return ""
+    return f"; {messages:,} left out, because a ledger has {'it' if messages == 1 else 'them'}"
+
+
 def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
     """The last sentence of a run: what happened, what is left, and the command that goes on."""
     ended = _ENDED.get(report.ended_by)
