@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.live_suite.reporting import CLIENT_REASONS, Kind, load_reasons, summarize
+from tests.interop.live_suite.reporting import CLIENT_REASONS, DIVERTING_REASONS, Kind, load_reasons, summarize
 
 REPORT = """<testsuites><testsuite>
   <testcase classname="test_queues.TestQueue" name="test_passes[pyamqp]"/>
@@ -46,6 +46,6 @@ def test_no_report_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_the_known_reasons_can_be_read() -> None:
-    for reason in load_reasons() + load_reasons(CLIENT_REASONS):
+    for reason in load_reasons() + load_reasons(CLIENT_REASONS) + load_reasons(DIVERTING_REASONS):
         assert reason.kind in (Kind.NOT_APPLICABLE, Kind.BROKEN_UPSTREAM, Kind.KNOWN_GAP)
         assert reason.sentence.endswith(".")

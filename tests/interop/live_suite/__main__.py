@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .groups import GROUPS, SENDING
-from .reporting import CLIENT_REASONS, Summary, load_reasons, summarize
+from .reporting import CLIENT_REASONS, DIVERTING_REASONS, Summary, load_reasons, summarize
 from .returning import backlog_returned
-from .running import CLIENTS, Choice, new_emulator, run
+from .running import CLIENTS, Choice, namespace_of, new_emulator, run
 from .sources import FetchError, prepare
 
 
@@ -34,8 +34,14 @@ def _run_all(names: Sequence[str], choice: Choice, folder: Path) -> list[Summary
     reasons = load_reasons()
     if choice.client != "sdk":
         reasons += load_reasons(CLIENT_REASONS)
-    with new_emulator() as emulator, backlog_returned(emulator, choice.client):
-        return [summarize(name, run(GROUPS[name], choice, emulator, folder), reasons) for name in names]
+    if choice.client == "diverting":
+        reasons += load_reasons(DIVERTING_REASONS)
+    summaries = []
+    with new_emulator() as emulator:
+        for name in names:
+            with backlog_returned(emulator, choice.client, namespace_of(GROUPS[name])):
+                summaries.append(summarize(name, run(GROUPS[name], choice, emulator, folder), reasons))
+    return summaries
 
 
 def _parser() -> argparse.ArgumentParser:

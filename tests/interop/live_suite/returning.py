@@ -15,17 +15,18 @@ from sbpair.runtime.transfer.syphon import DrainRequest, syphon
 from .running import DATA_NAMESPACE, MANAGEMENT_NAMESPACE, SECONDARY_NAMESPACE
 
 QUEUES = 2
-LABELS = {DATA_NAMESPACE: DATA_NAMESPACE, MANAGEMENT_NAMESPACE: MANAGEMENT_NAMESPACE, "127": DATA_NAMESPACE}
-"""The first part of each primary's name, and the namespace. The connection strings that the administration gives to the
-data tests name an address."""
+LABELS = ("127", DATA_NAMESPACE, MANAGEMENT_NAMESPACE)
+"""The first part of each name that the tests have for their primary: some have its address."""
 
 
 @contextmanager
-def backlog_returned(emulator: EmulatorThread, client: str) -> Iterator[None]:
-    """Backlog queues for both namespaces, and for `diverting` clients what brings them back."""
+def backlog_returned(emulator: EmulatorThread, client: str, primary: str) -> Iterator[None]:
+    """Backlog queues for the tests' primary, and for `diverting` clients what brings them back."""
+    secondary = emulator.namespace(SECONDARY_NAMESPACE)
     for label in LABELS:
         for path in expected_backlog_paths(label, QUEUES):
-            emulator.namespace(SECONDARY_NAMESPACE).create_queue(path)
+            if secondary.get_queue(path) is None:
+                secondary.create_queue(path)
     if client != "diverting":
         yield
         return
@@ -36,7 +37,7 @@ def backlog_returned(emulator: EmulatorThread, client: str) -> Iterator[None]:
         stop = asyncio.Event()
         running.append((asyncio.get_running_loop(), stop))
         ready.set()
-        await asyncio.gather(*(_syphon(emulator, label, primary, stop) for label, primary in LABELS.items()))
+        await asyncio.gather(*(_syphon(emulator, label, primary, stop) for label in LABELS))
 
     thread = threading.Thread(target=lambda: asyncio.run(bring_back()), name="syphon")
     thread.start()

@@ -35,10 +35,15 @@ def new_emulator() -> EmulatorThread:
     return EmulatorThread([DATA_NAMESPACE, MANAGEMENT_NAMESPACE, SECONDARY_NAMESPACE], tls_names=TLS_NAMES)
 
 
+def namespace_of(group: Group) -> str:
+    """The primary of the group's tests."""
+    return DATA_NAMESPACE if group.parallel else MANAGEMENT_NAMESPACE
+
+
 def run(group: Group, choice: Choice, emulator: EmulatorThread, folder: Path) -> Path:
     """Run the group's tests; gives the JUnit report. What pytest prints goes to our own output."""
     report = folder / f"{group.name}.xml"
-    namespace = DATA_NAMESPACE if group.parallel else MANAGEMENT_NAMESPACE
+    namespace = namespace_of(group)
     subprocess.run(
         _command(group, choice, report),
         cwd=folder / "tests",
