@@ -112,7 +112,7 @@ def _spark(
 
 
 _SPARK = "pipeline/test_command_line.py::"
-_FLEET = "cli/test_provision_cleanup.py::"
+_FLEET = "cli/inspection/test_provision_cleanup.py::"
 
 TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     "demo": row(
@@ -152,13 +152,15 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "audit": row(
         "audit",
-        ok=Proven("cli/test_audit.py::test_missing_queues_are_findings_and_no_findings_are_0"),
+        ok=Proven("cli/inspection/test_audit.py::test_missing_queues_are_findings_and_no_findings_are_0"),
         failed=Mistake("audit right --snapshot-out line/below"),
         usage=Mistake("audit twice"),
         partial=Run("audit right", fault="http-status:status=400"),
-        denied=Proven("cli/test_audit.py::test_a_refused_credential_ends_with_4"),
-        findings=Proven("cli/test_audit.py::test_missing_queues_are_findings_and_no_findings_are_0"),
-        unreachable=Proven("cli/test_audit.py::test_an_unreachable_namespace_ends_with_6_and_is_unknown_to_nagios"),
+        denied=Proven("cli/inspection/test_audit.py::test_a_refused_credential_ends_with_4"),
+        findings=Proven("cli/inspection/test_audit.py::test_missing_queues_are_findings_and_no_findings_are_0"),
+        unreachable=Proven(
+            "cli/inspection/test_audit.py::test_an_unreachable_namespace_ends_with_6_and_is_unknown_to_nagios"
+        ),
         signals=Stopped("audit mute"),
     ),
     "cleanup": row(
@@ -174,10 +176,12 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "peek": row(
         "peek",
-        ok=Proven("cli/test_ping_peek.py::test_peek_shows_the_oldest_of_all_queues_and_says_that_there_is_more"),
-        failed=Proven("cli/test_ping_peek.py::test_a_queue_that_is_missing_makes_the_rest_partial"),
+        ok=Proven(
+            "cli/transfer/test_ping_peek.py::test_peek_shows_the_oldest_of_all_queues_and_says_that_there_is_more"
+        ),
+        failed=Proven("cli/transfer/test_ping_peek.py::test_a_queue_that_is_missing_makes_the_rest_partial"),
         usage=Mistake("peek unset"),
-        partial=Proven("cli/test_ping_peek.py::test_a_queue_that_is_missing_makes_the_rest_partial"),
+        partial=Proven("cli/transfer/test_ping_peek.py::test_a_queue_that_is_missing_makes_the_rest_partial"),
         denied=Mistake("peek wrong-key"),
         unreachable=Mistake("peek dead"),
         signals=Stopped("peek mute"),
@@ -210,21 +214,23 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         "syphon",
         ok=Never("ends by a signal only, and the code is the signal's"),
         failed=Run("syphon right --ledger line/below"),
-        usage=Proven("cli/test_syphon.py::test_usage_errors"),
+        usage=Proven("cli/transfer/test_syphon.py::test_usage_errors"),
         partial=UNTIL_STOPPED,
         denied=UNTIL_STOPPED,
         findings=UNTIL_STOPPED,
         unreachable=UNTIL_STOPPED,
         signals=(
-            Proven("cli/test_syphon.py::test_two_of_them_share_the_work"),
-            Proven("cli/test_syphon.py::test_it_brings_home_what_lies_there_and_what_comes_and_reports_at_the_end"),
+            Proven("cli/transfer/test_syphon.py::test_two_of_them_share_the_work"),
+            Proven(
+                "cli/transfer/test_syphon.py::test_it_brings_home_what_lies_there_and_what_comes_and_reports_at_the_end"
+            ),
         ),
     ),
     "replicate send": row(
         "replicate send",
-        ok=Proven("cli/test_replicate.py::test_what_is_sent_is_processed_once_in_order_and_shown"),
+        ok=Proven("cli/replication/test_replicate.py::test_what_is_sent_is_processed_once_in_order_and_shown"),
         failed=Run("replicate send right nowhere --session-id s", stdin="one\n"),
-        usage=Proven("cli/test_replicate.py::test_a_raw_line_needs_a_session"),
+        usage=Proven("cli/replication/test_replicate.py::test_a_raw_line_needs_a_session"),
         partial=Run("replicate send right parcels", stdin='{"body": "1", "session_id": "s"}\n{broken\n'),
         denied=Never("a message that both sides refuse has failed; its line says why"),
         findings=Run("replicate send half parcels --session-id s --timeout 3s", stdin="one\n"),
@@ -233,10 +239,12 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "replicate consume": row(
         "replicate consume",
-        ok=Proven("cli/test_replicate.py::test_what_is_sent_is_processed_once_in_order_and_shown"),
+        ok=Proven("cli/replication/test_replicate.py::test_what_is_sent_is_processed_once_in_order_and_shown"),
         failed=Run("replicate consume right nowhere --exec true --journal sqlite:j.db --until-idle 1s"),
         usage=Run("replicate consume right parcels --journal sqlite:j.db"),
-        partial=Proven("cli/test_replicate.py::test_a_command_that_fails_ends_in_the_dead_letter_queues_and_in_status"),
+        partial=Proven(
+            "cli/replication/test_replicate.py::test_a_command_that_fails_ends_in_the_dead_letter_queues_and_in_status"
+        ),
         denied=Run("replicate consume refused parcels --exec true --journal sqlite:j.db --until-idle 1s"),
         unreachable=Run("replicate consume gone parcels --exec true --journal sqlite:j.db --until-idle 1s"),
         signals=Stopped("replicate consume mute parcels --exec true --journal sqlite:j.db"),
@@ -247,24 +255,26 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("replicate status --journal redis:host"),
         denied=Never("a file is readable or not; Cosmos DB's refusal is a failure of the journal"),
         findings=Proven(
-            "cli/test_replicate.py::test_a_session_that_waits_for_a_missing_message_is_stuck_and_can_be_let_go"
+            "cli/replication/test_replicate.py::test_a_session_that_waits_for_a_missing_message_is_stuck_and_can_be_let_go"
         ),
         unreachable=Run("replicate status --journal sqlite:/no/such/folder/j.db"),
     ),
     "replicate provision": row(
         "replicate provision",
-        ok=Proven("cli/test_replicate.py::test_provision_says_what_is_wrong_with_what_exists"),
+        ok=Proven("cli/replication/test_replicate.py::test_provision_says_what_is_wrong_with_what_exists"),
         arguments="right parcels",
         denied=Run("replicate provision refused parcels"),
-        findings=Proven("cli/test_replicate.py::test_provision_says_what_is_wrong_with_what_exists"),
+        findings=Proven("cli/replication/test_replicate.py::test_provision_says_what_is_wrong_with_what_exists"),
         unreachable=Run("replicate provision gone parcels"),
         signals=Stopped("replicate provision mute parcels"),
     ),
     "send": row(
         "send",
-        ok=Proven("cli/test_send.py::test_while_the_primary_is_dark_messages_go_to_the_backlog_and_home_again"),
-        failed=Proven("cli/test_send.py::test_an_entity_that_is_not_there_fails_every_line"),
-        usage=Proven("cli/test_send.py::test_usage_errors"),
+        ok=Proven(
+            "cli/failover/test_send.py::test_while_the_primary_is_dark_messages_go_to_the_backlog_and_home_again"
+        ),
+        failed=Proven("cli/failover/test_send.py::test_an_entity_that_is_not_there_fails_every_line"),
+        usage=Proven("cli/failover/test_send.py::test_usage_errors"),
         partial=Run("send right orders --input jsonl", stdin='{"body": "1"}\n{broken\n'),
         denied=Proven("cli/test_mistakes.py::test_a_refused_credential_is_never_diverted"),
         findings=Run("send half orders --failover-interval 0 --retry-for 0", stdin="one\n"),
@@ -273,13 +283,17 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "ping": row(
         "ping",
-        ok=Proven("cli/test_ping_peek.py::test_ping_measures_every_backlog_queue_and_says_which_credential_it_used"),
-        failed=Proven("cli/test_ping_peek.py::test_a_missing_entity_is_a_failure_of_its_own"),
+        ok=Proven(
+            "cli/transfer/test_ping_peek.py::test_ping_measures_every_backlog_queue_and_says_which_credential_it_used"
+        ),
+        failed=Proven("cli/transfer/test_ping_peek.py::test_a_missing_entity_is_a_failure_of_its_own"),
         usage=Mistake("ping right or~ders"),
         partial=Run("ping right orders nowhere -c 1"),
-        denied=Proven("cli/test_ping_peek.py::test_ping_of_a_denied_entity_ends_with_4"),
-        unreachable=Proven("cli/test_ping_peek.py::test_ping_of_a_dark_namespace_ends_with_6_and_nagios_is_critical"),
-        signals=Proven("cli/test_ping_peek.py::test_a_signal_ends_ping_with_130_or_143"),
+        denied=Proven("cli/transfer/test_ping_peek.py::test_ping_of_a_denied_entity_ends_with_4"),
+        unreachable=Proven(
+            "cli/transfer/test_ping_peek.py::test_ping_of_a_dark_namespace_ends_with_6_and_nagios_is_critical"
+        ),
+        signals=Proven("cli/transfer/test_ping_peek.py::test_a_signal_ends_ping_with_130_or_143"),
     ),
     "cost": _local("cost", Run("cost right --messages-per-day 1000"), usage=Mistake("cost --prices nothing.yaml")),
     "discover": row(
@@ -288,31 +302,31 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         ok=Run("discover local-secondary"),
         usage=Run("discover --resource-group g"),
         partial=Never("a namespace that could not be read ends it with 4 or 6, as it does `status`"),
-        denied=Proven("cli/test_discover.py::test_a_wrong_key_is_4_and_nothing_is_said_of_what_is_there"),
+        denied=Proven("cli/inspection/test_discover.py::test_a_wrong_key_is_4_and_nothing_is_said_of_what_is_there"),
         unreachable=Proven(
-            "cli/test_discover.py::test_a_namespace_that_does_not_answer_is_6_and_nothing_is_said_of_it"
+            "cli/inspection/test_discover.py::test_a_namespace_that_does_not_answer_is_6_and_nothing_is_said_of_it"
         ),
         signals=Stopped("discover"),
     ),
     "status": row(
         "status",
-        ok=Proven("cli/test_status.py::test_both_sides_backlog_age_and_what_a_drain_takes"),
+        ok=Proven("cli/inspection/test_status.py::test_both_sides_backlog_age_and_what_a_drain_takes"),
         arguments="right",
-        usage=Proven("cli/test_status.py::test_options_that_do_not_go_together"),
+        usage=Proven("cli/inspection/test_status.py::test_options_that_do_not_go_together"),
         partial=Run("status right --interval 0", fault="http-status:status=400"),
-        denied=Proven("cli/test_status.py::test_a_refused_credential_is_4_and_nothing_is_called_empty"),
-        findings=Proven("cli/test_status.py::test_no_backlog_queue_at_all_is_a_finding"),
-        unreachable=Proven("cli/test_status.py::test_an_unreachable_side_is_6_and_the_other_one_is_shown"),
-        signals=Proven("cli/test_status.py::test_a_signal_ends_the_watching"),
+        denied=Proven("cli/inspection/test_status.py::test_a_refused_credential_is_4_and_nothing_is_called_empty"),
+        findings=Proven("cli/inspection/test_status.py::test_no_backlog_queue_at_all_is_a_finding"),
+        unreachable=Proven("cli/inspection/test_status.py::test_an_unreachable_side_is_6_and_the_other_one_is_shown"),
+        signals=Proven("cli/inspection/test_status.py::test_a_signal_ends_the_watching"),
     ),
     "doctor": row(
         "doctor",
-        ok=Proven("cli/test_doctor.py::test_everything_well_is_0_and_every_right_is_found"),
+        ok=Proven("cli/inspection/test_doctor.py::test_everything_well_is_0_and_every_right_is_found"),
         failed=Run("doctor right", fault="http-status:status=400"),
         usage=Run("doctor nobody"),
         partial=Never("every check is a row; any error of one ends it with that error's code, else 1"),
-        denied=Proven("cli/test_doctor.py::test_a_refused_credential_is_4"),
-        unreachable=Proven("cli/test_doctor.py::test_a_dark_side_is_6_and_says_what_to_do"),
+        denied=Proven("cli/inspection/test_doctor.py::test_a_refused_credential_is_4"),
+        unreachable=Proven("cli/inspection/test_doctor.py::test_a_dark_side_is_6_and_says_what_to_do"),
         signals=Stopped("doctor mute"),
     ),
     "pipeline archive": _spark(

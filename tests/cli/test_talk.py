@@ -32,9 +32,9 @@ def test_a_consumer_says_what_it_does_as_json(local: Sbpair) -> None:
     consume = ("replicate", "consume", "local", "boxes", "--exec", "true", "--journal", "sqlite:talk.db")
     ran = local(*consume, "--until-idle", "1s", "--log-format", "json")
     assert ran.code == 0
-    began, ended = [json.loads(text)["message"] for text in ran.stderr.splitlines()]
-    assert began.startswith("Consuming boxes of local. Journal")
-    assert ended.startswith("0 completed, 0 failed")
+    said = [json.loads(text)["message"] for text in ran.stderr.splitlines()]
+    assert any("boxes" in text and "local" in text for text in said[:-1]), said
+    assert said[-1].startswith("0 completed, 0 failed")
 
 
 def test_messages_dead_lettered_for_one_reason_are_told_once_and_then_counted(

@@ -38,9 +38,9 @@ def mute(sbpair: Sbpair) -> Iterator[Sbpair]:
         "cleanup environment",
         "drain environment",
         "peek",
-        "send orders --retry-for 0",
+        "send environment orders --retry-for 0",
         "status",
-        "replicate send orders --session-id s",
+        "replicate send environment orders --session-id s",
     ],
 )
 def test_a_namespace_that_says_nothing_is_given_up_when_told(mute: Sbpair, line: str) -> None:
@@ -48,7 +48,7 @@ def test_a_namespace_that_says_nothing_is_given_up_when_told(mute: Sbpair, line:
     ran = mute(*line.split(), "--timeout", "2s", stdin="one\n")
     took = time.monotonic() - began
     assert ran.code == 6, ran
-    assert 2 <= took < AT_MOST_SECONDS, (took, ran.stderr)
+    assert 1 < took < AT_MOST_SECONDS, (took, ran.stderr)  # a send keeps a part of its time for the backlog
 
 
 def test_no_time_at_all_is_a_second(mute: Sbpair) -> None:
