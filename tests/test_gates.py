@@ -51,7 +51,6 @@ NETWORK_PREFIXES = (
 )
 MAY_HANDLE_CREDENTIALS = {
     "core/access.py": "the gate itself: the host in a connection string, the name of its key",
-    "azure/client.py": "asks the gate before a management client is made",
     "azure/messaging.py": "asks the gate before a messaging client is made",
     "azure/administration.py": "makes its client by `LazyClient`, which asks the gate",
     "azure/management.py": "makes its client by `LazyClient`, which asks the gate",
