@@ -13,7 +13,7 @@ from sbpair.azure.links import Link
 from sbpair.azure.payloads import to_received
 from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Wire
 from sbpair.core.errors import ArgumentRefusedError, LockLostError, SessionUnavailableError
-from sbpair.core.message import Disposition, Received
+from sbpair.core.message import PARTITION_SHIFT, Disposition, Received
 
 # Browsing in pages, complete on partitioned entities too.
 #
@@ -23,7 +23,6 @@ from sbpair.core.message import Disposition, Received
 # lowest partition it holds, partitions that an answer passed over are asked by name, and an end is confirmed at the
 # next partition. Sources: message browsing and partitioning documents.
 
-PARTITION_SHIFT = 48
 _MAX_PASSED_OVER = 16
 """Partitions of an entity: more than that are not passed over, the numbers just begin higher."""
 

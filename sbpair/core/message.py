@@ -10,6 +10,14 @@ from typing import Any
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 
+PARTITION_SHIFT = 48
+"""The top 16 bits of a sequence number are its partition ("Partitioned queues and topics")."""
+
+BATCH_ENVELOPE_BYTES = 1024
+"""Room kept in a batch for its envelope: a copy of the first message's id, session and partition key."""
+BATCHED_MESSAGE_BYTES = 8
+"""Each message of a batch is a data section: 3 bytes of descriptor, 5 of a long binary (AMQP 1.0 §3.2.6)."""
+
 NEXT_AVAILABLE_SESSION = "next available session".ljust(129, ".")
 """Given as a receiver's session id: whichever session waits and nobody holds. Longer than the service lets an id be."""
 

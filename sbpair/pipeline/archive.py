@@ -40,7 +40,7 @@ from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
 from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
 from sbpair.pipeline.settling import Archived, Completing, Settled
 from sbpair.pipeline.source_options import queue_paths, spans_to_json
-from sbpair.pipeline.spans import PARTITION_SHIFT, Span, merged, overlapping, overlaps, pieces, uncovered
+from sbpair.pipeline.spans import Span, merged, overlapping, overlaps, pieces, uncovered
 from sbpair.pipeline.units import ArchivedUnit, Archiving
 
 if TYPE_CHECKING:
@@ -418,10 +418,7 @@ def _holds(file: ArchiveFile, pair: str, span: Span) -> bool:
 
 def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
     """The spans in rounds of up to `most` numbers of each queue, lowest numbers first."""
-    waiting = {
-        (span.queue, span.dead_letter, span.first >> PARTITION_SHIFT, span.first): pieces([span], most)
-        for span in spans
-    }
+    waiting = {(span.queue, span.dead_letter, span.partition, span.first): pieces([span], most) for span in spans}
     while waiting:
         taken: dict[tuple[str, bool], Span] = {}
         for key in sorted(waiting):

@@ -8,7 +8,8 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-PARTITION_SHIFT = 48
+from sbpair.core.message import PARTITION_SHIFT
+
 LAST_SEQUENCE_NUMBER = 2**63 - 1
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sbpair.core.errors import UsageError
+from sbpair.core.transfer.filters import MessageFilter, parse_where
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.ledgers import read_ledgers
 from sbpair.pipeline.reconcile import reconcile, verdicts
@@ -102,11 +103,12 @@ def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, 
     before = reconcile(session, [stage.archive_path], [str(drained)])
     assert (before.messages, before.verdicts) == (53, {"ok": 20, "unaccounted": 33})
     assert {one.queue for one in before.listed} == {backlog(1), backlog(2)}
-    stage.replay(session, where=f"queue = '{backlog(1)}'")
+    stage.replay(session, wanted=MessageFilter(where=parse_where(f"sys.Queue = '{backlog(1)}'")))
     ledgers = [str(drained), str(stage.folder / "dead.jsonl"), str(stage.ledger)]
     after = reconcile(session, [stage.archive_path], ledgers)
     assert (after.verdicts, after.findings, after.outcomes) == ({"ok": 53}, 0, {"forwarded": 53})
-    stage.replay(session, ledger=stage.folder / "second", where="message_id = 'm-3'")
+    again = MessageFilter(where=parse_where("sys.MessageId = 'm-3'"))
+    stage.replay(session, ledger=stage.folder / "second", wanted=again)
     doubled = reconcile(session, [stage.archive_path], [*ledgers, str(stage.folder / "second")])
     assert [(one.verdict, one.message_id) for one in doubled.listed] == [("doubled", "m-3")]
     assert doubled.listed[0].ledgers == tuple(sorted([str(drained), str(stage.folder / "second")]))

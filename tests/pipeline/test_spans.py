@@ -6,7 +6,8 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.pipeline.spans import PARTITION_SHIFT, Span, merged, occupied, overlapping, pieces, uncovered
+from sbpair.core.message import PARTITION_SHIFT
+from sbpair.pipeline.spans import Span, merged, occupied, overlapping, pieces, uncovered
 
 numbers = st.integers(min_value=1, max_value=400)
 spans = st.builds(lambda one, other: Span("q", False, min(one, other), max(one, other)), numbers, numbers)

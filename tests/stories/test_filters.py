@@ -84,3 +84,27 @@ def test_the_language_before_is_refused_with_the_new_spelling(world: Stage, comm
     assert "Service Bus SQL" in refused["message"]
     assert "sys.Subject" in refused["hint"]
     assert world.in_backlog() == 30
+
+
+def test_the_table_does_not_call_left_what_a_filter_leaves_aside(world: Stage) -> None:
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sbpair",
+            "drain",
+            "shop",
+            "--where",
+            WHERE,
+            "--config",
+            str(world.config),
+            "--no-input",
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOME": str(world.folder), "PYTHONPATH": str(ROOT)},
+        timeout=250,
+    )
+    rows = [line.split("\t") for line in ran.stdout.splitlines()]
+    assert ["filtered out", "", "20"] in rows
+    assert not any(row[0] == "left" for row in rows)

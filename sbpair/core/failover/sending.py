@@ -15,6 +15,7 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
+from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES
 from sbpair.core.rewrite import PARTITION_KEY, SCHEDULED, for_backlog, key_text
 
 # How the time a caller gives one send is shared between the primary and the backlog.
@@ -285,11 +286,6 @@ def stable_choice(session: tuple[str, str], queues: Sequence[str]) -> str:
     return max(queues, key=lambda queue: hashlib.blake2b(key + b"\0" + queue.lower().encode(), digest_size=8).digest())
 
 
-BATCH_ENVELOPE_BYTES = 1024
-"""Room for the properties that a batch repeats on its envelope."""
-BATCH_ENTRY_BYTES = 8
-"""Descriptor and length of one message inside a batch."""
-
 _RESERVED = tuple(name.encode() for name in system_properties.NAMES)
 
 
@@ -417,7 +413,7 @@ def first_that_fit(payloads: Iterable[bytes], limit_bytes: int, *, queue: str) -
                 hint="Make the message smaller, or raise the limit of the backlog queues (Premium).",
                 entity=queue,
             )
-        size += len(payload) + BATCH_ENTRY_BYTES
+        size += len(payload) + BATCHED_MESSAGE_BYTES
         if count and size > limit_bytes:
             break
         count += 1

@@ -44,11 +44,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from sbpair.core.message import Received, State
+from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.core.transfer.state import Key
-
-PARTITION_SHIFT = 48
-"""The top 16 bits of a sequence number are its partition ("Partitioned queues and topics")."""
 
 GRACE_SECONDS = 2.0
 """How long a leader waits for a number that another process has just taken, and most likely releases at once."""

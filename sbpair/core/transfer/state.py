@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sbpair.core.errors import Category, ServiceError
-from sbpair.core.message import Disposition, Received
+from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, Disposition, Received
 
 # Lock expiries on the local clock, right even when the local clock is wrong.
 
@@ -46,10 +46,6 @@ class LockClock:
         return now + min(self.lock_seconds, left + self.lock_seconds - self._most_left)
 
 
-BATCH_ENVELOPE_BYTES = 1024
-"""Room kept in a batch for its envelope: a copy of the first message's id, session and partition key."""
-BATCHED_MESSAGE_BYTES = 8
-"""Each message of a batch is a data section: 3 bytes of descriptor, 5 of a long binary (AMQP 1.0 §3.2.6)."""
 MAX_BATCH_BYTES = 1024 * 1024
 """Limit of a batch where single messages may be larger (Premium)."""
 MAX_BATCH_MESSAGES = 1000

@@ -14,12 +14,11 @@ from sbpair.core.errors import (
     SendIncompleteError,
     ServerBusyError,
 )
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import BATCH_ENVELOPE_BYTES, Disposition, Received, State
 from sbpair.core.names import dead_letter_path
 from sbpair.core.transfer.machine import HOLD_SECONDS, Settlement
 from sbpair.core.transfer.order import GRACE_SECONDS, Skipped
 from sbpair.core.transfer.state import (
-    BATCH_ENVELOPE_BYTES,
     Finish,
     Forward,
     Leave,
