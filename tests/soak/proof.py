@@ -19,6 +19,7 @@ class Proof:
     arrived: int
     left: int
     lost: list[str] = field(default_factory=list)
+    """Neither arrived nor in a backlog queue."""
     unrecorded: list[str] = field(default_factory=list)
     """Arrived, but not in the ledger."""
     altered: list[str] = field(default_factory=list)
@@ -44,7 +45,8 @@ class Proof:
 def prove(world: World) -> Proof:
     """Compare both sides of the world, once everything is quiet."""
     arrived = world.arrived()
-    proof = Proof(sent=len(world.sent), arrived=sum(map(len, arrived.values())), left=world.left())
+    left = world.left()
+    proof = Proof(sent=len(world.sent), arrived=sum(map(len, arrived.values())), left=len(left))
     copies: dict[str, list[Received]] = defaultdict(list)
     for destination, found in arrived.items():
         for one in found:
@@ -52,7 +54,7 @@ def prove(world: World) -> Proof:
             copies[str(one.message_id)].append(one)
         proof.disordered += [f"{destination}/{text}" for text in _disorder(found)]
     recorded = world.recorded()
-    proof.lost = sorted(set(world.sent) - set(copies))
+    proof.lost = sorted(set(world.sent) - set(copies) - set(left))
     proof.unrecorded = sorted(set(copies) & set(world.sent) - recorded)
     _explain_doubles(world, copies, proof)
     return proof

@@ -22,6 +22,7 @@ class ToldWorld(World):
         self.sent = {message_id: Sent("orders", "s", payload) for message_id, payload in payloads.items()}
         self.home = {"orders": [self.copy(message_id, at=100.0 + int(message_id)) for message_id in payloads]}
         self.lines = [{"message_id": message_id, "attempts": 1} for message_id in payloads]
+        self.waiting: list[str] = []
 
     def copy(self, message_id: str, *, at: float, destination: str = "orders") -> Received:
         payload = self.sent[message_id].payload
@@ -30,8 +31,8 @@ class ToldWorld(World):
     def arrived(self) -> dict[str, list[Received]]:
         return self.home
 
-    def left(self) -> int:
-        return 0
+    def left(self) -> list[str]:
+        return self.waiting
 
     def entries(self) -> list[dict[str, Any]]:
         return self.lines
@@ -49,6 +50,11 @@ def test_all_is_well(world: ToldWorld) -> None:
 
 def lose(world: ToldWorld) -> None:
     del world.home["orders"][4]
+
+
+def leave(world: ToldWorld) -> None:
+    lose(world)
+    world.waiting = ["4"]
 
 
 def alter(world: ToldWorld) -> None:
@@ -77,6 +83,7 @@ def double(world: ToldWorld) -> None:
     ("spoil", "seen"),
     [
         (lose, lambda proof: proof.lost == ["4"]),
+        (leave, lambda proof: (proof.lost, proof.left) == ([], 1)),
         (alter, lambda proof: proof.altered == ["3"]),
         (misplace, lambda proof: proof.strange == ["invoices/9"]),
         (reorder, lambda proof: proof.disordered == ["orders/s: 2 after 3"]),

@@ -224,15 +224,16 @@ class World:
 
         return asyncio.run(read())
 
-    def left(self) -> int:
-        """Messages in the backlog queues and their dead-letter queues."""
+    def left(self) -> list[str]:
+        """Ids of the messages in the backlog queues and their dead-letter queues."""
 
-        async def read() -> int:
+        async def read() -> list[str]:
             messaging = self.secondary.messaging()
-            found = 0
+            found: list[str] = []
             for path in self.backlog:
                 for dead_letter in (False, True):
-                    found += len(await _browse(messaging, path, dead_letter=dead_letter))
+                    there = await _browse(messaging, path, dead_letter=dead_letter)
+                    found += [str(one.message_id) for one in there]
             await messaging.close()
             return found
 
