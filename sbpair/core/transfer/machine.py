@@ -438,7 +438,8 @@ class Settlement:
         if order.mode is not Mode.STANDING_BACK or item.session_id is None:
             return
         if self._is_blocked(item):
-            self._release(destination, item, 0.0, comes_first=False)
+            # What came with it may make us read on: then whatever follows it in its session has to wait for it.
+            self._release(destination, item, self._last_arrival)
             order.forget()  # it is out of our hands again: whoever takes it may not be overtaken unnoticed
         else:
             order.read()  # a session that nobody else is at

@@ -256,6 +256,24 @@ def test_what_was_asked_for_and_released_is_noticed_when_somebody_else_takes_it(
     assert pump.machine.skipped([received(6)], [Forward(b"", "orders", "s")]) == [Skipped(1, 6)]
 
 
+def test_what_was_released_while_standing_back_is_not_overtaken_by_what_came_with_it():
+    pump = Pump()
+    skip(pump, 1)
+    pump.arrive(2, session="s")
+    pump.confirm(pump.settles())
+    skip(pump, 1)
+    pump.arrive(3, session="s")  # one receive brought 3 to 5: this one waits for 1 and goes back,
+    pump.arrive(4, session="free")  # this one may go, so the queue is read again,
+    [batch] = pump.sends()
+    pump.machine.sent(batch, pump.now)
+    pump.arrive(5, session="s")  # and this one is held
+    pump.now += 0.3
+    for sample in samples(pump.poll()):
+        answer(pump, sample, 3, 5)  # 1 is done
+    pump.now += 0.3
+    assert 5 not in [number for batch in pump.sends() for number in numbers(batch)]
+
+
 def test_whoever_is_handed_the_head_knows_nothing_of_what_lies_before_it():
     """It may have been ours when the head was browsed, and somebody else's since."""
     pump = Pump()
