@@ -69,7 +69,7 @@ SENTENCES = [
         "failover happens per entity; a fault in one does not imply a fault in another",
         "runtime/test_sender.py::test_failover_is_per_entity_and_shared_by_all_senders",
     ),
-    ("001", "which errors start the timer", "core/test_failover.py::test_policy_table"),
+    ("001", "which errors start the timer", "core/failover/test_failover.py::test_policy_table"),
     (
         "001",
         "UnauthorizedAccessException does not fail over: the client is misconfigured",
@@ -142,12 +142,12 @@ SENTENCES = [
     (
         "000",
         "a side whose partner closed or faulted has five seconds, then it is faulted",
-        "core/test_coupling.py::test_the_partner_is_faulted_five_seconds_after_a_close_or_fault",
+        "core/failover/test_coupling.py::test_the_partner_is_faulted_five_seconds_after_a_close_or_fault",
     ),
     (
         "000",
         "that happens in applications that host the syphon",
-        "core/test_coupling.py::test_without_the_syphon_the_sides_are_independent",
+        "core/failover/test_coupling.py::test_without_the_syphon_the_sides_are_independent",
     ),
     # Transfers (002)
     (
@@ -179,7 +179,7 @@ SENTENCES = [
     (
         "003",
         "messages sent together share their key",
-        "core/test_failover_parts.py::test_a_batch_to_a_partitioned_entity_shares_its_key",
+        "core/failover/test_failover_parts.py::test_a_batch_to_a_partitioned_entity_shares_its_key",
     ),
     (
         "003",
