@@ -15,7 +15,7 @@ from tests.fakes import RecordingObserver
 
 FEW, MANY = 500, 2500
 RECEIVE_MESSAGES = 100
-MOST_RUNS = 3
+MOST_RUNS = 8
 """What comes a second after the receive that asked for it is released and comes again. That is the machine being busy
 with something else, so such a run is repeated; a drain that asks twice by itself does so in every run."""
 
