@@ -202,7 +202,7 @@ async def send_as_anybody(both: Stage, *messages: tuple[str, str], sides: tuple[
     from azure.servicebus.aio import ServiceBusClient
 
     for side in sides:
-        later = datetime.now(UTC) + timedelta(seconds=0.5) if side is SECONDARY else None
+        later = datetime.now(UTC) + timedelta(seconds=1.5) if side is SECONDARY else None  # after the last was sent
         text = both.emulator.connection_string(side.value)
         async with ServiceBusClient.from_connection_string(text) as client, client.get_queue_sender(QUEUE) as sender:
             for session, message in messages:
