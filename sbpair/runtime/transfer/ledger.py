@@ -119,9 +119,10 @@ class Ledger:
             try:
                 await asyncio.to_thread(self._file.append, b"".join(lines for lines, _ in group))
             except OSError as error:
+                named = OSError(error.errno, error.strerror, str(self.path))
                 for _, written in group:
                     if not written.done():
-                        written.set_exception(error)
+                        written.set_exception(named)
                 continue
             for _, written in group:
                 if not written.done():
