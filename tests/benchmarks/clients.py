@@ -2,8 +2,9 @@
 
 python -m tests.benchmarks.clients [--quick]
 
-CPU time of this process (the namespaces run in another one). The two take turns within one run, block by block, and of
-each the median of its blocks counts, so that whatever else the machine does falls on both alike or not at all.
+CPU time of this process (the namespaces run in another one), and the time an application waits. The two take turns call
+by call, and of each the median of its calls counts, so that whatever else the machine does falls on both alike or not
+at all.
 """
 
 import argparse
@@ -27,8 +28,6 @@ from tests.benchmarks.table import Row, print_rows
 
 BODY = "x" * 100
 BATCH = 10
-BLOCK = 20
-"""Calls in a row before the other one's turn."""
 ALLOWED = 1.05
 
 Send = Callable[[], object]
@@ -55,7 +54,7 @@ def text(on: Embedded) -> str:
     return on.primary.connection_string.reveal()
 
 
-def synchronous(on: Embedded, blocks: int) -> list[Row]:
+def synchronous(on: Embedded, calls: int) -> list[Row]:
     bare_client = sdk.ServiceBusClient.from_connection_string(text(on))
     our_client = sbpair.ServiceBusClient.from_connection_string(text(on), pair=a_pair(on))
     with bare_client, our_client:  # noqa: SIM117
@@ -63,25 +62,37 @@ def synchronous(on: Embedded, blocks: int) -> list[Row]:
             rows = []
             for name, make in WHAT.items():
                 ways: list[Send] = [lambda: bare.send_messages(make()), lambda: ours.send_messages(make())]  # noqa: B023
-                rows += _rows("synchronous", name, _turns(ways, blocks))
-            rows.append(_memory(bare, ours, blocks * BLOCK))
+                rows += _rows("synchronous", name, _turns(ways, calls))
+            rows.append(_memory(bare, ours, calls))
     return rows
 
 
-def _turns(ways: list[Send], blocks: int) -> list[float]:
-    spent: list[list[float]] = [[] for _ in ways]
+class _Spent:
+    """Seconds of CPU, and of waiting, of each call of the two."""
+
+    def __init__(self) -> None:
+        self.cpu: tuple[list[float], list[float]] = ([], [])
+        self.waited: tuple[list[float], list[float]] = ([], [])
+
+    def medians(self) -> list[tuple[float, float]]:
+        """CPU and waiting: of the SDK's, then of ours."""
+        return [(statistics.median(self.cpu[one]), statistics.median(self.waited[one])) for one in (0, 1)]
+
+
+def _turns(ways: list[Send], calls: int) -> _Spent:
+    spent = _Spent()
     for way in ways:
         way()
-    for block in range(blocks):
-        for index in (0, 1) if block % 2 else (1, 0):
-            started = time.process_time()
-            for _ in range(BLOCK):
-                ways[index]()
-            spent[index].append(time.process_time() - started)
-    return [statistics.median(one) / BLOCK for one in spent]
+    for call in range(calls):
+        for index in (0, 1) if call % 2 else (1, 0):
+            cpu, started = time.process_time(), time.perf_counter()
+            ways[index]()
+            spent.waited[index].append(time.perf_counter() - started)
+            spent.cpu[index].append(time.process_time() - cpu)
+    return spent
 
 
-async def asynchronous(on: Embedded, blocks: int) -> list[Row]:
+async def asynchronous(on: Embedded, calls: int) -> list[Row]:
     bare_client = sdk_aio.ServiceBusClient.from_connection_string(text(on))
     our_client = sbpair.aio.ServiceBusClient.from_connection_string(text(on), pair=a_pair(on))
     rows = []
@@ -89,29 +100,31 @@ async def asynchronous(on: Embedded, blocks: int) -> list[Row]:
         async with bare_client.get_queue_sender(DESTINATION) as bare, our_client.get_queue_sender(DESTINATION) as ours:
             for name, make in WHAT.items():
                 ways: list[AsyncSend] = [lambda: bare.send_messages(make()), lambda: ours.send_messages(make())]  # noqa: B023
-                rows += _rows("asynchronous", name, await _async_turns(ways, blocks))
+                rows += _rows("asynchronous", name, await _async_turns(ways, calls))
     return rows
 
 
-async def _async_turns(ways: list[AsyncSend], blocks: int) -> list[float]:
-    spent: list[list[float]] = [[] for _ in ways]
+async def _async_turns(ways: list[AsyncSend], calls: int) -> _Spent:
+    spent = _Spent()
     for way in ways:
         await way()
-    for block in range(blocks):
-        for index in (0, 1) if block % 2 else (1, 0):
-            started = time.process_time()
-            for _ in range(BLOCK):
-                await ways[index]()
-            spent[index].append(time.process_time() - started)
-    return [statistics.median(one) / BLOCK for one in spent]
+    for call in range(calls):
+        for index in (0, 1) if call % 2 else (1, 0):
+            cpu, started = time.process_time(), time.perf_counter()
+            await ways[index]()
+            spent.waited[index].append(time.perf_counter() - started)
+            spent.cpu[index].append(time.process_time() - cpu)
+    return spent
 
 
-def _rows(kind: str, what: str, seconds: list[float]) -> list[Row]:
-    bare, ours = seconds
+def _rows(kind: str, what: str, spent: _Spent) -> list[Row]:
+    (bare_cpu, bare_waited), (our_cpu, our_waited) = spent.medians()
     case = f"{kind}, {what} a call"
     return [
-        Row("clients", case, "CPU: ours / the SDK's client", round(ours / bare, 3), "x", at_most=ALLOWED),
-        Row("clients", case, "CPU per call: the SDK's client", round(bare * 1e6), "us"),
+        Row("clients", case, "CPU: ours / the SDK's client", round(our_cpu / bare_cpu, 3), "x", at_most=ALLOWED),
+        Row("clients", case, "time: ours / the SDK's client", round(our_waited / bare_waited, 3), "x", at_most=ALLOWED),
+        Row("clients", case, "CPU per call: the SDK's client", round(bare_cpu * 1e6), "us"),
+        Row("clients", case, "time per call: the SDK's client", round(bare_waited * 1e6), "us"),
     ]
 
 
@@ -132,10 +145,10 @@ def _memory(bare: Any, ours: Any, calls: int) -> Row:
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """All figures, in half a minute at most."""
-    blocks = 10 if quick else 50
+    calls = 200 if quick else 1000
     with embedded() as on:
         on.fill(0, 0)
-        rows = [*synchronous(on, blocks), *asyncio.run(asynchronous(on, blocks))]
+        rows = [*synchronous(on, calls), *asyncio.run(asynchronous(on, calls))]
     return [row.as_dict() for row in rows]
 
 
