@@ -60,6 +60,7 @@ def through_an_outage(world: World, send: Callable[[int], None], is_back: Callab
     assert world.drain() == PART
     for number in range(2 * PART, 3 * PART):
         send(number)
+    assert world.backlog() == [], "the primary was found failing once more after it was back"
 
 
 def test_flask(world: World) -> None:
