@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sbpair.core.errors import (
     Category,
     ConnectionLostError,
+    InterruptedWorkError,
     OperationTimeoutError,
     SendIncompleteError,
     ServiceError,
@@ -148,10 +149,30 @@ async def patiently(
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """The result of `work`, or None if `stop` was set before; the work is cancelled and has ended then."""
+    result = await _before(stop, work)
+    return None if result is None else result[0]
+
+
+async def stoppable(
+    stop: asyncio.Event, work: Coroutine[Any, Any, T], *, stopped: str = "Stopped before the end."
+) -> T:
+    """The result of work that has nothing in flight worth finishing: `stop` ends it at once.
+
+    Raises:
+        InterruptedWorkError: `stop` was set before `work` ended; it says `stopped`.
+    """
+    result = await _before(stop, work)
+    if result is None:
+        raise InterruptedWorkError(stopped)
+    return result[0]
+
+
+async def _before(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> tuple[T] | None:
+    """The result of `work` on its own, so that one that is None differs from none at all."""
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        return (task.result(),) if task.done() else None
     finally:
         await end(task, stopped)
 

@@ -174,26 +174,10 @@ def unchanged(state: str = "Nothing was changed.") -> Iterator[None]:
 
 
 async def stoppable(stop: "asyncio.Event", work: Coroutine[Any, Any, T]) -> T:
-    """The result of work that has nothing in flight worth finishing: `stop` ends it at once.
+    """See `sbpair.concurrency.stoppable`."""
+    from sbpair.concurrency import stoppable as unless_stopped
 
-    Raises:
-        InterruptedWorkError: `stop` was set before `work` ended.
-    """
-    import asyncio
-
-    task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise InterruptedWorkError("Stopped before the end.")
-        return task.result()
-    finally:
-        task.cancel()
-        waiter.cancel()
-        await asyncio.wait((task, waiter), timeout=_CANCEL_SECONDS)
-
-
-_CANCEL_SECONDS = 5.0
+    return await unless_stopped(stop, work)
 
 
 _SETTLED = "Stopped; what was in flight is settled or released."

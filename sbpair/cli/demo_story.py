@@ -7,9 +7,9 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.context import EventLog, open_sides, system_clock
 from sbpair.cli.demo_messages import (
@@ -23,9 +23,9 @@ from sbpair.cli.demo_messages import (
     goes_to_audit,
     message_id_of,
 )
-from sbpair.concurrency import end
+from sbpair.concurrency import stoppable
 from sbpair.connect import gather_pair, open_pairing
-from sbpair.core.errors import InterruptedWorkError, UnknownServiceError
+from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
 from sbpair.core.inspection.plan import plan_provision
 from sbpair.core.message import Disposition, Received
@@ -222,7 +222,7 @@ async def play(stage: Stage, stop: asyncio.Event) -> Story:
         InterruptedWorkError: `stop` was set. SbpairError: a chapter failed, with what happened.
     """
     story = Story()
-    chapters: dict[str, Callable[[Story, Stage], Awaitable[None]]] = {
+    chapters: dict[str, Callable[[Story, Stage], Coroutine[Any, Any, None]]] = {
         "provision": _provision,
         "send": _send_through_an_outage,
         "backlog": _look_at_the_backlog,
@@ -232,20 +232,10 @@ async def play(stage: Stage, stop: asyncio.Event) -> Story:
     }
     for name, chapter in chapters.items():
         began = stage.say.seconds()
-        await _unless_stopped(chapter(story, stage), stop, name)
+        stopped = f"The demo was stopped in its chapter {name!r}; nothing is left behind."
+        await stoppable(stop, chapter(story, stage), stopped=stopped)
         story.seconds[name] = round(stage.say.seconds() - began, 2)
     return story
-
-
-async def _unless_stopped(chapter: Awaitable[None], stop: asyncio.Event, name: str) -> None:
-    playing, stopped = asyncio.ensure_future(chapter), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({playing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not playing.done():
-            raise InterruptedWorkError(f"The demo was stopped in its chapter {name!r}; nothing is left behind.")
-        playing.result()
-    finally:
-        await end(playing, stopped)
 
 
 async def _provision(story: Story, stage: Stage) -> None:

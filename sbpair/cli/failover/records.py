@@ -34,6 +34,8 @@ async def read_lines(file: BinaryIO, stop: "asyncio.Event") -> AsyncIterator[tup
     """
     import asyncio
 
+    from sbpair.concurrency import end
+
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[int, bytes] | BaseException | None] = asyncio.Queue()
     room = threading.Semaphore(LINES_AHEAD)
@@ -50,24 +52,22 @@ async def read_lines(file: BinaryIO, stop: "asyncio.Event") -> AsyncIterator[tup
             return  # the loop is closed: nobody wants more lines
 
     threading.Thread(target=read, name="sbpair-lines", daemon=True).start()
-    stopped = asyncio.create_task(stop.wait())
+
+    async def end_at_stop() -> None:
+        await stop.wait()
+        queue.put_nowait(None)
+
+    # What is awaited is the queue alone, and `stop` speaks through it: a task for each line costs more than the line.
+    ending = asyncio.create_task(end_at_stop())
     try:
-        while True:
-            upcoming = asyncio.create_task(queue.get())
-            await asyncio.wait({upcoming, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not upcoming.done():
-                upcoming.cancel()
-                return
-            item = upcoming.result()
+        while (item := await queue.get()) is not None and not stop.is_set():
             room.release()
-            if item is None:
-                return
             if isinstance(item, BaseException):
                 raise item
             if item[1].strip():
                 yield item
     finally:
-        stopped.cancel()
+        await end(ending)
 
 
 def _split(descriptor: int) -> Iterator[bytes]:
