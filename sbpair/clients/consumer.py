@@ -14,7 +14,6 @@ until the application has left the block.
 import asyncio
 import inspect
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -22,13 +21,13 @@ from typing import Any, Self
 
 from azure.servicebus import ServiceBusReceivedMessage
 
+from sbpair.clients.failover import Audience, OnEvent
 from sbpair.connect import open_sides
 from sbpair.core.errors import LockLostError
-from sbpair.core.events import Event
-from sbpair.core.names import check_entity_path, subscription_of, subscription_path
+from sbpair.core.names import check_source_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
-from sbpair.journal.open import open_journal
+from sbpair.journal.open import open_with_key
 from sbpair.ports import Journal
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
@@ -36,11 +35,9 @@ from sbpair.runtime.replication.consumer import consume as run_consumer
 from sbpair.runtime.replication.handlers import Delivery, RetryLater
 
 LOGGER = logging.getLogger("sbpair")
-COSMOS_KEY = "SBPAIR_COSMOS_KEY"
 
 Process = Callable[["ReplicatedMessage"], Awaitable[None] | None]
 """What an application does with a message: a coroutine function, or a plain one, which runs in a thread."""
-OnEvent = Callable[[Event], object]
 
 
 class ReplicatedMessage:
@@ -152,9 +149,8 @@ class Consumer:
         on_event: OnEvent | None = None,
         name: str = "",
     ) -> None:
-        subscription = subscription_of(source)
         self._request = ConsumeRequest(
-            check_entity_path(source) if subscription is None else subscription_path(*subscription),
+            check_source_path(source),
             terms=terms or Terms(),
             sides=sides,
             sessions=sessions,
@@ -167,7 +163,7 @@ class Consumer:
         self._journal = journal
         self._on_event = on_event
         self._stop = asyncio.Event()
-        self._queue: asyncio.Queue[ReplicatedMessage] = asyncio.Queue()
+        self._queue: asyncio.Queue[ReplicatedMessage | None] = asyncio.Queue()
         self._given: set[ReplicatedMessage] = set()
         self._running: asyncio.Task[ConsumeReport] | None = None
         self._stack = AsyncExitStack()
@@ -190,18 +186,12 @@ class Consumer:
         running = self._running
         if running is None:
             raise RuntimeError("Enter the consumer first: async with Consumer(...) as consumer.")
-        while True:
-            coming = asyncio.ensure_future(self._queue.get())
-            try:
-                await asyncio.wait((coming, running), return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    self.report = running.result()
-                    raise StopAsyncIteration
-                work = coming.result()
-            finally:
-                coming.cancel()
+        while (work := await self._queue.get()) is not None:
             if work.waits:  # it may have been taken over while it was in the queue
                 return work
+        self._queue.put_nowait(None)  # for whoever else waits
+        self.report = running.result()
+        raise StopAsyncIteration
 
     async def run(self, process: Process) -> ConsumeReport:
         """Call `process` for each message until the request's end, or until `stop`; the callback form."""
@@ -260,7 +250,7 @@ class Consumer:
             pair = load().pair(pair)
         journal = self._journal
         if isinstance(journal, str):
-            journal = open_journal(journal, cosmos_key=os.environ.get(COSMOS_KEY) or None)
+            journal = open_with_key(journal)
             self._stack.push_async_callback(journal.close)
         try:
             sides = await self._stack.enter_async_context(open_sides(pair))
@@ -276,26 +266,12 @@ class Consumer:
                 journal=journal,
                 handler=handler,
                 clock=SystemClock(),
-                observer=_Told(self._on_event),
+                observer=Audience(self._on_event),
                 stop=self._stop,
             )
         )
+        self._running.add_done_callback(lambda _: self._queue.put_nowait(None))  # ends the loop
         return self._running
-
-
-class _Told:
-    """Tells the application; what it raises there is its own trouble and stops nothing."""
-
-    def __init__(self, on_event: OnEvent | None) -> None:
-        self._on_event = on_event
-
-    def notify(self, event: Event) -> None:
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            LOGGER.exception("The application's on_event failed on %s.", type(event).__name__)
 
 
 async def consume(source: str, process: Process, **options: Any) -> ConsumeReport:

@@ -116,6 +116,17 @@ def subscription_path(topic: str, name: str) -> str:
     return f"{topic}/Subscriptions/{name}"
 
 
+def check_source_path(path: str) -> str:
+    """Return the path of a queue or subscription, from which messages are received, in the service's form.
+
+    Raises:
+        InvalidNameError: as with `check_entity_path`.
+    """
+    normal = check_entity_path(path)
+    subscription = subscription_of(normal)
+    return normal if subscription is None else subscription_path(*subscription)
+
+
 def backlog_queue_path(primary: str, index: int) -> str:
     """Path of one backlog queue on the secondary: `{primary}/x-servicebus-transfer/{index}` ("Paired Namespaces:
     Implementation Details and Cost")."""

@@ -1,6 +1,6 @@
 """Numbers and lists, as a sentence says them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 MOST_NAMED = 3
 
@@ -10,18 +10,28 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], *, most: int = MOST_NAMED) -> str:
     """`a, b, c and 4 more`."""
     known = list(names)
-    return ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else "")
+    return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
 
 
 def ranges(numbers: Collection[int]) -> str:
     """`0-2, 5, 7-9`."""
+    return ", ".join(map(span, _runs(numbers)))
+
+
+def span(run: Sequence[int]) -> str:
+    """`7-9` for the first and last number of a run, `5` for a run of one."""
+    first, last = run
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _runs(numbers: Collection[int]) -> list[list[int]]:
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return runs

@@ -5,6 +5,9 @@ from typing import Any
 from sbpair.core.errors import JournalError
 from sbpair.ports import Entry
 
+COSMOS_KEY = "SBPAIR_COSMOS_KEY"
+"""Environment variable with the key of a Cosmos DB account."""
+
 # An entry as it comes from a store that others write to as well.
 
 

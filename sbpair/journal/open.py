@@ -1,10 +1,12 @@
 """A journal by its address: `sqlite:FILE` or `cosmos:ACCOUNT_URL/DATABASE/CONTAINER`."""
 
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
+from sbpair.journal import COSMOS_KEY
 from sbpair.journal.cosmos import CosmosJournal
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Journal
@@ -28,6 +30,11 @@ def open_journal(address: str, *, cosmos_key: str | None = None) -> Journal:
         url, database, container = _cosmos_parts(rest)
         return CosmosJournal(url, database, container, key=cosmos_key)
     raise UsageError(f"{quoted(address)} is no journal: write {FORMS}.")
+
+
+def open_with_key(address: str, *, key_variable: str = COSMOS_KEY) -> Journal:
+    """As `open_journal`, with the account's key in an environment variable; without one Entra ID is asked."""
+    return open_journal(address, cosmos_key=os.environ.get(key_variable) or None)
 
 
 def _cosmos_parts(text: str) -> tuple[str, str, str]:

@@ -91,8 +91,11 @@ def discover(
         raise UsageError(f"{pairs_out} exists already, and is not overwritten.", hint="Name another file.")
     settings = load_settings(options)
     chosen = _chosen(options, settings, namespaces or [], subscription, resource_group, auth)
-    found = _look(options, settings, chosen, primary or [])
-    known = {access.host.lower(): _keys(settings, access) for access in (*_others(settings), *chosen)}
+    pairs = tuple(_complete(settings))
+    found = _look(options, pairs, chosen, primary or [])
+    # One of the pairs' namespaces may be the primary of a backlog that is found.
+    of_pairs = (access for pair in pairs for access in (pair.primary, pair.secondary))
+    known = {access.host.lower(): _keys(settings, access) for access in (*of_pairs, *chosen)}
     discovery = Discovery(found, proposed_pairs(found, known, settings.pair_names()))
     if pairs_out is not None and discovery.pairs:
         write_file(pairs_out, _block({"version": 1, "pairs": discovery.pairs}))
@@ -135,7 +138,7 @@ async def _of_subscription(manager: NamespaceAccess) -> list[NamespaceAccess]:
 
 
 def _look(
-    options: Options, settings: "Settings", chosen: Sequence[NamespaceAccess], primaries: Sequence[str]
+    options: Options, pairs: "Sequence[Pair]", chosen: Sequence[NamespaceAccess], primaries: Sequence[str]
 ) -> "tuple[NamespaceSearched, ...]":
     async def work(stop: "asyncio.Event") -> "tuple[NamespaceSearched, ...]":
         from sbpair.connect import open_namespace
@@ -143,7 +146,6 @@ def _look(
         from sbpair.runtime.inspection.discover import Search
         from sbpair.runtime.inspection.discover import discover as search_all
 
-        pairs = list(_complete(settings))
         labels = [*primaries, *(pair.primary.label for pair in pairs), *(access.label for access in chosen)]
         search = Search(
             pairs,
@@ -161,12 +163,6 @@ def _complete(settings: "Settings") -> "Iterator[Pair]":
     for name in settings.pair_names():
         with suppress(UsageError):
             yield settings.pair(name)
-
-
-def _others(settings: "Settings") -> Iterator[NamespaceAccess]:
-    """The namespaces of those pairs, one of which may be the primary of a backlog that is found."""
-    for pair in _complete(settings):
-        yield from (pair.primary, pair.secondary)
 
 
 def _keys(settings: "Settings", access: NamespaceAccess) -> dict[str, Any]:
@@ -187,16 +183,21 @@ def _block(document: Any) -> str:
 
 def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
     from sbpair.cli.inspection.snapshots import gravest
+    from sbpair.core.inspection.backlog import Advice
     from sbpair.core.inspection.discovery import sentences, summary
 
     notes = list(sentences(discovery))
-    if pairs_out is not None and discovery.pairs:
+    if discovery.pairs:
         first = next(iter(discovery.pairs))
-        notes.append(f"Written to {pairs_out}. Check it, then run: sbpair --config {pairs_out} status {first}")
-    elif discovery.pairs:
-        notes += ["For sbpair.yaml:", *_block({"pairs": discovery.pairs}).rstrip().splitlines()]
-        notes.append(f"Add it, check the primary's host, then run: sbpair status {next(iter(discovery.pairs))}")
-    notes += [f"Run: sbpair status {one.pair}" for one in discovery.transfer if one.pair and one.holds_messages]
+        if pairs_out is None:
+            notes += ["For sbpair.yaml:", *_block({"pairs": discovery.pairs}).rstrip().splitlines()]
+            advice = Advice("Add it, and check the primary's host.", (f"sbpair status {first}",))
+        else:
+            advice = Advice(f"Written to {pairs_out}; check it.", (f"sbpair --config {pairs_out} status {first}",))
+        notes.append(str(advice))
+    for one in discovery.transfer:
+        if one.pair and one.holds_messages:
+            notes.append(str(Advice(f"The backlog of {one.pair} holds messages.", (f"sbpair status {one.pair}",))))
     return CommandResult(
         "discover",
         discovery,

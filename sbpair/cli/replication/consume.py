@@ -15,7 +15,6 @@ from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides,
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import (
-    COSMOS_KEY,
     AttemptsOption,
     FirstArgument,
     GapOption,
@@ -36,6 +35,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity
 from sbpair.core.serialization import INLINED, rounded, to_plain
+from sbpair.journal import COSMOS_KEY
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.runtime.clock import Quiet
 

@@ -1,6 +1,5 @@
 """Options and arguments of the `sbpair replicate` commands, and what they become."""
 
-import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,13 +7,11 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.options import duration_option
 from sbpair.core.errors import UsageError
-from sbpair.core.names import check_entity_path, subscription_of, subscription_path
+from sbpair.core.names import check_entity_path, check_source_path
 from sbpair.core.replication.ownership import Granularity, Terms
 
 if TYPE_CHECKING:
     from sbpair.ports import Journal
-
-COSMOS_KEY = "SBPAIR_COSMOS_KEY"
 
 FirstArgument = Annotated[
     str,
@@ -89,9 +86,8 @@ def pair_and_queue(first: str, second: str | None) -> tuple[str | None, str]:
 
 def pair_and_source(first: str, second: str | None) -> tuple[str | None, str]:
     """`[PAIR] QUEUE` or `[PAIR] TOPIC/Subscriptions/NAME` taken apart."""
-    pair, path = pair_and_queue(first, second)
-    subscription = subscription_of(path)
-    return pair, path if subscription is None else subscription_path(*subscription)
+    pair, queue = (None, first) if second is None else (first, second)
+    return pair, check_source_path(queue)
 
 
 def make_terms(
@@ -121,8 +117,8 @@ def journal_at(address: str | None, key_variable: str) -> "Journal":
     Raises:
         UsageError: none was named. JournalError: the package it needs is not installed.
     """
-    from sbpair.journal.open import FORMS, open_journal
+    from sbpair.journal.open import FORMS, open_with_key
 
     if address is None:
         raise UsageError("Name the journal with --journal or SBPAIR_JOURNAL.", hint=f"Write {FORMS}.")
-    return open_journal(address, cosmos_key=os.environ.get(key_variable) or None)
+    return open_with_key(address, key_variable=key_variable)

@@ -17,7 +17,6 @@ from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async
 from sbpair.cli.failover.records import InputFormat, read_lines, to_payload
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import (
-    COSMOS_KEY,
     FirstArgument,
     JournalKeyOption,
     JournalOption,
@@ -31,6 +30,7 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose
+from sbpair.journal import COSMOS_KEY
 from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 from sbpair.runtime.replication.sender import DualSender, DualSent

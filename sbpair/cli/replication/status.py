@@ -12,7 +12,6 @@ from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.options import (
-    COSMOS_KEY,
     FirstArgument,
     JournalKeyOption,
     JournalOption,
@@ -31,6 +30,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stuck
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
 from sbpair.core.serialization import to_plain
+from sbpair.journal import COSMOS_KEY
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 from sbpair.runtime.replication.store import SESSION, destination_of
 

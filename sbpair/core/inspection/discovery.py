@@ -7,7 +7,6 @@ only be asked for the primaries whose names are known; what it may hold besides 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 from sbpair.core.access import SERVICE_BUS_SUFFIXES, NamespaceAccess
@@ -16,7 +15,7 @@ from sbpair.core.inspection.backlog import Backlog, FoundBy, Verdict, verdict
 from sbpair.core.names import namespace_label
 from sbpair.core.pairing import MAX_BACKLOG_QUEUE_COUNT, Pair
 from sbpair.core.serialization import OMITTED_IF_NONE
-from sbpair.core.words import counted
+from sbpair.core.words import counted, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +123,6 @@ def searched(
         geo_dr_role=facts.geo_dr_role,
         geo_dr_partner=facts.geo_dr_partner,
     )
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`0-3, 7` for 0, 1, 2, 3, 7; the numbers are in order."""
-    runs = [
-        [number for _, number in run]
-        for _, run in groupby(enumerate(numbers), key=lambda numbered: numbered[1] - numbered[0])
-    ]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def proposed_pairs(

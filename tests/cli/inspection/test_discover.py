@@ -53,7 +53,7 @@ def test_the_configuration_it_writes_is_one_that_finds_the_messages(home: Sbpair
     written = tmp_path / "found.yaml"
     ran = home("discover", "local-secondary", "--pairs-out", str(written))
     assert ran.code == 0, ran
-    advised = ran.stderr.rpartition("then run: sbpair ")[2].split("\n")[0].split()
+    advised = ran.stderr.rpartition("check it. Run: sbpair ")[2].split("\n")[0].split()
     assert advised == ["--config", str(written), "status", "legacy-eu"]
     ran = home("--config", str(written), "peek", "legacy-eu", "-o", "json")
     assert (ran.code, len(ran.data["messages"])) == (0, 7)

@@ -7,20 +7,11 @@ from sbpair.core.inspection.discovery import (
     Discovery,
     NamespaceSearched,
     proposed_pairs,
-    ranges,
     sentences,
     summary,
     transfer_queues,
 )
 from tests.core.snapshots import a_pair, host
-
-
-@pytest.mark.parametrize(
-    ("numbers", "shown"),
-    [((), ""), ((0,), "0"), ((0, 1, 2), "0-2"), ((0, 3), "0, 3"), ((0, 1, 5, 7, 8, 9), "0-1, 5, 7-9")],
-)
-def test_indexes_are_shown_as_ranges(numbers: tuple[int, ...], shown: str) -> None:
-    assert ranges(numbers) == shown
 
 
 def contents(primary: str, index: int, active: int = 0, at: float | None = None) -> QueueContents:

@@ -7,7 +7,7 @@ from sbpair.core.entities import EntityStatus
 from sbpair.core.inspection.audit.findings import Check, Found, Severity, View
 from sbpair.core.inspection.plan import Difference, differences, user_of
 from sbpair.core.names import BACKLOG_INFIX
-from sbpair.core.words import counted
+from sbpair.core.words import counted, listed, span
 
 _OWN_CHECKS = {
     "requires_session",
@@ -52,17 +52,12 @@ def _gaps(view: View) -> Iterator[Found]:
     present = sorted({name.index for name, _ in view.own_backlog()})
     holes = [(before + 1, after - 1) for before, after in pairwise((-1, *present)) if after > before + 1]
     if holes:
+        shown = listed(map(span, holes), most=_MOST_RANGES)
         yield Found(
             f"{view.pair.primary.label}/{BACKLOG_INFIX}",
-            f"The numbering has gaps: {_ranges(holes)} missing below index {present[-1]}. Queues were deleted, or "
+            f"The numbering has gaps: {shown} missing below index {present[-1]}. Queues were deleted, or "
             "creating them failed half-way.",
         )
-
-
-def _ranges(runs: Sequence[tuple[int, int]]) -> str:
-    """`2, 5-7`, the first few of them."""
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_MOST_RANGES]]
-    return ", ".join(shown) + (f" and {len(runs) - _MOST_RANGES} more" if len(runs) > _MOST_RANGES else "")
 
 
 def _different(view: View) -> Iterator[Found]:
