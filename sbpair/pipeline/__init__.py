@@ -2,7 +2,8 @@
 
     schemas     the columns of an archived message and of ledgers: the contract between the parts
     rows        a message as a row
-    datasource  `spark.read.format("sbpair-backlog")`; reader and writer behind it
+    datasource  `spark.read.format("sbpair-backlog")` and `"servicebus"`; reader and writer behind them
+    streaming   the same as a stream
     executors   how a Python worker gets at a namespace: the credential by name, never by value
     archive     manifests and files; archiving (units), taking (settling), compacting
     analysis    what is in an archive: DuckDB in tasks, partial results merged
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `sbpair-backlog` known to a Spark session."""
+    """Make `sbpair-backlog` and `servicebus` known to a Spark session."""
     from sbpair.pipeline.datasource import register as register_source
 
     register_source(spark)

@@ -1,16 +1,17 @@
-"""The data source `sbpair-backlog`.
+"""The data sources `sbpair-backlog` and `servicebus`.
 
     sbpair.pipeline.register(spark)
     backlog = spark.read.format("sbpair-backlog").option("pair", "orders").option("queues", "0,3").load()
+    coming = spark.readStream.format("sbpair-backlog").option("pair", "orders").option("maxRowsPerBatch", 10000).load()
     frame.write.format("sbpair-backlog").mode("append").option("pair", "orders").option("ledger", "/data/ledger").save()
 
-Options of the read: `source_options`; of the write: `writer`. Credentials are looked up where a task runs, by the names
-the configuration gives them.
+Options of a read: `source_options`; of a write: `writer`. Credentials are looked up where a task runs, by the names
+that the configuration or the options give them.
 """
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
@@ -37,11 +38,44 @@ class BacklogDataSource(DataSource):
         with marking_errors():
             return BacklogReader(ReadOptions.parse(self.options))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from sbpair.pipeline.streaming.reader import QueueStreamReader
+
+        with marking_errors():
+            return QueueStreamReader(ReadOptions.parse(self.options, stream=True))
+
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with marking_errors():
             return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite), schema.names)
 
 
+class ServiceBusDataSource(DataSource):
+    """Reads queues and subscriptions of a namespace, in the same columns; `pair` is the name of the namespace."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "servicebus"
+
+    def schema(self) -> StructType:
+        return message_schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        with marking_errors():
+            return BacklogReader(ReadOptions.parse(self.options, of_backlog=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from sbpair.pipeline.streaming.reader import QueueStreamReader
+
+        with marking_errors():
+            return QueueStreamReader(ReadOptions.parse(self.options, of_backlog=False, stream=True))
+
+
 def register(spark: "SparkSession") -> None:
-    """Make the source known to a session."""
+    """Make the sources known to a session."""
+    for source in (BacklogDataSource, ServiceBusDataSource):
+        spark.dataSource.register(source)
+
+
+def register_backlog(spark: "SparkSession") -> None:
+    """Only what our own commands use: each source takes time."""
     spark.dataSource.register(BacklogDataSource)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sbpair.core.access import namespace_name
-from sbpair.core.errors import ServiceError
+from sbpair.core.errors import ConfigurationError, ServiceError
 from sbpair.core.message import Received
 from sbpair.pipeline.spans import Span
 from sbpair.runtime.browse import page_from, pages
@@ -23,6 +23,7 @@ from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.ledger import Way
 
 if TYPE_CHECKING:
+    from sbpair.core.access import NamespaceAccess
     from sbpair.core.pairing import Pair
     from sbpair.ports import MessageReceiver, Messaging
 
@@ -69,6 +70,38 @@ class PairByName:
         return Way(namespace_name(pair.secondary), None if to_archive else namespace_name(pair.primary))
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceByName:
+    """One namespace as it may be sent around: the settings that reach it, its secret as a reference."""
+
+    values: Mapping[str, Any]
+    """By the keys of a namespace in the configuration: `namespace`, `connection_string`, `auth`, ..."""
+
+    def resolve(self) -> "NamespaceAccess":
+        """The namespace with its secret, which is looked up in this process.
+
+        Raises:
+            ConfigurationError: nothing names the namespace, or its credential is not there.
+        """
+        import os
+
+        from sbpair.settings import Settings, Sourced
+
+        values = {key: Sourced(_absolute(f".{key}", value), "an option") for key, value in self.values.items()}
+        settings = Settings({f"pairs.source.primary.{key}": one for key, one in values.items()}, environ=os.environ)
+        try:
+            access = settings.side("source", "primary")
+        except ConfigurationError as error:
+            said = error.message.replace("pairs.source.primary.", "").replace("pairs.source.primary", "namespace")
+            raise ConfigurationError(f"The options of the source: {said}", hint=error.hint) from error
+        if access is None:
+            raise ConfigurationError(
+                "Nothing says which namespace is meant.",
+                hint="Give the option `namespace`, `connectionStringEnv` or `connectionStringFile`.",
+            )
+        return access
+
+
 def _absolute(key: str, value: Any) -> Any:
     if key.endswith(".ca_file"):
         return str(Path(value).expanduser().absolute())
@@ -97,6 +130,12 @@ class Connection:
 
         resolved = pair.resolve()
         return cls(make_messaging(resolved.primary if side == "primary" else resolved.secondary))
+
+    @classmethod
+    def to_namespace(cls, namespace: NamespaceByName) -> Self:
+        from sbpair.azure.connect import make_messaging
+
+        return cls(make_messaging(namespace.resolve()))
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

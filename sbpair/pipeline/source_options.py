@@ -1,13 +1,37 @@
-"""Options of `sbpair-backlog` and of the pipeline's internal sources: strict, and none of them a secret.
+"""Options of `sbpair-backlog`, `servicebus` and of the pipeline's internal sources: strict, and none of them a secret.
+
+Of `sbpair-backlog`:
 
 pair                  name of a pair of the configuration; default: the default pair
 config                path of the configuration file; default: as the command line finds it
 queues                indexes or paths of backlog queues, separated by commas; default: all of the pair
+
+Of `servicebus`, which needs no configuration:
+
+namespace             name or host of a namespace, reached with an Entra ID credential
+auth                  the credential: azure-cli, managed-identity, workload-identity, environment, default, ...
+connectionStringEnv, connectionStringFile     instead: environment variable or file that holds a connection string;
+                      driver and executors look it up themselves
+caFile                certificate authority to trust instead of the system's
+transport             amqp (default) or websocket
+entity                queue, or topic/Subscriptions/name; several are separated by commas
+
+Of both:
+
 deadLetters           false (default), true (only them) or both
-firstSequence, lastSequence     numbers to look at; default: all
-messagesPerPartition  numbers per Spark partition; default 10000
+messagesPerPartition  numbers per Spark partition; default 10000, in a stream one partition per queue
 includePayload        false leaves the column `payload` null: nothing else needs it
+
+Of `read`:
+
+firstSequence, lastSequence     numbers to look at; default: all
 ranges                JSON of exact spans instead of queues and numbers (used by `pipeline archive`)
+
+Of `readStream`:
+
+startingOffsets       earliest (default): what lies in the queues; latest: only what comes later
+maxRowsPerBatch       most messages of a micro-batch
+maxBytesPerBatch      most bytes of encoded messages in a micro-batch, but at least one message; costs a second look
 """
 
 import difflib
@@ -15,68 +39,189 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
+from sbpair.core.access import HOST, AuthMethod, Transport
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair
+from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 
 MESSAGES_PER_PARTITION = 10_000
-_READ_OPTIONS = (
-    "pair",
-    "config",
-    "queues",
-    "deadLetters",
-    "firstSequence",
-    "lastSequence",
-    "messagesPerPartition",
-    "includePayload",
-    "ranges",
-)
-_SPARKS_OWN = frozenset({"path"})
+_BACKLOG_OPTIONS = ("pair", "config", "queues")
+_ENTITY_OPTIONS = ("namespace", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity")
+_LOOK_OPTIONS = ("deadLetters", "messagesPerPartition", "includePayload")
+_BATCH_OPTIONS = ("firstSequence", "lastSequence", "ranges")
+_STREAM_OPTIONS = ("startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch")
+_SPARKS_OWN = frozenset({"path", "checkpointlocation"})
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The backlog queues of a pair, on its secondary."""
+
+    pair: PairByName
+    queues: tuple[str, ...] = ()
+    """Indexes or paths; none: all of the pair."""
+
+    made_when_needed: ClassVar[bool] = True
+    """Backlog queues come into being when a sender fails over to them: one that is not there is empty."""
+
+    @property
+    def name(self) -> str:
+        return self.pair.name
+
+    def connect(self) -> Connection:
+        return Connection.to(self.pair, "secondary")
+
+    def paths(self) -> tuple[str, ...]:
+        """Raises UsageError: an index the pair does not have, or a path that cannot be one."""
+        return queue_paths(self.pair.resolve(), self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class Entities:
+    """Queues and subscriptions of a namespace."""
+
+    namespace: NamespaceByName
+    entities: tuple[str, ...]
+
+    made_when_needed: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return self.namespace.resolve().label
+
+    def connect(self) -> Connection:
+        return Connection.to_namespace(self.namespace)
+
+    def paths(self) -> tuple[str, ...]:
+        return self.entities
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a read."""
+    """Options of a read, and where it reads."""
 
-    pair: str | None
-    config: Path | None
-    queues: tuple[str, ...]
+    place: Backlog | Entities
     dead_letters: tuple[bool, ...]
-    first: int
-    last: int
-    messages_per_partition: int
+    messages_per_partition: int | None
     include_payload: bool
-    ranges: tuple[Span, ...] | None
+    first: int = 1
+    last: int = LAST_SEQUENCE_NUMBER
+    ranges: tuple[Span, ...] | None = None
+    only_new: bool = False
+    most_rows: int | None = None
+    most_bytes: int | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "ReadOptions":
-        """Raises UsageError: an unknown option, or a value that is none."""
-        options = known_options(given, _READ_OPTIONS)
-        config = options.get("config")
+    def parse(cls, given: Mapping[str, str], *, of_backlog: bool = True, stream: bool = False) -> "ReadOptions":
+        """Looks the place up in the configuration, if it is there.
+
+        Raises:
+            UsageError: an unknown option, or a value that is none.
+            ConfigurationError: the pair or the namespace is not known.
+        """
+        places = _BACKLOG_OPTIONS if of_backlog else _ENTITY_OPTIONS
+        kinds = _STREAM_OPTIONS if stream else _BATCH_OPTIONS
+        options = known_options(given, (*places, *_LOOK_OPTIONS, *kinds))
         ranges = options.get("ranges")
+        starting = options.get("startingOffsets", "earliest").lower()
+        if starting not in ("earliest", "latest"):
+            raise UsageError(f"The option startingOffsets is earliest or latest, not {starting!r}.")
+        dead_letters = _dead_letters(options.get("deadLetters", "false"))
+        numbers = {name: _number(options, name) for name in ("messagesPerPartition", *_NUMBERS) if name in options}
+        include_payload = truth(options, "includePayload", True)
+        spans = None if ranges is None else spans_from_json(ranges)
         return cls(
-            pair=options.get("pair"),
-            config=Path(config) if config else None,
-            queues=tuple(part.strip() for part in options.get("queues", "").split(",") if part.strip()),
-            dead_letters=_dead_letters(options.get("deadLetters", "false")),
-            first=_number(options, "firstSequence", 1),
-            last=_number(options, "lastSequence", LAST_SEQUENCE_NUMBER),
-            messages_per_partition=max(1, _number(options, "messagesPerPartition", MESSAGES_PER_PARTITION)),
-            include_payload=truth(options, "includePayload", True),
-            ranges=None if ranges is None else spans_from_json(ranges),
+            place=backlog_in(options) if of_backlog else entities_in(options),
+            dead_letters=dead_letters,
+            messages_per_partition=numbers.get("messagesPerPartition"),
+            include_payload=include_payload,
+            first=numbers.get("firstSequence", 1),
+            last=numbers.get("lastSequence", LAST_SEQUENCE_NUMBER),
+            ranges=spans,
+            only_new=starting == "latest",
+            most_rows=numbers.get("maxRowsPerBatch"),
+            most_bytes=numbers.get("maxBytesPerBatch"),
         )
 
-    def sources(self, pair: Pair) -> list[tuple[str, bool]]:
-        """Queue paths and whether their dead-letter sub-queues are meant."""
-        return [(path, dead) for path in queue_paths(pair, self.queues) for dead in self.dead_letters]
+    def sources(self) -> list[tuple[str, bool]]:
+        """Paths of the entities and whether their dead-letter sub-queues are meant."""
+        return [(path, dead) for path in self.place.paths() for dead in self.dead_letters]
+
+
+_NUMBERS = ("firstSequence", "lastSequence", "maxRowsPerBatch", "maxBytesPerBatch")
+
+
+def backlog_in(options: Mapping[str, str]) -> Backlog:
+    """The pair that options name; raises ConfigurationError: it is not configured."""
+    config = options.get("config")
+    return Backlog(PairByName.load(options.get("pair"), Path(config) if config else None), _listed(options, "queues"))
+
+
+def entities_in(options: Mapping[str, str]) -> Entities:
+    """The namespace and entities that options name.
+
+    Raises:
+        UsageError: no entity, or a path that cannot be one.
+        ConfigurationError: no namespace, or a credential that is not there.
+    """
+    entities = tuple(check_entity_path(path) for path in _listed(options, "entity"))
+    if not entities:
+        raise UsageError("The option entity is missing: a queue, or topic/Subscriptions/name.")
+    return Entities(namespace_in(options), entities)
+
+
+def namespace_in(options: Mapping[str, str]) -> NamespaceByName:
+    """The namespace that options name, as a configuration file would say it; raises as `entities_in`."""
+    settings: dict[str, Any] = {}
+    if (name := options.get("namespace")) is not None:
+        if not HOST.fullmatch(name.strip()):  # a connection string is easily put here, so it is not repeated
+            raise UsageError("The option namespace is the name or the host of a namespace, such as contoso-weu.")
+        settings["namespace"] = name.strip()
+    references = {
+        kind: options[option]
+        for option, kind in (("connectionStringEnv", "env"), ("connectionStringFile", "file"))
+        if option in options
+    }
+    if len(references) > 1:
+        raise UsageError("Give connectionStringEnv or connectionStringFile, not both.")
+    if references:
+        settings["connection_string"] = references
+    for option, known in (("auth", AuthMethod), ("transport", Transport)):
+        if option in options:
+            settings[option] = _one_of(known, option, options[option])
+    if "caFile" in options:
+        settings["ca_file"] = options["caFile"]
+    return NamespaceByName(settings)
+
+
+def _one_of(known: type[AuthMethod] | type[Transport], option: str, text: str) -> AuthMethod | Transport:
+    try:
+        return known(text.strip().lower())
+    except ValueError:
+        raise UsageError(f"The option {option} is {', '.join(known)}, not {text!r}.") from None
+
+
+def _listed(options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in options.get(name, "").split(",") if part.strip())
 
 
 def known_options(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The options under their own spelling; Spark does not keep the case of their names."""
+    """The options under their own spelling; Spark does not keep the case of their names.
+
+    Raises:
+        UsageError: an unknown one, or a secret, which would travel in plans and lie in logs. Its value is not repeated.
+    """
     spelling = {name.lower(): name for name in names}
     for key in given:
+        if key.lower() == "connectionstring":
+            raise UsageError(
+                "A connection string is a secret, and options of a source are shown in plans.",
+                hint="Name where it is: connectionStringEnv (an environment variable) or connectionStringFile.",
+            )
         if key.lower() not in spelling and key.lower() not in _SPARKS_OWN:
             near = difflib.get_close_matches(key.lower(), spelling, n=1)
             raise UsageError(
@@ -86,14 +231,15 @@ def known_options(given: Mapping[str, str], names: Sequence[str]) -> dict[str, s
     return {spelling[key.lower()]: value for key, value in given.items() if key.lower() in spelling}
 
 
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name)
-    if text is None:
-        return default
+def _number(options: Mapping[str, str], name: str) -> int:
+    text = options[name]
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise UsageError(f"The option {name} is a whole number, not {text!r}.") from None
+    if number < 1:
+        raise UsageError(f"The option {name} is at least 1, not {number}.")
+    return number
 
 
 def truth(options: Mapping[str, str], name: str, default: bool) -> bool:

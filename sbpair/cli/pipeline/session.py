@@ -48,7 +48,7 @@ def spark_session(
 ) -> Iterator["Session"]:
     """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
     `SparkRequest`. `sources`: the job reads or writes by our data sources, which cost seconds to register."""
-    from sbpair.pipeline import register
+    from sbpair.pipeline.datasource import register_backlog
     from sbpair.pipeline.spark.session import LOCAL_MASTER, SparkRequest, open_spark
 
     request = SparkRequest(
@@ -63,7 +63,7 @@ def spark_session(
             log.say("Starting Spark")
             session = stack.enter_context(open_spark(request))
         if sources:
-            register(session.spark)
+            register_backlog(session.spark)
         if options.verbose and not options.quiet:
             say(f"Spark {session.spark.version} on {session.java}, heap {session.sizing.heap}; log: {session.log}")
         yield session

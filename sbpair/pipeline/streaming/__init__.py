@@ -1,0 +1,1 @@
+"""Queues as a stream: offsets, reader and writer of `readStream` and `writeStream`."""
