@@ -1,19 +1,28 @@
-"""Input of `sbpair send`: a raw line is a body; a JSON line is a message, or a browsed one with its exact bytes."""
+"""Input of `sbpair send` and `sbpair replicate send`: a raw line is a body; a JSON line is a message, or a browsed one
+with its exact bytes. And what both count alike of what became of the lines."""
 
 import base64
 import binascii
 import json
 import os
+import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
+
+import typer
 
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.redact import quoted
+from sbpair.render.console import write_record
 
 if TYPE_CHECKING:
     import asyncio
@@ -101,6 +110,113 @@ class InputFormat(StrEnum):
     """By the first line: JSON Lines if it begins with `{`, otherwise raw lines."""
     JSONL = "jsonl"
     LINES = "lines"
+
+
+FileOption = Annotated[
+    Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.", show_default=False)
+]
+InputOption = Annotated[InputFormat, typer.Option("--input", help="What a line is: a message as JSON, or a body.")]
+
+
+def open_input(path: Path | None) -> BinaryIO:
+    """The file of --file, or stdin.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path is None:
+        return sys.stdin.buffer
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}") from error
+
+
+MOST_FAILURES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A line of the input that was a message and was not accepted; `error` is the error's code."""
+
+    line: int
+    error: str
+    message: str
+
+
+F = TypeVar("F", bound=Failure)
+
+
+class Lines(Generic[F]):
+    """The lines of one run and what became of them; with `streaming` each is printed as soon as that is known."""
+
+    def __init__(self, failed_line: Callable[[int, str, str], F], *, streaming: bool) -> None:
+        """`failed_line`: makes the command's own record of a failure."""
+        self.streaming = streaming
+        self.failed = 0
+        self.failures: list[F] = []
+        """The first of them."""
+        self.bad_line: str | None = None
+        """A line that is no message; nothing after it was sent."""
+        self._failed_line = failed_line
+        self._numbers: deque[int] = deque()
+        self._kinds: set[str] = set()
+        self._hints: dict[str, None] = {}
+
+    async def payloads(
+        self,
+        file: BinaryIO,
+        form: InputFormat,
+        stop: "asyncio.Event",
+        to_payload: Callable[[bytes, InputFormat], bytes],
+    ) -> AsyncIterator[bytes]:
+        """Encoded messages of the input; a line that is none stops the run before anything after it is sent."""
+        async for number, line in read_lines(file, stop):
+            if form is InputFormat.AUTO:
+                form = InputFormat.JSONL if line.lstrip().startswith(b"{") else InputFormat.LINES
+            try:
+                payload = to_payload(line, form)
+            except SbpairError as error:
+                self.bad_line = f"line {number}: {error.message}"
+                return
+            self._numbers.append(number)
+            yield payload
+
+    def next_number(self) -> int:
+        """The number of the line whose outcome comes next: outcomes come in the order of the lines."""
+        return self._numbers.popleft()
+
+    def fail(self, line: int, error: SbpairError) -> None:
+        """Count a message that was not accepted."""
+        self.failed += 1
+        self._kinds.add(error.exit_name)
+        if error.hint:
+            self._hints[error.hint] = None
+        failure = self._failed_line(line, error.code, error.message)
+        if len(self.failures) < MOST_FAILURES_SHOWN:
+            self.failures.append(failure)
+        self.stream(failure)
+
+    def stream(self, record: object) -> None:
+        """Print the record of one line with -o jsonl."""
+        if self.streaming:
+            write_record(record)
+
+    def notes(self) -> list[str]:
+        """What is said of the failures and of a line that is no message."""
+        notes = [f"line {one.line}: {one.error}: {one.message}" for one in self.failures]
+        notes += self._hints
+        if self.bad_line is not None:
+            notes.append(f"Stopped at {self.bad_line}; nothing after it was sent.")
+        return notes
+
+    def exit(self, accepted: int, elsewhere: int) -> Exit:
+        """`elsewhere`: of the accepted messages those that are not where all should be."""
+        if self.failed or self.bad_line is not None:
+            if accepted:
+                return Exit.PARTIAL
+            return Exit.USAGE if self.bad_line is not None else exit_of_failures(self._kinds)
+        return Exit.FINDINGS if elsewhere else Exit.OK
 
 
 def to_payload(line: bytes, form: InputFormat, *, now: float) -> bytes:

@@ -1,27 +1,30 @@
 """`sbpair send`: the failover sender for scripts."""
 
 import logging
-import sys
-from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
 from sbpair.cli.context import EventLog, Interrupted, load_settings, run_async, system_clock, unchanged
-from sbpair.cli.failover.records import InputFormat, read_lines, to_payload
+from sbpair.cli.failover.records import (
+    Failure,
+    FileOption,
+    InputFormat,
+    InputOption,
+    Lines,
+    open_input,
+    to_payload,
+)
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
-from sbpair.core.outcome import Exit, exit_of_failures
+from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
-from sbpair.render.console import write_record
 from sbpair.render.result import Column, CommandResult, Format, Table
 
 if TYPE_CHECKING:
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from sbpair.runtime.failover.pairing import PairedNamespaces
     from sbpair.runtime.failover.sender import Sent
 
-MOST_FAILURES_SHOWN = 20
 AFTER_SIGNAL_SECONDS = 3.0
 """What sends under way get to end after a signal; then they count as failed, and may have been stored or not."""
 
@@ -56,12 +58,9 @@ class SentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLine:
-    """A message of the input that nobody took; `error` is the error's code."""
+class FailedLine(Failure):
+    """A message of the input that nobody took."""
 
-    line: int
-    error: str
-    message: str
     where: Literal["failed"] = "failed"
 
 
@@ -95,12 +94,8 @@ def send(
         str | None,
         typer.Argument(metavar="", hidden=True, show_default=False, autocompletion=suggestions.entities),
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.", show_default=False)
-    ] = None,
-    form: Annotated[
-        InputFormat, typer.Option("--input", help="What a line is: a message as JSON, or a body.")
-    ] = InputFormat.AUTO,
+    file: FileOption = None,
+    form: InputOption = InputFormat.AUTO,
     failover_interval: Annotated[
         str | None,
         typer.Option(help="How long sends may fail before failing over; 0: at the first failure.", show_default=False),
@@ -140,7 +135,7 @@ def send(
     chosen = pair_to_write(options, load_settings(options), pair_name, f"Send to {entity} of")
     pair = _with_options(chosen, failover_interval, ping_interval, policy)
     retry_seconds = duration_option(retry_for) or 0.0
-    source = _open(file)
+    source = open_input(file)
     backlog = f"to the backlog on {pair.secondary.label} while that is down"
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
     if file is None:
@@ -161,7 +156,7 @@ def send(
             _close_when_stopped(stack, pairing, stop)
             sender = pairing.sender(entity, partitioned=partitioned or None)
             results = sender.send_all(
-                _payloads(source, form, stop, tally),
+                tally.payloads(source, form, stop, _payload),
                 overlap=concurrency,
                 timeout_seconds=options.timeout_seconds(60.0),
                 retry_seconds=retry_seconds,
@@ -211,65 +206,27 @@ def _with_options(pair: Pair, failover: str | None, ping: str | None, policy: Po
     return replace(pair, options=replace(pair.options, **changes))
 
 
-async def _payloads(
-    source: BinaryIO, form: InputFormat, stop: "asyncio.Event", tally: "_Tally"
-) -> AsyncIterator[bytes]:
-    """Encoded messages of the input; a line that is none stops the run before anything after it is sent."""
-    async for number, line in read_lines(source, stop):
-        if form is InputFormat.AUTO:
-            form = InputFormat.JSONL if line.lstrip().startswith(b"{") else InputFormat.LINES
-        try:
-            payload = to_payload(line, form, now=system_clock().now().timestamp())
-        except SbpairError as error:
-            tally.bad_line = f"line {number}: {error.message}"
-            return
-        tally.line_numbers.append(number)
-        yield payload
+def _payload(line: bytes, form: InputFormat) -> bytes:
+    return to_payload(line, form, now=system_clock().now().timestamp())
 
 
-def _open(path: Path | None) -> BinaryIO:
-    if path is None:
-        return sys.stdin.buffer
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror or error}") from error
-
-
-class _Tally:
+class _Tally(Lines[FailedLine]):
     """Counts what became of the messages; streams one line each with -o jsonl."""
 
     def __init__(self, streaming: bool) -> None:
-        self.bad_line: str | None = None
-        self.line_numbers: deque[int] = deque()
-        self._streaming = streaming
+        super().__init__(FailedLine, streaming=streaming)
         self._where: Counter[tuple[str, str]] = Counter()
-        self._failed = 0
-        self._failures: list[FailedLine] = []
-        self._kinds: set[str] = set()
-        self._hints: dict[str, None] = {}
         self._uncertain = 0
 
     def add(self, sent: "Sent") -> None:
-        line = self.line_numbers.popleft()
+        line = self.next_number()
         if sent.result is not None:
             result = sent.result
             self._where[(result.where.value, result.queue or "")] += 1
             self._uncertain += result.uncertain
-            self._stream(SentLine(line, result.where.value, result.queue, result.uncertain))
+            self.stream(SentLine(line, result.where.value, result.queue, result.uncertain))
         elif sent.error is not None:
-            self._failed += 1
-            self._kinds.add(sent.error.exit_name)
-            if sent.error.hint:
-                self._hints[sent.error.hint] = None
-            failure = FailedLine(line, sent.error.code, sent.error.message)
-            if len(self._failures) < MOST_FAILURES_SHOWN:
-                self._failures.append(failure)
-            self._stream(failure)
-
-    def _stream(self, record: SentLine | FailedLine) -> None:
-        if self._streaming:
-            write_record(record)
+            self.fail(line, sent.error)
 
     def result(self, entity: str) -> CommandResult:
         accepted = sum(self._where.values())
@@ -277,12 +234,9 @@ class _Tally:
         rows: list[dict[str, Any]] = [
             {"where": where, "queue": queue, "messages": count} for (where, queue), count in sorted(self._where.items())
         ]
-        if self._failed:
-            rows.append({"where": "failed", "queue": "", "messages": self._failed})
-        notes = [f"line {one.line}: {one.error}: {one.message}" for one in self._failures]
-        notes += self._hints
-        if self.bad_line is not None:
-            notes.append(f"Stopped at {self.bad_line}; nothing after it was sent.")
+        if self.failed:
+            rows.append({"where": "failed", "queue": "", "messages": self.failed})
+        notes = self.notes()
         if self._uncertain:
             notes.append(f"{self._uncertain} may be stored twice, with the same MessageId: an answer was lost.")
         columns = (
@@ -290,22 +244,13 @@ class _Tally:
             Column("queue", "Backlog queue"),
             Column("messages", "Messages", right=True),
         )
-        data = SendResult(
-            entity, accepted, diverted, self._uncertain, self._failed, tuple(self._failures), self.bad_line
-        )
+        data = SendResult(entity, accepted, diverted, self._uncertain, self.failed, tuple(self.failures), self.bad_line)
         return CommandResult(
             "send",
             data,
             (Table("", columns, rows, style_key="where"),),
             notes=tuple(notes),
-            summary=f"{accepted} accepted ({diverted} diverted), {self._failed} failed.",
-            exit=self._exit(accepted, diverted),
-            streamed=self._streaming,
+            summary=f"{accepted} accepted ({diverted} diverted), {self.failed} failed.",
+            exit=self.exit(accepted, diverted),
+            streamed=self.streaming,
         )
-
-    def _exit(self, accepted: int, diverted: int) -> Exit:
-        if self._failed or self.bad_line is not None:
-            if accepted:
-                return Exit.PARTIAL
-            return Exit.USAGE if self.bad_line is not None else exit_of_failures(self._kinds)
-        return Exit.FINDINGS if diverted else Exit.OK
