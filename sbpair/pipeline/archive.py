@@ -335,23 +335,24 @@ class _Run:
         tasks = self._to_be_settled(spans)
         if tasks is None:
             return
+        run, begun = self._report.run, self._new(spans, lambda commit: (*commit.taken, *commit.taking))
+        if begun:  # what a killed run has completed is not taken for what a drain has sent
+            append(self._store, Commit(time.time(), run, taking=begun))
         total = Settled()
         for one in self._session.run(tasks.collect, label, tell=self._tell):
             total.add(one)
         self._count(total)
-        if not total.left:
-            self._remember_taken(spans)
+        if not total.left and (taken := self._new(spans, lambda commit: commit.taken)):
+            append(self._store, Commit(time.time(), run, taken=taken))  # a replay need not look for these in the queues
 
-    def _remember_taken(self, spans: Sequence[Span]) -> None:
-        """A replay need not look for these in the queues."""
-        pair = self._request.pair.name
-        known = [one.span for commit in self._store.manifest().commits for one in commit.taken if one.pair == pair]
-        covered = [one.span for one in self._store.manifest().covered if one.pair == pair]
-        archived = (part for span in spans for part in overlaps(span, covered))
-        new = [part for span in merged(archived) for part in uncovered(span, known)]
-        if new:
-            taken = tuple(Covered(pair, one.queue, one.dead_letter, one.first, one.last) for one in new)
-            append(self._store, Commit(time.time(), self._report.run, taken=taken))
+    def _new(self, spans: Sequence[Span], known: Callable[[Commit], Sequence[Covered]]) -> tuple[Covered, ...]:
+        """What the archive covers of these spans, without what is known already."""
+        pair, manifest = self._request.pair.name, self._store.manifest()
+        before = [one.span for commit in manifest.commits for one in known(commit) if one.pair == pair]
+        covered = [one.span for one in manifest.covered if one.pair == pair]
+        archived = merged(part for span in spans for part in overlaps(span, covered))
+        new = (part for span in archived for part in uncovered(span, before))
+        return tuple(Covered(pair, one.queue, one.dead_letter, one.first, one.last) for one in new)
 
     def _to_be_settled(self, spans: Sequence[Span]) -> "RDD[Settled] | None":
         """A task for each place; None if the archive holds nothing of these spans."""

@@ -10,7 +10,7 @@ only; who comes second reads what the first one wrote and decides anew. So two a
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,6 +72,8 @@ class Commit:
     covered: tuple[Covered, ...] = ()
     taken: tuple[Covered, ...] = ()
     """Numbers whose archived messages were removed from their queues: only the archive has them."""
+    taking: tuple[Covered, ...] = ()
+    """Numbers whose removal was begun: of those that are gone this archive knows why."""
     only: str = ""
     """What was archived of the covered numbers, if not all: the filter (`MessageFilter.text`)."""
     number: int = 0
@@ -99,6 +101,7 @@ class Commit:
                 removed=tuple(_inside(one) for one in read["removed"]),
                 covered=tuple(from_plain(Covered, one, "covered") for one in read["covered"]),
                 taken=tuple(from_plain(Covered, one, "taken") for one in read.get("taken", ())),
+                taking=tuple(from_plain(Covered, one, "taking") for one in read.get("taking", ())),
                 only=from_plain(str, read.get("only", ""), "only"),
                 number=number,
                 versions=versions,
@@ -151,19 +154,31 @@ class Manifest:
 
     def perhaps_queued(self, pair: str) -> list[Span]:
         """The stretches of a pair's files that are not known to have been taken out of their queues."""
-        return merged(part for one in self.files if one.pair == pair for part in self._not_taken(one))
+        return self._without(pair, lambda commit: commit.taken)
 
-    def _not_taken(self, file: ArchiveFile) -> list[Span]:
+    def left_in_queues(self, pair: str) -> list[Span]:
+        """The stretches of a pair's files that nobody has begun to take out of their queues for the archive."""
+        return self._without(pair, lambda commit: (*commit.taken, *commit.taking))
+
+    def _without(self, pair: str, removed: Callable[[Commit], Sequence[Covered]]) -> list[Span]:
+        return merged(part for one in self.files if one.pair == pair for part in self._not_among(one, removed))
+
+    def _not_among(self, file: ArchiveFile, removed: Callable[[Commit], Sequence[Covered]]) -> list[Span]:
         """A taking says nothing of messages that came later: a queue that is made again counts from 1 again."""
         newest = file.last_enqueued_ms
-        taken = (
+        known = (
             one.span
             for commit in self.commits
             if newest is not None and newest <= commit.at * 1000
-            for one in commit.taken
+            for one in removed(commit)
             if one.pair == file.pair
         )
-        return uncovered(Span(file.queue, file.dead_letter, file.first, file.last), taken)
+        return uncovered(Span(file.queue, file.dead_letter, file.first, file.last), known)
+
+
+def together(manifests: Iterable[Manifest]) -> Manifest:
+    """Several archives as one: what one of them has taken is taken."""
+    return Manifest(tuple(commit for manifest in manifests for commit in manifest.commits))
 
 
 class Store(Protocol):

@@ -27,7 +27,7 @@ from sbpair.pipeline.manifest import Manifest, check_archive
 from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
-from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in
+from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in, stretches_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -174,12 +174,7 @@ def searched(
     numbers = there.select(*LEDGER_KEY).distinct().withColumn("same_place", F.lit(True))
     ids = there.where("message_id is not null").select("queue", "message_id").distinct()
     arrived, blind = _at_destinations(spark, pair, destinations, not_looked_at)
-    taken = spark.createDataFrame(_taken(pair, manifests), "t_queue string, t_dead boolean, t_first long, t_last long")
-    in_taken = (
-        (F.lower("queue") == F.col("t_queue"))
-        & (F.col("dead_letter") == F.col("t_dead"))
-        & F.col("sequence_number").between(F.col("t_first"), F.col("t_last"))
-    )
+    taken, in_taken = stretches_of(spark, _taken(pair, manifests))
     known = (
         open_ones.join(numbers, list(LEDGER_KEY), "left")
         .join(ids.withColumn("same_id", F.lit(True)), ["queue", "message_id"], "left")
@@ -230,9 +225,9 @@ def _at_destinations(
     return frame, blind
 
 
-def _taken(pair: PairByName, manifests: Sequence[Manifest]) -> list[tuple[str, bool, int, int]]:
+def _taken(pair: PairByName, manifests: Sequence[Manifest]) -> list[Span]:
     return [
-        (one.queue.lower(), one.dead_letter, one.first, one.last)
+        one.span
         for manifest in manifests
         for commit in manifest.commits
         for one in commit.taken

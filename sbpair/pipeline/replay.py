@@ -26,10 +26,19 @@ from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
 from sbpair.pipeline.archive import only_wanted, open_store, read_archives
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, has_lines, read_ledgers
+from sbpair.pipeline.manifest import together
 from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import the_only_run
-from sbpair.pipeline.waiting import ENQUEUED_MS, looked, refusal, spans_in_queues, still_waiting
+from sbpair.pipeline.waiting import (
+    ENQUEUED_MS,
+    looked,
+    refused_as_gone,
+    refused_as_waiting,
+    spans_in_queues,
+    still_waiting,
+    within,
+)
 from sbpair.pipeline.writer import Tally, read_tally
 from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
 
@@ -68,7 +77,9 @@ class ReplayRequest:
     drained: tuple[Path, ...] = ()
     """Ledgers of drains and syphons: what they have brought back is not sent again."""
     although_in_queues: bool = False
-    """Also send messages that still lie in the backlog queues, or of which that cannot be seen."""
+    """Also send messages that still lie in the backlog queues, or of which that cannot be seen: nobody looks."""
+    although_gone: bool = False
+    """Also send messages that have left the backlog queues although no archive took them out."""
     wanted: MessageFilter = EVERYTHING
     """Only these; asked in the tasks."""
     only: tuple[str, ...] | None = None
@@ -220,20 +231,36 @@ def _look(
     report: ReplayReport,
     tell: Callable[[Any], None] | None,
 ) -> None:
-    """Refuse what a drain would send again. A dry run says what the real one will meet."""
+    """Refuse what a drain would send again, or may have sent. A dry run says what the real one will meet."""
     todo = report.matched - report.already_done - report.duplicates
     if request.although_in_queues:
-        report.waiting = None
+        report.waiting = report.gone = None
         return
     if not todo:
         return
-    manifests = [open_store(session.spark, one).manifest() for one in request.archives]
-    spans = looked(lambda: spans_in_queues(request.pair, manifests))
-    if spans:
-        there = still_waiting(session.spark, prepared.todo, request.pair, request.config, spans)
-        report.waiting = session.run(there.count, "Looking in queues", tell=tell)
-    if report.waiting and not request.dry_run:
-        raise refusal(report.waiting, todo, request.pair.name, request.archives)
+    archives = together(open_store(session.spark, one).manifest() for one in request.archives)
+    asked, left = archives.perhaps_queued(request.pair.name), archives.left_in_queues(request.pair.name)
+    if not asked:
+        return
+    spans = looked(lambda: spans_in_queues(request.pair, asked))
+
+    def count() -> tuple[int, int]:
+        not_taken = within(session.spark, prepared.todo, left)
+        if not spans:
+            return 0, not_taken.count()
+        there = still_waiting(session.spark, prepared.todo, request.pair, request.config, spans).cache()
+        try:
+            return there.count(), not_taken.count() - within(session.spark, there, left).count()
+        finally:
+            there.unpersist()
+
+    report.waiting, report.gone = session.run(count, "Looking in queues", tell=tell)
+    if request.dry_run:
+        return
+    if report.waiting:
+        raise refused_as_waiting(report.waiting, todo, request.pair.name, request.archives)
+    if report.gone and not request.although_gone:
+        raise refused_as_gone(report.gone, todo, request.pair.name, request.archives)
 
 
 def _expected_outcome(is_ping: bool, destination: str | None) -> str:

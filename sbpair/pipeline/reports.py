@@ -63,6 +63,8 @@ class ReplayReport:
     duplicates: int = 0
     waiting: int | None = 0
     """Of those to be sent: still in their backlog queues. None: nobody looked."""
+    gone: int | None = 0
+    """Of those to be sent: no longer in their queues, although no archive took them out. None: nobody looked."""
     outcomes: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
     per_destination: dict[str, int] = field(default_factory=dict)

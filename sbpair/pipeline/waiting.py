@@ -1,7 +1,7 @@
 """Which archived messages still wait in the backlog queues: asked of the queues themselves, not of the archive.
 
 Only an archive's own record of a taking spares the question. An archive that left the queues as they are says nothing
-about what a drain has done since.
+about what a drain has done since: what it has and its queue lacks has gone somewhere, to its destination as a rule.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,27 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.words import counted
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY
-from sbpair.pipeline.manifest import Manifest
 from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.source_options import spans_to_json
-from sbpair.pipeline.spans import Span, merged
+from sbpair.pipeline.spans import Span
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 ENQUEUED_MS = "coalesce(unix_millis(enqueued_at), -1L)"
 """Spark SQL: a message's enqueued time as ledgers write it."""
 
 
-def spans_in_queues(pair: PairByName, manifests: Sequence[Manifest]) -> list[Span]:
-    """Stretches of numbers that hold messages now and that archives hold too, unless they are known as taken.
+def spans_in_queues(pair: PairByName, asked: Sequence[Span]) -> list[Span]:
+    """Stretches of numbers, among those asked for, that hold messages now.
 
     Raises:
         ServiceError: the queues cannot be browsed; the Listen right on the secondary is needed.
     """
-    asked = merged(span for manifest in manifests for span in manifest.perhaps_queued(pair.name))
     if not asked:
         return []
     with Connection.to(pair, "secondary") as connection:
@@ -61,6 +60,26 @@ def still_waiting(
     return frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS)).join(there, list(LEDGER_KEY), "left_semi")
 
 
+def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[Span]) -> "DataFrame":
+    """The rows whose numbers are in these stretches."""
+    stretches, condition = stretches_of(spark, spans)
+    return frame.join(stretches, condition, "left_semi")
+
+
+def stretches_of(spark: "SparkSession", spans: Sequence[Span]) -> "tuple[DataFrame, Column]":
+    """Stretches of numbers as a frame, and the condition under which a message is in one of them."""
+    from pyspark.sql import functions as F
+
+    rows = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in spans]
+    frame = spark.createDataFrame(rows, "t_queue string, t_dead boolean, t_first long, t_last long")
+    condition = (
+        (F.lower("queue") == F.col("t_queue"))
+        & (F.col("dead_letter") == F.col("t_dead"))
+        & F.col("sequence_number").between(F.col("t_first"), F.col("t_last"))
+    )
+    return frame, condition
+
+
 def looked(look: Callable[[], list[Span]]) -> list[Span]:
     """What `look` finds, for a replay.
 
@@ -76,12 +95,21 @@ def looked(look: Callable[[], list[Span]]) -> list[Span]:
         ) from error
 
 
-def refusal(waiting: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
+def refused_as_waiting(waiting: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
     """Sending these would double them as soon as the backlog is drained."""
-    plural = "s" if todo != 1 else ""
     return UsageError(
-        f"{waiting:,} of {todo:,} message{plural} still wait in the backlog queues; a drain would send them a second "
+        f"{waiting:,} of {counted(todo, 'message')} still wait in the backlog queues; a drain would send them a second "
         "time. Nothing was sent.",
         hint=f"Drain them (sbpair drain {pair}), or take them out first (sbpair pipeline archive {pair} --archive "
         f"{archives[0]} --take). --although-in-the-queues sends them nevertheless.",
+    )
+
+
+def refused_as_gone(gone: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
+    """Sending these would double what a drain has sent back since they were archived."""
+    return UsageError(
+        f"{gone:,} of {counted(todo, 'message')} have left the backlog queues, and the archive did not take them out: "
+        "a drain or syphon may have sent them back already. Nothing was sent.",
+        hint="Name its ledger as well (--ledger drain.jsonl): what it has is left out. To see what has arrived: sbpair "
+        f"pipeline reconcile {archives[0]} --pair {pair}. --although-gone sends them nevertheless.",
     )

@@ -15,10 +15,13 @@ from sbpair.pipeline.manifest import (
     Commit,
     Covered,
     LocalStore,
+    Manifest,
     append,
     check_archive,
     refuse_overlap,
+    together,
 )
+from sbpair.pipeline.spans import Span
 
 FILE = ArchiveFile("data/a.parquet", "shop", "q", False, "2026-11-01", 10, 1000, 1, 10, 5, 9)
 
@@ -37,6 +40,19 @@ def test_what_is_committed_is_read_back(tmp_path: Path) -> None:
     assert [one.path for one in manifest.files] == ["data/b.parquet"]
     assert manifest.covered_of("shop", "Q", False) == [covered]
     assert manifest.rows == 10
+
+
+def test_what_somebody_began_to_take_has_not_left_its_queue_by_a_drain() -> None:
+    commits = (
+        Commit(1.0, "archived", added=(FILE,)),
+        Commit(2.0, "begun", taking=(Covered("shop", "Q", False, 1, 8),)),
+        Commit(3.0, "taken", taken=(Covered("shop", "q", False, 1, 4),)),
+    )
+    both = together([Manifest(commits[:2]), Manifest(commits[2:])])
+    assert both.perhaps_queued("shop") == [Span("q", False, 5, 10)]
+    assert both.left_in_queues("shop") == [Span("q", False, 9, 10)]
+    assert both.left_in_queues("other") == []
+    assert Commit.from_json(commits[1].to_json(), 2, "here").taking == commits[1].taking
 
 
 def test_many_committing_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -199,11 +199,29 @@ def test_what_still_waits_in_the_queues_is_refused(session: Session, stage: Stag
     assert stage.at_home() == []
     dry = stage.replay(session, although_in_queues=False, dry_run=True)
     assert (dry.waiting, dry.forwarded) == (20, 20)
+    assert dry.gone == 0
+
+
+def test_what_a_drain_has_sent_back_meanwhile_is_refused_without_its_ledger(session: Session, stage: Stage) -> None:
+    """Archived but not taken, then drained: the archive alone cannot know that every message has arrived."""
+    stage.divert(messages(20, sessions=2))
+    stage.archive(session)
     drained = stage.folder / "drain.jsonl"
     asyncio.run(drain_to(stage.pair, drained, backlog(0), dead_letter=False))
-    report = stage.replay(session, although_in_queues=False, drained=(drained,))
-    assert (report.matched, report.already_done, report.forwarded, report.waiting) == (20, 20, 0, 0)
+    stage.divert(messages(5, prefix="later"), queue=1)
+    stage.archive(session, take=True)
+    with pytest.raises(UsageError, match="20 of 25 messages have left the backlog queues") as refused:
+        stage.replay(session, although_in_queues=False)
+    assert "--ledger drain.jsonl" in refused.value.hint
+    assert "--although-gone" in refused.value.hint
+    dry = stage.replay(session, although_in_queues=False, dry_run=True)
+    assert (dry.waiting, dry.gone, dry.forwarded) == (0, 20, 25)
     assert len(stage.at_home()) == 20
+    report = stage.replay(session, although_in_queues=False, drained=(drained,))
+    assert (report.matched, report.already_done, report.forwarded, report.gone) == (25, 20, 5, 0)
+    assert len(stage.at_home()) == 25
+    told = stage.replay(session, although_in_queues=False, although_gone=True)
+    assert (told.already_done, told.forwarded, told.gone) == (5, 20, 20)
 
 
 def test_an_archive_that_was_taken_is_replayed_without_a_look(session: Session, stage: Stage) -> None:

@@ -77,8 +77,15 @@ def test_what_was_only_browsed_is_refused_while_it_waits(world: Stage) -> None:
     assert refused["message"].startswith("10 of 10 messages still wait in the backlog queues")
     assert "--although-in-the-queues" in refused["hint"]
     assert world.at_home() == []
+    drained = str(world.folder / "drained.jsonl")
+    assert sbpair(world, "drain", "shop", "--limit", "4", "--ledger", drained).returncode == 3
     world.emulator.namespace("shop-neu").delete_queue(backlog(0))
-    assert restored(world, str(file))["sent"] == {"orders": 10}
+    refused = restored(world, str(file), code=2)
+    assert refused["message"].startswith("10 of 10 messages were only browsed and have left their queues since")
+    assert "--although-gone" in refused["hint"]
+    again = restored(world, str(file), "--ledger", drained, "--although-gone", "--dry-run", code=5)
+    assert (again["sent"], again["already_sent"]) == ({"orders": 6}, 4)
+    assert restored(world, str(file), "--ledger", drained, "--although-gone")["sent"] == {"orders": 6}
     assert {one.message_id for one in world.at_home()} == {f"m-{number}" for number in range(10)}
 
 

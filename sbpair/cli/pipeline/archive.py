@@ -189,6 +189,11 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         exit_code = Exit.FINDINGS if spans else Exit.OK
         return CommandResult("pipeline archive", data, (Table("", columns, spans),), summary=summary, exit=exit_code)
     notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
+    if report.gone:
+        notes.append(
+            f"{_count(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "
+            "this command, or sent back by a drain. Give the drain's ledger to `sbpair pipeline replay`."
+        )
     taken = f"; {report.settled:,} removed from their queues" if request.take else ""
     return CommandResult(
         "pipeline archive",

@@ -64,7 +64,16 @@ def replay(
     ] = None,
     although_in_the_queues: Annotated[
         bool,
-        typer.Option("--although-in-the-queues", help="Also send messages that are still in the backlog queues."),
+        typer.Option(
+            "--although-in-the-queues",
+            help="Also send messages that are still in the backlog queues; nobody looks.",
+        ),
+    ] = False,
+    although_gone: Annotated[
+        bool,
+        typer.Option(
+            "--although-gone", help="Also send messages that have left the queues, although no archive took them."
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only count what would be sent where; exit 5 if anything would.")
@@ -77,8 +86,9 @@ def replay(
     """Send archived messages to their destinations on the primary, each session in order.
 
     Messages that a ledger has are not sent again, so the same command continues after an interruption. Messages that
-    are still in the backlog queues are refused, since a drain would send them again. Needs Send on the primary, and
-    Listen on the secondary unless they were archived with --take.
+    are still in the backlog queues are refused, since a drain would send them again; so are those that have left them
+    without --take, since a drain may have sent them. Needs Send on the primary, and Listen on the secondary unless
+    they were archived with --take.
 
     \b
     Examples:
@@ -108,6 +118,7 @@ def replay(
         own,
         drained,
         although_in_the_queues,
+        although_gone,
         filters.wanted(),
         allowed_entities(chosen.resolve()) if only_entities else None,
         rate,
@@ -158,6 +169,12 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
         notes.append(
             f"{report.waiting:,} still wait in the backlog queues: without --dry-run this is refused, because a drain "
             "would send them a second time. Drain them, or take them with pipeline archive --take."
+        )
+    if report.gone:
+        refused = "without --dry-run this is refused unless --although-gone is given" if report.dry_run else "asked for"
+        notes.append(
+            f"{report.gone:,} have left the backlog queues without being taken by the archive: {refused}, because a "
+            "drain may have sent them already. Its ledger (--ledger drain.jsonl) leaves them out."
         )
     from sbpair.core.transfer.conclusion import left_out
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -75,7 +76,15 @@ def restore(
         ),
     ] = None,
     although_in_the_queues: Annotated[
-        bool, typer.Option("--although-in-the-queues", help="Also send messages that are still in the backlog queues.")
+        bool,
+        typer.Option(
+            "--although-in-the-queues",
+            help="Also send messages that are still in the backlog queues; nobody looks.",
+        ),
+    ] = False,
+    although_gone: Annotated[
+        bool,
+        typer.Option("--although-gone", help="Also send messages that were only browsed and have left their queues."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be sent where; exit 5 if anything would.")
@@ -85,8 +94,9 @@ def restore(
     """Send archived messages to their destinations on the primary, each session in order.
 
     Reads what `drain --archive`, `cleanup --archive` and `peek -o jsonl` write. With --ledger the same command
-    continues after an interruption. Messages that were only browsed and are still in their queues are refused, since
-    a drain would send them again. Needs Send on the primary, and Listen on the secondary for what was only browsed.
+    continues after an interruption. Messages that were only browsed are refused: those still in their queues, since a
+    drain would send them again, and those that have left them, since a drain may have sent them. Needs Send on the
+    primary, and Listen on the secondary for what was only browsed.
 
     \b
     Examples:
@@ -107,20 +117,20 @@ def restore(
     async def work(stop: "asyncio.Event") -> "Restored":
         from sbpair.core.access import namespace_name
         from sbpair.render.progress import MoveProgress
-        from sbpair.runtime.transfer.ledger import Ledger, Way
+        from sbpair.runtime.transfer.ledger import Ledger, Way, sent_in
         from sbpair.runtime.transfer.restore import Restored
         from sbpair.runtime.transfer.restore import restore as send_back
 
         if not dry_run:
             logging.getLogger("sbpair").info(f"{doing}.")
         async with open_sides(chosen) as sides:
+            done = frozenset() if ledger is None else sent_in(ledger)
+            todo = [one for one in messages if key_of(one.received) not in done]
             if not although_in_the_queues:
-                await _refuse_waiting(sides.secondary, messages, chosen)
+                await _refuse_doubles(sides.secondary, todo, chosen, although_gone=although_gone)
             if dry_run:
-                sent: dict[str, int] = {}
-                for one in messages:
-                    sent[one.forward.destination] = sent.get(one.forward.destination, 0) + 1
-                return Restored(sent, elsewhere)
+                would = Counter(one.forward.destination for one in todo)
+                return Restored(dict(would), elsewhere, already_sent=len(messages) - len(todo))
             way = Way(namespace_name(chosen.secondary), namespace_name(chosen.primary))
             opened_ledger = None if ledger is None else Ledger(ledger, resume=True, way=way)
             log = None if options.quiet else EventLog().notify
@@ -150,7 +160,9 @@ def restore(
         return replace(result, exit=Exit.from_label(interrupted.exit_name))
 
 
-async def _refuse_waiting(secondary: Any, messages: "Sequence[Restorable]", pair: "Pair") -> None:
+async def _refuse_doubles(
+    secondary: Any, messages: "Sequence[Restorable]", pair: "Pair", *, although_gone: bool
+) -> None:
     from sbpair.runtime.transfer.restore import still_queued
 
     try:
@@ -165,6 +177,13 @@ async def _refuse_waiting(secondary: Any, messages: "Sequence[Restorable]", pair
             f"{waiting:,} of {len(messages):,} messages still wait in the backlog queues; a drain would send them a "
             "second time. Nothing was sent.",
             hint=f"Send them back with `sbpair drain {pair.name}`; --although-in-the-queues sends the copies too.",
+        )
+    if (gone := sum(one.browsed for one in messages)) and not although_gone:
+        raise UsageError(
+            f"{gone:,} of {counted(len(messages), 'message')} were only browsed and have left their queues since: a "
+            "drain or syphon may have sent them back already. Nothing was sent.",
+            hint="Name its ledger (--ledger drain.jsonl): what it has is left out. --although-gone sends them "
+            "nevertheless.",
         )
 
 

@@ -153,6 +153,17 @@ def _cut_and_read(path: Path, way: Mapping[str, Any]) -> frozenset[Key]:
     return frozenset(forwarded)
 
 
+def sent_in(path: Path) -> frozenset[Key]:
+    """What a ledger has as sent; nothing if there is no such file.
+
+    Raises:
+        UsageError: it is not a ledger.
+    """
+    if not path.is_file():
+        return frozenset()
+    return frozenset(key for key, outcome in outcomes_in(path) if outcome in SENT_OUTCOMES)
+
+
 def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
     """Key and outcome of every whole line of a ledger that somebody may still be writing.
 

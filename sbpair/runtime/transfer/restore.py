@@ -58,7 +58,7 @@ class Restored:
 
 
 async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, clock: Clock) -> int:
-    """How many of the messages that were only browsed lie in their queues now.
+    """How many of the messages that were only browsed lie in their queues now; the others have gone somewhere.
 
     Raises:
         ServiceError: a queue cannot be browsed; one that does not exist holds nothing.
