@@ -1,13 +1,12 @@
 """The README's recipes for other programs do there what they promise: a GitHub workflow, systemd, Prometheus, Nagios.
 
-Each text is taken from the README and read as its program reads it; only paths of the machine it is meant for are
-exchanged for paths here.
+Each text is taken from the README, or written by a command there, and read as its program reads it; only paths of the
+machine it is meant for are exchanged for paths here.
 """
 
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +14,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -78,30 +76,32 @@ def test_the_workflow_step_provisions_and_annotates(warned: Place, tmp_path: Pat
 # systemd
 
 
-def unit(marker: str, exchange: dict[str, str], folder: Path) -> ConfigParser:
-    """The unit whose ExecStart has `marker`, its paths exchanged; systemd itself looks it over where it is at hand."""
-    (text,) = [block.body for block in blocks("ini") if f"sbpair {marker} " in block.body]
+@pytest.fixture(scope="module")
+def units(place: Place) -> Path:
+    """The folder with the exported units."""
+    done = place.run(line_of_readme("sbpair export systemd"))
+    assert done.returncode == 0, done.stderr
+    return place.folder / "units"
+
+
+def unit(file: Path, exchange: dict[str, str]) -> dict[str, list[str]]:
+    """The directives of the unit, its paths exchanged, each with its values."""
+    text = file.read_text(encoding="utf-8")
     for there, here in exchange.items():
         assert there in text, there
         text = text.replace(there, here)
-    file = folder / f"sbpair-{marker}.service"
-    file.write_text(text, encoding="utf-8")
-    if shutil.which("systemd-analyze"):
-        looked = subprocess.run(["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True)
-        assert (looked.returncode, looked.stderr) == (0, "")
-    parsed = ConfigParser(interpolation=None, strict=True)
-    parsed.optionxform = str  # type: ignore[assignment, method-assign]
-    parsed.read_string(text)
-    assert parsed.sections() == ["Service"]
-    return parsed
+    found: dict[str, list[str]] = {}
+    for name, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE):
+        found.setdefault(name, []).append(value)
+    return found
 
 
-def start(service: ConfigParser, place: Place) -> "subprocess.Popen[str]":
-    """Start it as systemd does: from the root, without a home, with no more of an environment than it is given."""
+def start(service: dict[str, list[str]], line: str, place: Place) -> "subprocess.Popen[str]":
+    """Start a line of it as systemd does: from the root, without a home, with no more of an environment than given."""
     secrets = {key: value for key, value in place.environment.items() if key.startswith(("CONTOSO_", "SBPAIR_"))}
-    given = dict([service["Service"]["Environment"].split("=", 1)])
+    given = dict(one.split("=", 1) for one in service["Environment"])
     return subprocess.Popen(
-        shlex.split(service["Service"]["ExecStart"]),
+        shlex.split(line),
         cwd="/",
         env={"PATH": os.defpath} | secrets | given,
         stdin=subprocess.DEVNULL,
@@ -111,7 +111,7 @@ def start(service: ConfigParser, place: Place) -> "subprocess.Popen[str]":
     )
 
 
-def test_the_service_serves_and_ends_as_systemd_expects(place: Place, tmp_path: Path) -> None:
+def test_the_service_serves_and_ends_as_systemd_expects(place: Place, units: Path, tmp_path: Path) -> None:
     port = _free_port()
     machine = {
         "/usr/local/bin/sbpair": str(SBPAIR),
@@ -119,40 +119,44 @@ def test_the_service_serves_and_ends_as_systemd_expects(place: Place, tmp_path: 
         "/var/lib/sbpair": str(tmp_path / "state"),
         "--metrics-port 9464": f"--metrics-port {port}",
     }
-    service = unit("syphon", machine, tmp_path)
-    assert service["Service"]["StateDirectory"] == "sbpair", "systemd makes the folder of the ledger"
+    service = unit(units / "sbpair-syphon-orders.service", machine)
+    assert service["StateDirectory"] == ["sbpair"], "systemd makes the folder of the ledger"
     (tmp_path / "state").mkdir()
-    process = start(service, place)
+    (line,) = service["ExecStart"]
+    process = start(service, line, place)
     try:
         place.divert_messages()
         home = re.compile(r'^sbpair_syphon_forwarded_messages_total\{.*entity="orders".*\} 20$', re.MULTILINE)
         _until(lambda: home.search(_get(port, "/metrics")), process)
         assert _get(port, "/healthz")
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=float(service["Service"]["TimeoutStopSec"]))
+        _, said = process.communicate(timeout=float(service["TimeoutStopSec"][0]))
     finally:
         process.kill()
         process.communicate()
-    assert str(process.returncode) in service["Service"]["SuccessExitStatus"].split(), said
+    assert str(process.returncode) in service["SuccessExitStatus"][0].split(), said
     assert process.returncode == 143
     assert all(line.startswith("{") for line in said.splitlines()), said
     assert (tmp_path / "state" / "orders.jsonl").read_text(encoding="utf-8").count('"forwarded"') == 20
 
 
-def test_the_timed_audit_writes_what_the_node_exporter_reads(warned: Place, tmp_path: Path) -> None:
-    prom = tmp_path / "node_exporter" / "sbpair.prom"
+def test_the_timed_check_writes_what_the_node_exporter_reads(warned: Place, units: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "metrics"
     machine = {
         "/usr/local/bin/sbpair": str(SBPAIR),
         "/etc/sbpair/sbpair.yaml": str(warned.folder / "sbpair.yaml"),
-        "/var/lib/node_exporter": str(prom.parent),
+        "/var/lib/sbpair-metrics": str(folder),
     }
-    service = unit("audit", machine, tmp_path)
-    assert service["Service"]["Type"] == "oneshot"
-    process = start(service, warned)
-    _, said = process.communicate(timeout=90)
-    assert process.returncode == 0, said
-    assert_metrics(prom)
-    assert [one.name for one in prom.parent.iterdir()] == ["sbpair.prom"], "nothing half-written is left to be read"
+    service = unit(units / "sbpair-check-orders.service", machine)
+    assert (service["Type"], service["StateDirectory"]) == (["oneshot"], ["sbpair-metrics"])
+    fine = {"0", *service["SuccessExitStatus"][0].split()}
+    for line in service["ExecStart"]:
+        process = start(service, line, warned)
+        _, said = process.communicate(timeout=90)
+        assert str(process.returncode) in fine, said
+    assert_metrics(folder / "sbpair-audit-orders.prom")
+    names = {one.name for one in folder.iterdir()}
+    assert names == {"sbpair-audit-orders.prom", "sbpair-status-orders.prom"}, "nothing half-written is left to be read"
 
 
 def assert_metrics(file: Path) -> None:

@@ -41,7 +41,8 @@ _FLAGS = {
     "enableExpress": "enable_express",
     "enablePartitioning": "enable_partitioning",
 }
-_NEVER_BY_DEFAULT = ("defaultMessageTimeToLive", "autoDeleteOnIdle")
+NEVER_BY_DEFAULT = ("defaultMessageTimeToLive", "autoDeleteOnIdle")
+"""Properties that are "never" where they are not given."""
 _READ_ONLY = ("countDetails", "createdAt", "updatedAt", "accessedAt", "sizeInBytes", "messageCount")
 
 
@@ -151,13 +152,8 @@ class ArmAdmin:
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         if await self.get_queue(path) is not None:
             raise EntityExistsError(f"Could not create queue {path} on {self._access.label}: it exists.", entity=path)
-        properties = {name: value for name, value in _properties(settings).items() if value is not None}
-        for name, attribute in _FLAGS.items():
-            if not getattr(settings, attribute):
-                del properties[name]
-        if not settings.requires_duplicate_detection:
-            del properties["duplicateDetectionHistoryTimeWindow"]
-        return await self._put(f"create queue {path} on {self._access.label}", path, properties)
+        tried = f"create queue {path} on {self._access.label}"
+        return await self._put(tried, path, properties_to_create(settings))
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         tried = f"update queue {path} on {self._access.label}"
@@ -169,7 +165,7 @@ class ArmAdmin:
             after = before | _properties(settings)
             if settings.max_message_size_in_kilobytes is None:
                 after["maxMessageSizeInKilobytes"] = before.get("maxMessageSizeInKilobytes")
-            for name in _NEVER_BY_DEFAULT:
+            for name in NEVER_BY_DEFAULT:
                 if after[name] is None and seconds_of(before.get(name)) is not None:
                     after[name] = NEVER
         return await self._put(tried, path, {name: value for name, value in after.items() if value is not None})
@@ -313,6 +309,17 @@ def _make_client(client: LazyClient, transport: Any) -> Any:
         base_url = access.management_url.rstrip("/")
         options |= {"base_url": base_url, "credential_scopes": [f"{base_url}/.default"]}
     return ServiceBusManagementClient(client.credential(), access.subscription or "", **options)
+
+
+def properties_to_create(settings: QueueSettings) -> dict[str, Any]:
+    """What a queue is created with, as JSON; what is the service's default goes without saying."""
+    properties = {name: value for name, value in _properties(settings).items() if value is not None}
+    for name, attribute in _FLAGS.items():
+        if not getattr(settings, attribute):
+            del properties[name]
+    if not settings.requires_duplicate_detection:
+        del properties["duplicateDetectionHistoryTimeWindow"]
+    return properties
 
 
 def _properties(settings: QueueSettings) -> dict[str, Any]:

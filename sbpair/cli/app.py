@@ -26,6 +26,7 @@ GROUPS = {
         "provision": Entry(
             "inspection.provision", "provision", "Create the backlog queues of a pair on its secondary."
         ),
+        "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
     "Applications": {
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),

@@ -7,7 +7,7 @@ state.py        the pair `local` and the remembered default pair
 resolve.py      what wins, and the `Pair`s that come out
 """
 
-from sbpair.settings.environment import environment_names
+from sbpair.settings.environment import environment_names, to_environment
 from sbpair.settings.files import DocumentError, parse_json, parse_yaml, read_file, read_text, together
 from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
 from sbpair.settings.resolve import HOW_TO_CONFIGURE, Settings, load
@@ -39,5 +39,6 @@ __all__ = [
     "read_text",
     "remember_default_pair",
     "state_directory",
+    "to_environment",
     "together",
 ]

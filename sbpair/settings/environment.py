@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.redact import quoted
@@ -53,6 +54,29 @@ def from_environment(environ: Mapping[str, str], base: Mapping[str, Sourced]) ->
 
 
 _OTHER_VARIABLES = ("SBPAIR_JAVA", "SBPAIR_JOURNAL", "SBPAIR_COSMOS_KEY", "SBPAIR_TEST_")
+
+
+_STAY_HERE = ("connection_string", "auth", "ca_file", "allow_plaintext")
+"""Of a namespace: secrets, and what is so on one machine alone."""
+
+
+def to_environment(values: Mapping[str, Sourced], pair: str) -> dict[str, str]:
+    """The variables that say what is configured of a pair, but for secrets, credentials and this machine's files."""
+    keys = {f"SBPAIR_{key.name.upper()}": f"pairs.{pair}.{key.name}" for key in PAIR_KEYS}
+    for side in SIDES:
+        for key in NAMESPACE_KEYS:
+            if key.name not in _STAY_HERE:
+                keys[f"SBPAIR_{side.upper()}_{key.name.upper()}"] = f"pairs.{pair}.{side}.{key.name}"
+    return {name: _as_text(values[key].value) for name, key in keys.items() if key in values}
+
+
+def _as_text(value: Any) -> str:
+    """A checked value in the words that its key's check reads."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".") + "s"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _environment_target(environ: Mapping[str, str], base: Mapping[str, Sourced]) -> str:

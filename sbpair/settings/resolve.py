@@ -63,7 +63,7 @@ class Settings:
         Raises:
             ConfigurationError: no such pair, none configured, several and none named, or an incomplete one.
         """
-        return self._build_pair(self._choose(name))
+        return self._build_pair(self.choose(name))
 
     def namespaces(self) -> tuple[NamespaceAccess, ...]:
         """Every namespace of the configuration once, also those of pairs with one side.
@@ -143,7 +143,12 @@ class Settings:
         of_project = self.pairs_of_project()
         return sorted(self.pair_names(), key=lambda name: (name == LOCAL_PAIR, name in of_project))
 
-    def _choose(self, name: str | None) -> str:
+    def choose(self, name: str | None) -> str:
+        """Name of the pair that is meant: the given one, the default one, or the only one there is.
+
+        Raises:
+            ConfigurationError: no such pair, none configured, or several and none named.
+        """
         names = self.pair_names()
         chosen = name or self.get("default_pair")
         if chosen is not None:

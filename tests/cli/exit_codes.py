@@ -370,6 +370,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         arguments="nowhere",
         usage=Run("pipeline trend nowhere"),
     ),
+    "export": _local("export", Run("export alerts --dir exported"), arguments="alerts"),
     "config show": _local("config show", Run("config show")),
     "config check": _local("config check", Run("config check")),
     "config schema": _local("config schema", Run("config schema")),

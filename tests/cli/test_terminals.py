@@ -31,6 +31,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "status": ("status local --interval 0", "status local --watch --interval 10ms --count 2"),
     "doctor": ("doctor local",),
     "pipeline": ("pipeline --help", "pipeline analyze --help"),
+    "export": ("export --help", "export alerts --dir rules"),
     "config": ("config show", "config check", "config --help"),
     "schema": ("schema", "schema audit"),
     "completion": ("completion bash",),

@@ -28,6 +28,7 @@ COMMANDS = (
     "discover",
     "status",
     "doctor",
+    "export",
     "schema",
     "config show",
     "config check",

@@ -1,0 +1,173 @@
+"""`sbpair export`: files for what an operator installs, filled in for a pair."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.context import load_settings
+from sbpair.cli.options import Options, command
+from sbpair.core.errors import UsageError
+from sbpair.core.serialization import to_plain
+from sbpair.core.words import counted
+from sbpair.render.console import check_writable, unwritable, write_file
+from sbpair.render.export import ExportedPair, Kind, written
+from sbpair.render.result import Column, CommandResult, Table
+from sbpair.version import __version__
+
+if TYPE_CHECKING:
+    from sbpair.settings import Settings
+
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
+_CHECKS: Mapping[Kind, str] = {
+    Kind.ALERTS: "promtool check rules sbpair-alerts.yml",
+    Kind.DASHBOARD: "Import it in Grafana: Dashboards, New, Import.",
+    Kind.SYSTEMD: "systemd-analyze verify sbpair-*.service sbpair-*.timer",
+    Kind.KUBERNETES: "kubectl diff -f FILE",
+    Kind.CONTAINER_APPS: "az deployment group what-if --resource-group GROUP --template-file FILE",
+    Kind.DOCKERFILE: "docker build .",
+    Kind.BICEP: "az deployment group what-if --resource-group GROUP --template-file FILE",
+    Kind.TERRAFORM: "terraform plan",
+}
+"""How each kind is looked over by its own tool before it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    path: str
+    result: str
+    """`written`, or `unchanged` where it held the same text before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    kind: str
+    pair: str | None
+    """None for kinds that serve every pair."""
+    files: tuple[ExportedFile, ...]
+
+
+@command(output="cli.export:Exported")
+def export(
+    options: Options,
+    kind: Annotated[Kind, typer.Argument(help="What to write files for.", show_default=False)],
+    pair: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PAIR]",
+            help="Name of a configured pair; alerts, dashboard and dockerfile serve every pair.",
+            show_default=False,
+            autocompletion=suggestions.pairs,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder to write to.", show_default="the current one")
+    ] = Path(),
+    image: Annotated[
+        str, typer.Option("--image", metavar="IMAGE", help="Container image with sbpair as its entry point.")
+    ] = f"sbpair:{__version__}",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that have another content.")] = False,
+) -> CommandResult:
+    """Write files for what you install: alert rules, a dashboard, services, jobs, and templates of the backlog queues.
+
+    \b
+    alerts          rules for Prometheus
+    dashboard       dashboard for Grafana
+    systemd         syphon; status and audit by a timer
+    kubernetes      Deployment (syphon), CronJob (audit)
+    container-apps  Azure job that drains every 15 minutes
+    dockerfile      image with sbpair as its entry point
+    bicep           a pair's backlog queues
+    terraform       the same, with import blocks
+
+    The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium.
+    Contacts nothing. The files hold names and no secrets; connection strings come from the places that each file names.
+    A file that has another content is not replaced without --overwrite.
+
+    \b
+    Examples:
+      sbpair export alerts --dir /etc/prometheus/rules
+      sbpair export systemd orders --dir units
+      sbpair export kubernetes orders --image registry.example.com/sbpair:1.0
+      sbpair export terraform orders --dir infrastructure
+    """
+    if not _IMAGE.fullmatch(image):
+        raise UsageError("--image is no name of a container image, such as registry.example.com/sbpair:1.0.")
+    chosen = _by_names(load_settings(options, to_act=False), pair) if kind.of_a_pair else None
+    if chosen is None and pair is not None:
+        raise UsageError(f"{kind} serves every pair; leave {pair!r} out.")
+    texts = {folder / name: text for name, text in written(kind, chosen, image=image).items()}
+    before = {path: _content(path) for path in texts}
+    changed = [path for path, text in texts.items() if before[path] is not None and before[path] != text.encode()]
+    if changed and not overwrite:
+        names = ", ".join(map(str, changed))
+        raise UsageError(
+            f"{names} would be replaced: the content differs. Nothing was written.",
+            hint="Name another folder with --dir, or replace with --overwrite.",
+        )
+    for path in texts:
+        check_writable(path)
+    done = tuple(_write(path, text, before[path]) for path, text in texts.items())
+    return CommandResult(
+        "export",
+        Exported(kind.value, chosen.name if chosen else None, done),
+        (Table("", (Column("path", "File"), Column("result", "Result")), to_plain(done)),),
+        notes=(f"Before it counts: {_CHECKS[kind]}",),
+        summary=f"{counted(sum(one.result == 'written' for one in done), 'file')} written.",
+        closing=True,
+    )
+
+
+def _content(path: Path) -> bytes | None:
+    """What the file holds; None where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unwritable(path, error).with_state("Nothing was written.") from error
+
+
+def _write(path: Path, text: str, before: bytes | None) -> ExportedFile:
+    if before == text.encode():
+        return ExportedFile(str(path), "unchanged")
+    write_file(path, text)
+    return ExportedFile(str(path), "written")
+
+
+def _by_names(settings: "Settings", name: str | None) -> ExportedPair:
+    """The pair by its names. A connection string is asked for only where nothing else names a namespace.
+
+    Raises:
+        UsageError: it is the pair of the embedded namespaces.
+        ConfigurationError: there is no such pair, or nothing names one of its namespaces.
+    """
+    from sbpair.core.names import check_namespace_label, namespace_label
+    from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
+    from sbpair.settings import LOCAL_PAIR, to_environment
+
+    chosen = settings.choose(name)
+    if chosen == LOCAL_PAIR:
+        raise UsageError("The pair `local` is the embedded namespaces, which nobody installs.")
+
+    def label(side: str) -> str:
+        named = settings.get(f"pairs.{chosen}.{side}.namespace")
+        if named is None:
+            access = settings.side(chosen, side)
+            named = settings.pair(chosen).primary.label if access is None else access.label  # the former says why not
+        return check_namespace_label(namespace_label(named))
+
+    keys = tuple(side for side in ("primary", "secondary") if settings.get(f"pairs.{chosen}.{side}.connection_string"))
+    return ExportedPair(
+        chosen,
+        label("primary"),
+        label("secondary"),
+        queues=settings.get(f"pairs.{chosen}.backlog_queues") or DEFAULT_BACKLOG_QUEUE_COUNT,
+        keys=keys,
+        environment=to_environment(settings.values, chosen),
+        resource_group=settings.get(f"pairs.{chosen}.secondary.resource_group"),
+    )

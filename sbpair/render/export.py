@@ -1,0 +1,225 @@
+"""Files for what operators install: alert rules, a dashboard, units, manifests, templates of the backlog queues.
+
+The texts are templates in `install/`, the dashboard is `dashboard.py`. Only what differs from pair to pair is filled
+in; every value goes through the quoting of the file's own language. Settings of queues come from
+`sbpair.core.pairing.backlog_settings` ("Paired Namespaces: Implementation Details and Cost") in the resource manager's
+names, so that a template makes the queues that `sbpair provision` makes.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from sbpair.core.inspection.audit.findings import Thresholds
+from sbpair.core.names import BACKLOG_INFIX
+from sbpair.core.pairing import backlog_settings
+from sbpair.render.dashboard import dashboard
+from sbpair.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+class Kind(StrEnum):
+    """What files are for."""
+
+    ALERTS = "alerts"
+    DASHBOARD = "dashboard"
+    SYSTEMD = "systemd"
+    KUBERNETES = "kubernetes"
+    CONTAINER_APPS = "container-apps"
+    DOCKERFILE = "dockerfile"
+    BICEP = "bicep"
+    TERRAFORM = "terraform"
+
+    @property
+    def of_a_pair(self) -> bool:
+        """Whether the files are for one pair; the others serve all of them."""
+        return self not in (Kind.ALERTS, Kind.DASHBOARD, Kind.DOCKERFILE)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPair:
+    """A pair by names alone, without its secrets. `primary` and `secondary` are labels."""
+
+    name: str
+    primary: str
+    secondary: str
+    queues: int
+    keys: tuple[str, ...]
+    """Sides that are reached by a connection string, the others by an identity."""
+    environment: Mapping[str, str]
+    """Variables that say the rest of its configuration."""
+    resource_group: str | None = None
+    """Of the secondary."""
+
+    @property
+    def identity(self) -> bool:
+        """Whether a side is reached by an identity."""
+        return len(self.keys) < len(("primary", "secondary"))
+
+
+OVERDUE_SECONDS = 3 * 3600
+"""A check that has not run for so long is overdue."""
+API_VERSION = "2024-01-01"
+"""Of the resource manager's description of queues."""
+TERRAFORM_NAMES = {
+    "lockDuration": "lock_duration",
+    "maxSizeInMegabytes": "max_size_in_megabytes",
+    "requiresDuplicateDetection": "requires_duplicate_detection",
+    "duplicateDetectionHistoryTimeWindow": "duplicate_detection_history_time_window",
+    "requiresSession": "requires_session",
+    "defaultMessageTimeToLive": "default_message_ttl",
+    "autoDeleteOnIdle": "auto_delete_on_idle",
+    "deadLetteringOnMessageExpiration": "dead_lettering_on_message_expiration",
+    "maxDeliveryCount": "max_delivery_count",
+    "enableBatchedOperations": "batched_operations_enabled",
+    "enablePartitioning": "partitioning_enabled",
+    "enableExpress": "express_enabled",
+    "status": "status",
+    "forwardTo": "forward_to",
+    "forwardDeadLetteredMessagesTo": "forward_dead_lettered_messages_to",
+    "maxMessageSizeInKilobytes": "max_message_size_in_kilobytes",
+}
+"""The resource manager's name of a property -> the attribute of `azurerm_servicebus_queue` (provider azurerm 4)."""
+_K8S_NAME_CHARACTERS = 40
+_JOB_NAME_CHARACTERS = 32
+"""Limits of the names of Kubernetes' and of Container Apps' jobs, less what is put after or before them."""
+
+
+def written(kind: Kind, pair: ExportedPair | None, *, image: str) -> dict[str, str]:
+    """File name -> text. `pair` is given for the kinds that are of a pair."""
+    return _WRITERS[kind](pair, image)
+
+
+def _alerts(pair: ExportedPair | None, image: str) -> dict[str, str]:
+    limits = Thresholds()
+    seconds = {"old": limits.stranded_warning_seconds, "very_old": limits.stranded_error_seconds}
+    text = _filled("alerts.yml", **{name: f"{value:g}" for name, value in seconds.items()}, overdue=OVERDUE_SECONDS)
+    return {"sbpair-alerts.yml": text}
+
+
+def _dashboard(pair: ExportedPair | None, image: str) -> dict[str, str]:
+    return {"sbpair-dashboard.json": json.dumps(dashboard(), indent=2) + "\n"}
+
+
+def _dockerfile(pair: ExportedPair | None, image: str) -> dict[str, str]:
+    return {"Dockerfile": _filled("Dockerfile", image=image)}
+
+
+def _systemd(pair: ExportedPair | None, image: str) -> dict[str, str]:
+    assert pair is not None  # noqa: S101 - `written` is given one for this kind
+    made = {
+        f"sbpair-syphon-{pair.name}.service": "syphon.service",
+        f"sbpair-check-{pair.name}.service": "check.service",
+        f"sbpair-check-{pair.name}.timer": "check.timer",
+        "sbpair.conf": "sysusers.conf",
+    }
+    return {name: _filled(template, pair=pair) for name, template in made.items()}
+
+
+def _one_of_a_pair(template: str, name: str, pair: ExportedPair | None, image: str) -> dict[str, str]:
+    assert pair is not None  # noqa: S101 - `written` is given one for these kinds
+    file = name.format(pair.name)
+    return {
+        file: _filled(
+            template,
+            pair=pair,
+            image=image,
+            file=file,
+            dns=dns_name(f"sbpair-{pair.name}", _K8S_NAME_CHARACTERS),
+            job=dns_name(f"sbpair-drain-{pair.name}", _JOB_NAME_CHARACTERS),
+            name=f"sbpair_{re.sub('[^A-Za-z0-9]', '_', pair.name)}",
+            environment=partial(_environment, pair),
+            properties=queue_properties(),
+            attributes=queue_attributes(),
+            width=max(map(len, queue_attributes())),
+            api_version=API_VERSION,
+            infix=BACKLOG_INFIX,
+        )
+    }
+
+
+def _terraform(pair: ExportedPair | None, image: str) -> dict[str, str]:
+    queues = _one_of_a_pair("queues.tf", "sbpair-queues-{}.tf", pair, image)
+    return queues | _one_of_a_pair("imports.tf", "sbpair-imports-{}.tf", pair, image)
+
+
+_WRITERS: Mapping[Kind, Callable[[ExportedPair | None, str], dict[str, str]]] = {
+    Kind.ALERTS: _alerts,
+    Kind.DASHBOARD: _dashboard,
+    Kind.SYSTEMD: _systemd,
+    Kind.KUBERNETES: partial(_one_of_a_pair, "kubernetes.yaml", "sbpair-{}.yaml"),
+    Kind.CONTAINER_APPS: partial(_one_of_a_pair, "job.bicep", "sbpair-drain-{}.bicep"),
+    Kind.DOCKERFILE: _dockerfile,
+    Kind.BICEP: partial(_one_of_a_pair, "queues.bicep", "sbpair-queues-{}.bicep"),
+    Kind.TERRAFORM: _terraform,
+}
+
+
+def queue_properties() -> dict[str, Any]:
+    """A backlog queue's documented properties in the resource manager's names. "Never" is written out, so that a
+    template also corrects a queue that has another value."""
+    from sbpair.azure.durations import NEVER
+    from sbpair.azure.management import NEVER_BY_DEFAULT, properties_to_create
+
+    return properties_to_create(backlog_settings(None)) | dict.fromkeys(NEVER_BY_DEFAULT, NEVER)
+
+
+def queue_attributes() -> dict[str, Any]:
+    """The same in the names of Terraform's provider."""
+    return {TERRAFORM_NAMES[name]: value for name, value in queue_properties().items()}
+
+
+def _environment(pair: ExportedPair, method: str) -> dict[str, str]:
+    """The pair as variables, with the credential that a container has."""
+    chosen = {"SBPAIR_AUTH": method} if pair.identity else {}
+    return {"SBPAIR_PAIR": pair.name, **pair.environment, **chosen}
+
+
+def dns_name(name: str, most: int) -> str:
+    """`name` as the label of a host can be written: lower case, digits and hyphens, at most so many characters."""
+    return re.sub(r"[^a-z0-9-]", "-", name.lower())[:most].rstrip("-")
+
+
+def _filled(template: str, **values: Any) -> str:
+    text: str = _templates().get_template(f"{template}.j2").render(version=__version__, **values)
+    return text
+
+
+@cache
+def _templates() -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    # Not the usual brackets, which Prometheus and GitHub have a use for; no HTML is written.
+    environment = Environment(  # noqa: S701
+        loader=FunctionLoader(lambda name: files("sbpair.render").joinpath("install", name).read_text("utf-8")),
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"json": json.dumps, "hcl": in_hcl, "bicep": in_bicep}
+    return environment
+
+
+def in_hcl(value: object) -> str:
+    """A value as Terraform's language writes it; nothing in a text is taken for a template."""
+    return json.dumps(value, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
+
+
+def in_bicep(value: object) -> str:
+    """A value as Bicep writes it; nothing in a text is taken for a template."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\${") + "'"

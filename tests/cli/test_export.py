@@ -1,0 +1,413 @@
+"""`sbpair export`: the files name metrics, options and variables that exist, and their own tools take them."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sbpair.core import events
+from sbpair.core.events import Event
+from sbpair.render.dashboard import PANELS, dashboard
+from sbpair.render.export import Kind, dns_name, in_bicep, in_hcl
+from sbpair.render.service import ServiceMetrics
+from sbpair.settings import load
+from tests.cli.process import Sbpair
+from tests.cli.test_contents import parse
+
+CONFIGURATION = """\
+version: 1
+pairs:
+  orders_EU:
+    primary: {namespace: contoso-weu, connection_string: {env: NOT_SET}}
+    secondary: {namespace: contoso-neu, resource_group: 'rg ${neu}', subscription: 00000000-0000-0000-0000-000000000001}
+    backlog_queues: 12
+    failover_interval: 15m5s
+    hold_sessions: true
+    entities: [orders, invoices/incoming]
+"""
+PAIR = "orders_EU"
+DIVERT = """
+import asyncio
+from sbpair import compose, for_backlog, open_sides
+from sbpair.settings import load
+async def main():
+    pair = load().pair("local")
+    async with open_sides(pair) as sides:
+        payload = for_backlog(compose(body="x", message_id="1"), "orders")
+        await sides.secondary.sender(pair.backlog_paths()[0]).send([payload], timeout_seconds=30)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def files(sbpair: Sbpair) -> "Files":
+    (sbpair.home / "sbpair.yaml").write_text(CONFIGURATION, encoding="utf-8")
+    return Files(sbpair)
+
+
+class Files:
+    """What an export has written."""
+
+    def __init__(self, sbpair: Sbpair) -> None:
+        self.sbpair = sbpair
+        self.folder = sbpair.home / "out"
+
+    def __call__(self, kind: Kind) -> dict[str, str]:
+        pair = (PAIR,) if kind.of_a_pair else ()
+        ran = self.sbpair("export", kind.value, *pair, "--dir", str(self.folder / kind.value), "-o", "json")
+        assert ran.code == 0, ran.stderr
+        return {one["path"]: Path(one["path"]).read_text(encoding="utf-8") for one in ran.data["files"]}
+
+    def one(self, kind: Kind, ending: str = "") -> str:
+        (text,) = (text for path, text in self(kind).items() if path.endswith(ending))
+        return text
+
+
+# What the command does.
+
+
+def test_a_second_export_changes_nothing_and_replaces_an_edited_file_only_when_told(files: Files) -> None:
+    sbpair, folder = files.sbpair, str(files.folder)
+    export = ("export", "systemd", "--dir", folder, "-o", "json")  # the only pair needs no name
+    assert {one["result"] for one in sbpair(*export).data["files"]} == {"written"}
+    assert {one["result"] for one in sbpair(*export).data["files"]} == {"unchanged"}
+    edited = files.folder / f"sbpair-syphon-{PAIR}.service"
+    edited.write_text("mine", encoding="utf-8")
+    (files.folder / "sbpair.conf").unlink()
+    refused = sbpair(*export)
+    assert refused.code == 2
+    assert str(edited) in refused.error["message"]
+    assert "Nothing was written" in refused.error["message"]
+    assert not (files.folder / "sbpair.conf").exists()
+    assert edited.read_text(encoding="utf-8") == "mine"
+    assert sbpair(*export, "--overwrite").code == 0
+    assert "ExecStart" in edited.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("alerts orders_EU", "serves every pair"),
+        ("systemd", "No pair is configured"),
+        ("systemd local", "none are running"),
+        ("kubernetes --image 'a b'", "--image"),
+    ],
+)
+def test_what_it_cannot_write_for(sbpair: Sbpair, line: str, said: str) -> None:
+    ran = sbpair("export", *shlex.split(line))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert said in ran.stderr
+    assert [path for path in sbpair.home.iterdir() if path.is_file()] == []
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_no_file_has_a_gap_or_a_key(files: Files, kind: Kind) -> None:
+    for name, text in files(kind).items():
+        assert not re.search(r"<<|>>|<%|%>|None|SharedAccessKey=", text), name
+        assert text.endswith("\n")
+        assert "\n\n\n" not in text
+
+
+def test_names_and_texts_in_other_languages() -> None:
+    assert dns_name("sbpair-Orders_EU-2", 16) == "sbpair-orders-eu"
+    assert in_hcl('a"${b}%{c}') == '"a\\"$${b}%%{c}"'
+    assert in_bicep("it's ${b}\\") == "'it\\'s \\${b}\\\\'"
+    assert (in_bicep(True), in_bicep(5120), in_hcl(False)) == ("true", "5120", "false")
+
+
+# Alerts and dashboard ask for samples that there are.
+
+
+def one_of_each() -> Sequence[Event]:
+    queue = "p/x-servicebus-transfer/0"
+    return (
+        events.Polled(1.0, queue, 1),
+        events.ReceiveFailed(1.0, queue, "timeout", 1.0),
+        events.BacklogCounted(1.0, queue, 3),
+        events.Forwarded(1.0, queue, "orders", 1, 10),
+        events.DeadLettered(1.0, queue, 7, "TooLarge", ""),
+        events.Paused(1.0, "orders", "timeout", 5.0),
+        events.Restarting(1.0, "error", "text", 1.0),
+    )
+
+
+@pytest.fixture(scope="module")
+def samples(local: Sbpair) -> Mapping[str, set[str]]:
+    """Name of each sample that the program writes -> its labels."""
+    assert local("provision", "local", "--queues", "2").code == 0
+    local.python(DIVERT)
+    metrics = ServiceMetrics("local", poll_seconds=900)
+    for event in one_of_each():
+        metrics.notify(event)
+    texts = [metrics.text()]
+    for line in ("status local --interval 10ms -o prometheus", "audit local --exit-zero -o prometheus"):
+        texts.append(local(*line.split()).stdout)
+    found: dict[str, set[str]] = {}
+    for text in texts:
+        for name, labels in re.findall(r"^(sbpair_\w+)(?:\{(.*)\})? ", text, re.MULTILINE):
+            found.setdefault(name, {"instance", "job"}).update(re.findall(r'(\w+)="', labels))
+    return found
+
+
+def alerts(files: Files) -> Iterator[dict[str, Any]]:
+    for group in yaml.safe_load(files.one(Kind.ALERTS))["groups"]:
+        yield from group["rules"]
+
+
+def check_query(expression: str, samples: Mapping[str, set[str]]) -> None:
+    named = re.findall(r"sbpair_\w+", expression)
+    assert named, expression
+    common = set.intersection(*(samples[name] for name in named))  # a KeyError names what no program writes
+    asked = {label for group in re.findall(r"by \((.*?)\)", expression) for label in group.split(", ")}
+    asked |= {label for group in re.findall(r"\{(.*?)\}", expression) for label in re.findall(r"(\w+)=~?\"", group)}
+    assert asked <= common, (expression, asked - common)
+
+
+def test_every_alert_asks_for_samples_and_labels_that_there_are(files: Files, samples: Mapping[str, set[str]]) -> None:
+    rules = list(alerts(files))
+    assert len(rules) > 10
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        check_query(rule["expr"], samples)
+        grouped = set(re.search(r"by \((.*?)\)", rule["expr"])[1].split(", "))  # type: ignore[index]
+        used = {name for text in rule["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
+        assert used <= grouped, rule["alert"]
+
+
+def test_the_commands_that_alerts_advise_can_be_typed(files: Files) -> None:
+    texts = [text for rule in alerts(files) for text in rule["annotations"].values()]
+    plain = [text.replace("{{ $labels.pair }}", "orders") for text in texts]
+    advised = [line for text in plain for line in re.findall(r"\bsbpair ([a-z][^.:`]*)", text)]
+    assert len(advised) > 8
+    for line in advised:
+        parse(shlex.split(line))
+
+
+def test_every_panel_asks_for_samples_and_labels_that_there_are(samples: Mapping[str, set[str]]) -> None:
+    for panel in PANELS:
+        for query in panel.queries:
+            check_query(query.expression, samples)
+            grouped = set(re.search(r"by \((.*?)\)", query.expression)[1].split(", "))  # type: ignore[index]
+            assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= grouped
+
+
+def test_the_dashboard_is_whole(files: Files) -> None:
+    made = json.loads(files.one(Kind.DASHBOARD))
+    assert made == dashboard()
+    places = [tuple(panel["gridPos"][key] for key in "xywh") for panel in made["panels"]]
+    taken = [(x + i, y + j) for x, y, w, h in places for i in range(w) for j in range(h)]
+    assert len(taken) == len(set(taken)), "two panels in one place"
+    assert all(x + w <= 24 for x, _, w, _ in places)
+    variables = {one["name"] for one in made["templating"]["list"]}
+    asked = re.findall(r"\$\{?(\w+)", json.dumps(made["panels"]))
+    assert set(asked) - {"__rate_interval"} <= variables
+    assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
+
+
+needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+
+
+@needs_promtool
+def test_promtool_takes_the_rules_and_the_queries_of_the_dashboard(files: Files) -> None:
+    (alerts_file,) = files(Kind.ALERTS)
+    expressions = [query.expression for panel in PANELS for query in panel.queries]
+    plain = [one.replace("$__rate_interval", "5m").replace("$pair", ".*") for one in expressions]
+    rules = [{"record": f"panel:{at}", "expr": one} for at, one in enumerate(plain)]
+    panels = files.folder / "panels.yml"
+    panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), encoding="utf-8")
+    done = subprocess.run(["promtool", "check", "rules", alerts_file, str(panels)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_alerts_come_when_they_should(files: Files) -> None:
+    """Series of a bad hour, and what an operator is told of them."""
+    (alerts_file,) = files(Kind.ALERTS)
+    pair, host = 'pair="orders"', 'instance="a"'
+    series = {
+        f'sbpair_namespace_up{{{pair},{host},side="primary"}}': "1 1 0x60",
+        f'sbpair_namespace_up{{{pair},{host},side="secondary"}}': "1x60",
+        f"sbpair_backlog_oldest_age_seconds{{{pair},{host}}}": "3500+60x60",
+        f"sbpair_syphon_healthy_ratio{{{pair},{host}}}": "1x60",
+        f'sbpair_last_success_timestamp_seconds{{{host},command="audit"}}': "0x300",
+    }
+    expected = {  # alert, minute -> labels
+        ("SbpairNamespaceDown", 3): [],
+        ("SbpairNamespaceDown", 10): [{"side": "primary", "severity": "critical", "pair": "orders"}],
+        ("SbpairMessagesStranded", 20): [{"severity": "warning", "pair": "orders"}],
+        ("SbpairMessagesStrandedLong", 20): [],
+        ("SbpairSyphonUnhealthy", 20): [],
+        ("SbpairCheckOverdue", 100): [],
+        ("SbpairCheckOverdue", 200): [{"severity": "warning", "instance": "a", "command": "audit"}],
+    }
+    cases = [
+        {"alertname": name, "eval_time": f"{minute}m", "exp_alerts": [{"exp_labels": one} for one in labels]}
+        for (name, minute), labels in expected.items()
+    ]
+    # Which alerts come, not their words.
+    bare = yaml.safe_load(Path(alerts_file).read_text(encoding="utf-8"))
+    for group in bare["groups"]:
+        for rule in group["rules"]:
+            del rule["annotations"]
+    rules = files.folder / "bare.yml"
+    rules.write_text(yaml.safe_dump(bare), encoding="utf-8")
+    test = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "alert_rule_test": cases,
+            }
+        ],
+    }
+    file = files.folder / "test.yml"
+    file.write_text(yaml.safe_dump(test), encoding="utf-8")
+    done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Units, manifests, jobs start commands that there are.
+
+
+def command_lines(files: Files) -> Iterator[list[str]]:
+    for text in files(Kind.SYSTEMD).values():
+        for line in re.findall(r"^ExecStart=/usr/local/bin/sbpair (.*)$", text, re.MULTILINE):
+            yield shlex.split(line)
+    for document in manifests(files):
+        for container in containers(document):
+            yield container["args"]
+    args = re.search(r"args: \[\n(.*?)\]", files.one(Kind.CONTAINER_APPS), re.DOTALL)
+    yield [word.strip().strip("'") for word in args[1].split()]  # type: ignore[index]
+
+
+def test_every_command_line_can_be_typed_and_names_the_pair(files: Files) -> None:
+    lines = list(command_lines(files))
+    assert sorted(line[0] for line in lines) == ["audit", "audit", "drain", "status", "syphon", "syphon"]
+    for line in lines:
+        assert parse(line).params.get("pair") == PAIR or PAIR in parse(line).params["pairs"]
+
+
+def manifests(files: Files) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(files.one(Kind.KUBERNETES)))
+
+
+def pod(document: dict[str, Any]) -> dict[str, Any]:
+    spec = document.get("spec", {})
+    template: dict[str, Any] = spec.get("jobTemplate", {}).get("spec", spec).get("template", {}).get("spec", {})
+    return template
+
+
+def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pod(document).get("containers", [])
+    return found
+
+
+def test_the_manifests_hang_together(files: Files) -> None:
+    account, config, deployment, job = manifests(files)
+    name = account["metadata"]["name"]
+    assert [one["kind"] for one in (account, config, deployment, job)] == [
+        "ServiceAccount", "ConfigMap", "Deployment", "CronJob",
+    ]  # fmt: skip
+    assert config["metadata"]["name"] == name == "sbpair-orders-eu"
+    assert all(isinstance(value, str) for value in config["data"].values())
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    for document in (deployment, job):
+        assert pod(document)["serviceAccountName"] == name
+        (container,) = containers(document)
+        volumes = {one["name"] for one in pod(document)["volumes"]}
+        assert {one["name"] for one in container["volumeMounts"]} <= volumes
+        assert container["envFrom"] == [{"configMapRef": {"name": name}}, {"secretRef": {"name": name}}]
+    (syphon,) = containers(deployment)
+    ports = {port["name"]: str(port["containerPort"]) for port in syphon["ports"]}
+    assert syphon["args"][syphon["args"].index("--metrics-port") + 1] == ports["metrics"]
+    assert {syphon[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} == {"metrics"}
+
+
+def test_the_variables_of_a_container_say_what_the_configuration_says(files: Files, tmp_path: Path) -> None:
+    secret = "Endpoint=sb://contoso-weu.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k"
+    here = {"HOME": str(tmp_path), "NOT_SET": secret}
+    configured = load(config=files.sbpair.home / "sbpair.yaml", environ=here).pair(PAIR)
+    data = manifests(files)[1]["data"]
+    bicep = files.one(Kind.CONTAINER_APPS)
+    of_bicep = dict(re.findall(r"name: '(\w+)'\n +value: '(.*)'\n", bicep.replace("\\${", "${")))
+    assert of_bicep | {"SBPAIR_AUTH": "workload-identity", "XDG_STATE_HOME": "/tmp"} == data
+    assert "secretRef: 'primary'" in bicep
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    there = {"HOME": str(empty), "SBPAIR_PRIMARY_CONNECTION_STRING": secret} | data
+    taken = load(environ=there, directory=empty).pair()
+    assert taken.secondary.auth == "workload-identity"
+    assert taken.options == configured.options
+    assert (taken.name, taken.entities, taken.primary) == (configured.name, configured.entities, configured.primary)
+    assert taken.secondary.resource_group == configured.secondary.resource_group == "rg ${neu}"
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+@pytest.mark.parametrize("kind", ["Deployment", "CronJob"])
+def test_kubectl_knows_every_field(files: Files, kind: str) -> None:
+    """kubectl reads the object into its own types and writes it again, without what it does not know."""
+    (document,) = (one for one in manifests(files) if one["kind"] == kind)
+    file = files.folder / f"{kind}.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    command = ["kubectl", "set", "image", "--local", "-f", str(file), "*=another", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    known = json.loads(done.stdout)
+    for container in containers(document):
+        container["image"] = "another"
+    assert lacking(document, known) == []
+
+
+def lacking(wanted: Any, found: Any, where: str = "") -> list[str]:
+    if isinstance(wanted, dict):
+        return [
+            gap
+            for key, value in wanted.items()
+            for gap in ([f"{where}.{key}"] if key not in found else lacking(value, found[key], f"{where}.{key}"))
+        ]
+    if isinstance(wanted, list) and len(wanted) == len(found):
+        return [gap for at, one in enumerate(wanted) for gap in lacking(one, found[at], f"{where}[{at}]")]
+    return [] if wanted == found else [where]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units(files: Files) -> None:
+    paths = [Path(path) for path in files(Kind.SYSTEMD) if not path.endswith(".conf")]
+    assert len(paths) == 3
+    for path in paths:  # the program has another place here
+        text = path.read_text(encoding="utf-8").replace("/usr/local/bin/sbpair", "/bin/true")
+        path.write_text(text, encoding="utf-8")
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Templates of the queues; that they are the documented ones: tests/emulator/admin/test_exported_templates.py
+
+
+@pytest.mark.skipif(not shutil.which("terraform"), reason="terraform is not installed")
+def test_terraform_reads_its_files_and_would_write_them_so(files: Files) -> None:
+    files(Kind.TERRAFORM)
+    command = ["terraform", "fmt", "-check", "-diff", "-no-color", str(files.folder / "terraform")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_terraform_speaks_of_the_resources_that_it_declares(files: Files) -> None:
+    texts = files(Kind.TERRAFORM)
+    queues, imports = (files.one(Kind.TERRAFORM, f"sbpair-{what}-{PAIR}.tf") for what in ("queues", "imports"))
+    assert len(texts) == 2
+    declared = set(re.findall(r'^resource "(\w+)" "(\w+)"', queues, re.MULTILINE))
+    assert {tuple(one.split(".")) for one in re.findall(r"to += (\w+\.\w+)\[", imports)} == declared
+    assert set(re.findall(r"local\.(\w+)", queues + imports)) == {"sbpair_orders_EU_queues"}
+    assert "sbpair_orders_EU_queues = toset([for index in range(12) :" in queues
+    assert '"rg $${neu}"' in queues
