@@ -2,6 +2,7 @@
 
     async with Emulator(["primary", "secondary"]) as emulator: ...      on a loop
     with EmulatorThread(["primary", "secondary"]) as emulator: ...      from synchronous code
+    with EmbeddedNamespace() as servicebus: ...                         in an application's tests
 
 The public names are imported when they are first used: the command line asks for this package long before it needs it.
 """
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from sbpair.emulator.limits import Tier
     from sbpair.emulator.namespace import Namespace
     from sbpair.emulator.server import Emulator, NamespaceConfig
+    from sbpair.emulator.testing import EmbeddedNamespace
     from sbpair.emulator.thread import EmulatorThread
 
 __all__ = [
     "Clock",
+    "EmbeddedNamespace",
     "Emulator",
     "EmulatorError",
     "EmulatorThread",
@@ -42,6 +45,7 @@ _MODULES = {
     "limits": ("Tier",),
     "namespace": ("Namespace",),
     "server": ("Emulator", "NamespaceConfig"),
+    "testing": ("EmbeddedNamespace",),
     "thread": ("EmulatorThread",),
 }
 

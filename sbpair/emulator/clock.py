@@ -21,6 +21,9 @@ class Clock(Protocol):
     def now(self) -> float:
         """The present instant in epoch seconds."""
 
+    def client_now(self) -> float:
+        """The present of the clients, by which they date their tokens; they do not notice when time is moved on."""
+
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call once, on the emulator's loop, as soon as `now()` has reached `when` (never within this call)."""
 
@@ -34,6 +37,9 @@ class SystemClock:
 
     def now(self) -> float:
         return self._offset + time.monotonic()
+
+    def client_now(self) -> float:
+        return self.now()
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         # An event loop keeps no order among timers of the same time: messages scheduled for one instant would become
@@ -51,6 +57,9 @@ class ManualClock:
         self._timers: list[tuple[float, int, _ManualTimer]] = []
 
     def now(self) -> float:
+        return self._now
+
+    def client_now(self) -> float:
         return self._now
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
@@ -72,11 +81,82 @@ class ManualClock:
         self._now = max(self._now, target)
 
 
+class AdvancingClock:
+    """Real time that can be moved on: `advance(3600)` makes what falls due within that hour happen at once.
+
+    The due calls are made in their order, each at its own instant, so that a message that expires before another one
+    becomes active does so here as well. Clients stay in real time.
+    """
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+        self._ahead_seconds = 0.0
+        self._instant: float | None = None
+        """The instant of the call that is being made while time is moved on."""
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, _ManualTimer]] = []
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        return self.client_now() + self._ahead_seconds if self._instant is None else self._instant
+
+    def client_now(self) -> float:
+        return self._offset + time.monotonic()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        timer = _ManualTimer(callback)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        if self._timers[0][2] is timer:
+            self._arm()
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Move on by so many seconds; on the emulator's loop only."""
+        if seconds < 0:
+            raise ValueError("time cannot be turned back")
+        self._run_until(self.now() + seconds)
+        self._ahead_seconds += seconds
+        self._arm()
+
+    def close(self) -> None:
+        """Make no more calls."""
+        self._timers.clear()
+        self._arm()
+
+    def _run_until(self, target: float) -> None:
+        while self._timers and self._timers[0][0] <= target:
+            when, _, timer = heapq.heappop(self._timers)
+            self._instant = max(when, self.now() if self._instant is None else self._instant)
+            timer.run()
+        self._instant = None
+
+    def _arm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        while self._timers and not self._timers[0][2].waiting:
+            heapq.heappop(self._timers)
+        if self._timers:
+            delay = max(0.0, self._timers[0][0] - self.now())
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now = self.now()
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2].run()
+        self._arm()
+
+
 class _ManualTimer:
     __slots__ = ("_callback",)
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
+
+    @property
+    def waiting(self) -> bool:
+        return self._callback is not None
 
     def cancel(self) -> None:
         self._callback = None

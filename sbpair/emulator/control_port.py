@@ -90,7 +90,7 @@ class ControlPort:
         )
         if refused is not None:
             return closing(web.Response(status=refused[0], text=refused[1]))
-        call = await call_of(request, self._emulator.clock.now())
+        call = await call_of(request, self._emulator.clock.client_now())
         name, *rest = call.segments
         call = replace(call, segments=tuple(rest))
         try:

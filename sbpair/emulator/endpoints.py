@@ -84,7 +84,7 @@ def _locate(namespace: Namespace, link: Link) -> Location:
 
 
 def _check_rights(link: Link, location: Location) -> None:
-    rights = rights_for(link.connection, link.address, link.connection.namespace.clock.now())
+    rights = rights_for(link.connection, link.address, link.connection.namespace.clock.client_now())
     own = {SEND} if link.client_sends else {LISTEN}
     needed = {SEND, LISTEN} if location.management else own
     if not rights & needed:

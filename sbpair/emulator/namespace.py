@@ -15,10 +15,12 @@ from sbpair.emulator.auth import Rights, Signer
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.entity import Entity as AnyEntity
 from sbpair.emulator.broker.journal import Journal, NoJournal
+from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.clock import Clock
+from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.entities import (
     DEFAULT_RULE_NAME,
     ROOT_KEY_NAME,
@@ -55,6 +57,10 @@ Entity = Queue | Topic
 _Forwarding = TypeVar("_Forwarding", QueueDescription, SubscriptionDescription)
 
 
+Witness = Callable[[str, list[Message]], None]
+"""Told of the messages that a queue, topic or subscription has taken in, before anybody receives them."""
+
+
 class NamespaceStore(Journal, Protocol):
     """A journal that also knows what an earlier process has left."""
 
@@ -67,6 +73,7 @@ class Namespace:
 
     `clock` gives UTC epoch seconds and timers, `faults` decides on injected trouble, `store` (optional) keeps entities
     and messages beyond the process; what it holds is restored here. `endpoint` is set by the server once it listens.
+    `trace` keeps the last frames of its connections, if one is given before they are opened.
     """
 
     def __init__(
@@ -94,6 +101,8 @@ class Namespace:
         self.key_watchers: set[Callable[[], None]] = set()
         self.disaster_recovery_configs: dict[str, dict[str, Any]] = {}
         self.created_at = self.updated_at = clock.now()
+        self.trace: Trace | None = None
+        self.witnesses: list[Witness] = []
         self._entities: dict[str, Entity] = {}
         self.transactions = Transactions(clock)
         self.set_auth_rule(new_auth_rule(ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at))
@@ -339,6 +348,11 @@ class Namespace:
     def when_durable(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Run `action` once everything written so far is safe: at once without a store; see `Journal.after_commit`."""
         self.journal.after_commit(action, otherwise)
+
+    def took_in(self, path: str, messages: list[Message]) -> None:
+        """Tell the witnesses of messages that have been accepted."""
+        for witness in self.witnesses:
+            witness(path, messages)
 
     def check_store(self) -> None:
         """Refuse (BrokerError server-busy) what could not be kept at present, before anything has changed."""

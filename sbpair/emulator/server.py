@@ -22,6 +22,7 @@ from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.origins import OwnNames, is_loopback
 from sbpair.emulator.engine.port import Port
+from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.errors import EmulatorError
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.limits import Tier
@@ -73,8 +74,8 @@ class Emulator:
     ) -> None:
         self._configs = [NamespaceConfig(one) if isinstance(one, str) else one for one in namespaces]
         names = [config.name.lower() for config in self._configs]
-        if not names or len(set(names)) != len(names):
-            raise EmulatorError("an emulator needs at least one namespace, and their names must differ")
+        if len(set(names)) != len(names):
+            raise EmulatorError("the names of an emulator's namespaces must differ")
         self.host = host
         self.clock: Clock = SystemClock() if clock is None else clock
         self._data_dir = None if data_dir is None else Path(data_dir)
@@ -85,6 +86,7 @@ class Emulator:
         self._tls: TlsFiles | None = None
         self._namespaces: dict[str, Namespace] = {}
         self._ports: dict[str, Port] = {}
+        self._memory, self._turns = Memory(), Turns()
         self._directory: ArmDirectory | None = None
         self._control = None if control_port is None else ControlPort(self, control_port)
 
@@ -104,7 +106,8 @@ class Emulator:
     async def start(self, name: str | None = None) -> None:
         """Bring up one namespace again on its old port, or (without a name) all of them."""
         if not self._ports:
-            self._create()
+            for config in self._configs:
+                self._open(config)
         for namespace in self._chosen(name):
             port = self._port(namespace)
             await port.start()
@@ -117,6 +120,35 @@ class Emulator:
         """Take one namespace (or all) off the network: connections are cut, new ones refused. What it holds stays."""
         for namespace in self._chosen(name):
             await self._port(namespace).stop()
+
+    async def add(
+        self, config: NamespaceConfig, *, clock: Clock | None = None, trace: Trace | None = None
+    ) -> Namespace:
+        """One more namespace, listening at once; in a time of its own if it is given a clock.
+
+        Raises:
+            EmulatorError: there is one of that name. OSError: its port is taken.
+        """
+        key = config.name.lower()
+        if key in self._namespaces:
+            raise EmulatorError(f"there is a namespace {config.name!r} already")
+        self._open(config, clock)
+        self._namespaces[key].trace = trace
+        self._configs.append(config)
+        try:
+            await self.start(config.name)
+        except BaseException:
+            await self.remove(config.name)
+            raise
+        return self._namespaces[key]
+
+    async def remove(self, name: str) -> None:
+        """Take a namespace away for good, with all it holds (what is in a `data_dir` stays there)."""
+        namespace = self.namespace(name)
+        await self._port(namespace).close()
+        namespace.close()
+        del self._ports[name.lower()], self._namespaces[name.lower()]
+        self._configs = [config for config in self._configs if config.name.lower() != name.lower()]
 
     async def close(self) -> None:
         """Stop for good, giving ports and files back."""
@@ -191,27 +223,25 @@ class Emulator:
         )
         return text if entity is None else f"{text};EntityPath={entity}"
 
-    def _create(self) -> None:
-        memory, turns = Memory(), Turns()
-        for config in self._configs:
-            namespace = self._new_namespace(config)
-            self._namespaces[config.name.lower()] = namespace
-            self._ports[config.name.lower()] = Port(
-                namespace,
-                Endpoints(namespace),
-                self._tls_files(),
-                partial(self._make_runner, namespace),
-                self.host,
-                config.port,
-                names=self._own_names,
-                memory=memory,
-                turns=turns,
-            )
+    def _open(self, config: NamespaceConfig, clock: Clock | None = None) -> None:
+        namespace = self._new_namespace(config, self.clock if clock is None else clock)
+        self._namespaces[config.name.lower()] = namespace
+        self._ports[config.name.lower()] = Port(
+            namespace,
+            Endpoints(namespace),
+            self._tls_files(),
+            partial(self._make_runner, namespace),
+            self.host,
+            config.port,
+            names=self._own_names,
+            memory=self._memory,
+            turns=self._turns,
+        )
 
-    def _new_namespace(self, config: NamespaceConfig) -> Namespace:
-        faults = Faults(self.clock, None if self._seed is None else f"{self._seed}:{config.name}")
+    def _new_namespace(self, config: NamespaceConfig, clock: Clock) -> Namespace:
+        faults = Faults(clock, None if self._seed is None else f"{self._seed}:{config.name}")
         store = None if self._data_dir is None else open_store(self._data_dir / config.name)
-        namespace = Namespace(config.name, tier=config.tier, clock=self.clock, faults=faults, store=store)
+        namespace = Namespace(config.name, tier=config.tier, clock=clock, faults=faults, store=store)
         namespace.allow_entra = self._allow_entra
         return namespace
 

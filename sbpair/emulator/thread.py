@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from sbpair.emulator.clock import Clock
+from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.server import DEFAULT_HOST, Emulator, NamespaceConfig
@@ -95,6 +96,14 @@ class EmulatorThread:
     def stop(self, name: str | None = None) -> None:
         """See `Emulator.stop`."""
         self._await(self._emulator.stop(name))
+
+    def add(self, config: NamespaceConfig, *, clock: Clock | None = None, trace: Trace | None = None) -> Namespace:
+        """See `Emulator.add`; a stand-in for the namespace, as `namespace` gives it."""
+        return cast(Namespace, _StandIn(self, self._await(self._emulator.add(config, clock=clock, trace=trace))))
+
+    def remove(self, name: str) -> None:
+        """See `Emulator.remove`."""
+        self._await(self._emulator.remove(name))
 
     @property
     def names(self) -> list[str]:

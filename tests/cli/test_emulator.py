@@ -84,7 +84,7 @@ def test_faults_come_and_go_while_it_runs(sbpair: Sbpair) -> None:
     ("arguments", "message"),
     [
         (("--namespace", "x"), "not a namespace name"),
-        (("--namespace", "contoso", "--namespace", "contoso"), "names must differ"),
+        (("--namespace", "contoso", "--namespace", "contoso"), "must differ"),
         (("--fault", "nonsense"), "nonsense"),
         (("--seed", "missing.yaml"), "Cannot read the seed"),
         (("--port", "-1"), "port"),

@@ -57,7 +57,7 @@ class Front:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        call = await call_of(request, self._namespace.clock.now())
+        call = await call_of(request, self._namespace.clock.client_now())
         reply = self._decide(call)
         if reply is None:
             if request.transport is not None:

@@ -71,6 +71,7 @@ class Intake:
         """Those that are to be stored of messages that may be: pings and duplicates are dropped here."""
         kept = self._without_duplicates([message for message in messages if not message.head.is_ping])
         self._entity.touch()
+        self._entity.namespace.took_in(self._entity.path, kept)
         return self._remembered(kept)
 
     def check(self, messages: list[Message]) -> None:

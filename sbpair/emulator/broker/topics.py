@@ -222,6 +222,7 @@ class Subscription(MessageEntity):
                 yield copy
 
     def _take(self, copy: Message) -> None:
+        self.namespace.took_in(self.path, [copy])
         if self.requires_session and copy.head.session_id is None:
             copy.sequence_number = self.numbering.next(copy.head)
             copy.enqueued_at = self.namespace.clock.now()

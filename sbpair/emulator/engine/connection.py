@@ -151,6 +151,7 @@ class Connection:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._expiry: Timer | None = None
+        self._trace = None if namespace.trace is None else namespace.trace.of_connection()
         namespace.key_watchers.add(self._keys_changed)
 
     # -- from the transport
@@ -410,6 +411,8 @@ class Connection:
     def _on_frame(self, kind: int, channel: int, body: bytes) -> None:
         most = MAX_PERFORMATIVE_BYTES if self.claims else MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN
         code, fields, payload_start = read_performative(body, most)
+        if self._trace is not None:
+            self._trace.came(channel, code, fields, len(body) - payload_start)
         if self._sasl:
             if kind != SASL_FRAME:
                 raise FramingError("a SASL frame was expected")
@@ -539,6 +542,8 @@ class Connection:
     def _flush(self) -> None:
         data = self.outbox.take()
         if data and not self._lost:
+            if self._trace is not None:
+                self._trace.went(data)
             self._transport.write(data)
 
     def _beat(self, interval_seconds: float) -> None:
@@ -562,10 +567,11 @@ class Connection:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        now = self.namespace.clock.now()
+        clock = self.namespace.clock
+        now = clock.client_now()
         due = [claims.expires_at for claims in self.claims.values() if now < claims.expires_at < float("inf")]
         if due:
-            self._expiry = self.namespace.clock.call_at(min(due), self._expire)
+            self._expiry = clock.call_at(clock.now() + min(due) - now, self._expire)
 
     def _keys_changed(self) -> None:
         """A rule or a key has changed: links that stood on one that is gone go, as at the end of a token."""
@@ -580,7 +586,7 @@ class Connection:
     def _expire(self) -> None:
         """A token has run out: its links go, as the service sends them away."""
         self._expiry = None
-        now = self.namespace.clock.now()
+        now = self.namespace.clock.client_now()
         for link in self.links():
             claims = None if link.is_cbs else claims_for(self, link.address)
             if claims is not None and claims.expires_at <= now and link.state is not LinkState.DETACHING:

@@ -14,6 +14,7 @@ from sbpair.amqp.types import Described, Symbol
 from sbpair.emulator.auth import ClaimsHolder, Rights, Signer, resource_path
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
+from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Action, FaultKind, Faults
 
 DEFAULT_CREDIT = 1000
@@ -35,6 +36,8 @@ class NamespaceView(Protocol):
     def entra_rights(self) -> Mapping[str, Rights]: ...
     @property
     def key_watchers(self) -> "set[Callable[[], None]]": ...
+    @property
+    def trace(self) -> Trace | None: ...
     def signers(self, path: str) -> Sequence[Signer]: ...
     def entity_exists(self, path: str) -> bool: ...
 

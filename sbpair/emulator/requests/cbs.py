@@ -78,7 +78,7 @@ class CbsNode:
                 namespace.signers(path),
                 token,
                 name,
-                namespace.clock.now(),
+                namespace.clock.client_now(),
                 allow_entra=namespace.allow_entra,
                 entra_rights=namespace.entra_rights,
                 audiences=service_bus_audiences(namespace.name),

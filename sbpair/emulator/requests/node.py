@@ -143,7 +143,7 @@ class RequestNode:
             return Reply.failure(_STATUS.get(error.condition, 400), error.condition, error.description)
 
     def _check_right(self, operation: Operation, address: str) -> None:
-        if operation.right not in rights_for(self.connection, address, self.namespace.clock.now()):
+        if operation.right not in rights_for(self.connection, address, self.namespace.clock.client_now()):
             raise BrokerError(
                 errors.UNAUTHORIZED,
                 f"Unauthorized access. '{operation.right}' claim(s) are required to perform this operation.",

@@ -23,6 +23,7 @@ from sbpair.emulator.engine.performatives import (
     rejected,
 )
 from sbpair.emulator.engine.port import Port
+from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.tls import TlsFiles
 from tests.emulator.dialects import AZURE_SERVICEBUS, Dialect
@@ -51,6 +52,7 @@ class PlainNamespace:
     entra_rights: dict[str, frozenset[str]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
     key_watchers: set[Callable[[], None]] = field(default_factory=set)
+    trace: Trace | None = None
 
     def __post_init__(self) -> None:
         self.faults = Faults(self.clock, seed=7)

@@ -17,10 +17,9 @@ async def test_it_starts_in_well_under_a_third_of_a_second() -> None:
         assert time.perf_counter() - begun < 0.3
 
 
-@pytest.mark.parametrize("names", [[], ["a", "A"]])
-def test_namespaces_need_different_names(names: list[str]) -> None:
-    with pytest.raises(EmulatorError, match="names must differ"):
-        Emulator(names)
+def test_namespaces_need_different_names() -> None:
+    with pytest.raises(EmulatorError, match="must differ"):
+        Emulator(["a", "A"])
 
 
 async def test_what_is_not_there_is_said_so(emulator: Emulator) -> None:
