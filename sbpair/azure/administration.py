@@ -1,10 +1,10 @@
 """NamespaceAdmin over the data plane: the SDK's asynchronous ServiceBusAdministrationClient (ATOM over HTTPS)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
@@ -15,6 +15,8 @@ from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_path
+
+F = TypeVar("F", QueueFacts, TopicFacts)
 
 PARTITIONS = 16
 """A partitioned entity reports its configured size times this."""
@@ -81,19 +83,34 @@ class DataPlaneAdmin:
                 yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        client = self._client.sdk
+        sdk = self._client.sdk
+        return await self._get(
+            "queue", path, _queue, sdk.get_queue, sdk.get_queue_runtime_properties, otherwise=sdk.get_topic
+        )
+
+    async def _get(
+        self,
+        kind: str,
+        path: str,
+        facts: Callable[[Any, Any], F],
+        describe: Callable[..., Awaitable[Any]],
+        count: Callable[..., Awaitable[Any]],
+        *,
+        otherwise: Callable[..., Awaitable[Any]],
+    ) -> F | None:
+        """A queue or a topic; None if there is none of that path. `otherwise`: reads what else may have it."""
         try:
-            with self._reading(f"read queue {path} of {self._access.label}", path):
+            with self._reading(f"read {kind} {path} of {self._access.label}", path):
                 try:
                     found, runtime = await asyncio.gather(
-                        self._client.answer(client.get_queue(path, **READ)),
-                        self._client.answer(client.get_queue_runtime_properties(path, **READ)),
+                        self._client.answer(describe(path, **READ)), self._client.answer(count(path, **READ))
                     )
                 except AttributeError:
-                    # That is what the SDK makes of the description of a topic when it was asked for a queue.
-                    await self._client.answer(client.get_topic(path, **READ))
+                    # That is what the SDK makes of the description of a topic when it was asked for a queue, and
+                    # the other way round.
+                    await self._client.answer(otherwise(path, **READ))
                     return None
-                return _queue(found, runtime)
+                return facts(found, runtime)
         except EntityNotFoundError:
             return None
 
@@ -135,20 +152,10 @@ class DataPlaneAdmin:
             yield topic
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        client = self._client.sdk
-        try:
-            with self._reading(f"read topic {path} of {self._access.label}", path):
-                try:
-                    found, runtime = await asyncio.gather(
-                        self._client.answer(client.get_topic(path, **READ)),
-                        self._client.answer(client.get_topic_runtime_properties(path, **READ)),
-                    )
-                except AttributeError:  # as above: it is a queue
-                    await self._client.answer(client.get_queue(path, **READ))
-                    return None
-                return _topic(found, runtime)
-        except EntityNotFoundError:
-            return None
+        sdk = self._client.sdk
+        return await self._get(
+            "topic", path, _topic, sdk.get_topic, sdk.get_topic_runtime_properties, otherwise=sdk.get_queue
+        )
 
     async def create_topic(self, path: str) -> TopicFacts:
         with self._reading(f"create topic {path} on {self._access.label}", path):

@@ -171,11 +171,6 @@ def authenticate(
     return _check_bearer(bare.removeprefix("Bearer ").strip(), path, now, entra_rights or {}, audiences)
 
 
-def check_token(signers: Iterable[Signer], token: str, resource: str, now: float) -> Rights:
-    """The rights of `token` on `resource`, or AuthError."""
-    return authenticate(signers, token, resource, now).rights
-
-
 def rights_for(holder: ClaimsHolder, path: str, now: float | None = None) -> Rights:
     """What the tokens of a connection allow on an entity path: the longest path that covers it decides."""
     claims = claims_for(holder, path)

@@ -6,7 +6,7 @@ touches the namespace. The rules are those of the service's tier limits and reso
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from sbpair.emulator import limits
@@ -225,8 +225,3 @@ def authorization_rule(rule: AuthorizationRule) -> AuthorizationRule:
 def _wire(name: str) -> str:
     """`max_delivery_count` as the XML spells it: `MaxDeliveryCount`; units are not part of the wire name."""
     return "".join(word.capitalize() for word in name.removesuffix("_seconds").split("_"))
-
-
-def names_of(description: Description) -> tuple[str, ...]:
-    """All property names of a description, for callers that translate them."""
-    return tuple(field.name for field in fields(description))

@@ -12,7 +12,7 @@ import typer
 
 from sbpair.cli.asking import AllPairsOption, YesOption, agreed, can_ask, pairs_to_write, side_named
 from sbpair.cli.context import load_settings, run_async, stoppable, unchanged
-from sbpair.cli.inspection.plans import OperationsLog, plan_summary, write_plans
+from sbpair.cli.inspection.plans import DryRunOption, OperationsLog, plan_summary, write_plans
 from sbpair.cli.inspection.provision import applied, carry_out_all, planned, plans_for, refuse_stale
 from sbpair.cli.inspection.snapshots import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
@@ -35,7 +35,7 @@ def cleanup(
     options: Options,
     pairs: PairsArgument = None,
     all_pairs: AllPairsOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes.")] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     confirm: Annotated[
         list[str] | None,

@@ -6,11 +6,14 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
+import typer
+
+from sbpair.cli.inspection.snapshots import read_saved
 from sbpair.core.access import credential_name
 from sbpair.core.cost.forecast import Forecast
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.errors import SbpairError
 from sbpair.core.inspection.plan import Plan, StepKind
 from sbpair.core.outcome import Report, Result
 from sbpair.core.pairing import Pair
@@ -18,12 +21,13 @@ from sbpair.core.redact import json_text
 from sbpair.files import make_private_folder, open_private
 from sbpair.render.console import write_file
 from sbpair.render.result import Column, Table
-from sbpair.settings import DocumentError, parse_json, read_text, state_directory
+from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
     from sbpair.runtime.inspection.apply import Applying
 
 
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes.")]
 PLAN_COLUMNS = (
     Column("pair", "Pair"),
     Column("step", "Step"),
@@ -78,13 +82,7 @@ def read_plans(path: Path) -> list[Plan]:
     Raises:
         UsageError: unreadable, not JSON, or not plans of this release's format.
     """
-    try:
-        document = parse_json(read_text(path))
-    except DocumentError as error:
-        raise UsageError(f"Cannot read the plan {path}: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("plans"), list):
-        raise UsageError(f"{path} is not a plan file: an object with a list `plans` is expected.")
-    return [Plan.from_dict(plan) for plan in document["plans"]]
+    return [Plan.from_dict(plan) for plan in read_saved(path, "plan")]
 
 
 def write_plans(path: Path, plans: Iterable[Plan]) -> None:

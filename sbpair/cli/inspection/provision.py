@@ -23,6 +23,7 @@ from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.plans import (
     REPORT_COLUMNS,
     Applied,
+    DryRunOption,
     OperationsLog,
     Planned,
     how_to_apply,
@@ -54,7 +55,7 @@ def provision(
     options: Options,
     pairs: PairsArgument = None,
     all_pairs: AllPairsOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes.")] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     plan_out: Annotated[
         Path | None,

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.context import event_log, run_async, stoppable
 from sbpair.cli.options import Options
@@ -23,19 +23,29 @@ NAMESPACE_SUBJECTS = ("namespace", "queues", "topics")
 """What has to be readable of a namespace; the rest only leaves single checks out."""
 
 
+def read_saved(path: Path, noun: str) -> list[Any]:
+    """What a file of snapshots or plans (`noun`: `snapshot`, `plan`) holds.
+
+    Raises:
+        UsageError: unreadable, not JSON, or not such a file.
+    """
+    try:
+        document = parse_json(read_text(path))
+    except DocumentError as error:
+        raise UsageError(f"Cannot read the {noun} {path}: {error}") from error
+    saved = document.get(f"{noun}s") if isinstance(document, dict) else None
+    if not isinstance(saved, list):
+        raise UsageError(f"{path} is not a {noun} file: an object with a list `{noun}s` is expected.")
+    return saved
+
+
 def read_snapshots(path: Path) -> list[Snapshot]:
     """Snapshots of a file written by `write_snapshots`.
 
     Raises:
         UsageError: unreadable, not JSON, or not snapshots of this release's format.
     """
-    try:
-        document = parse_json(read_text(path))
-    except DocumentError as error:
-        raise UsageError(f"Cannot read the snapshot {path}: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("snapshots"), list):
-        raise UsageError(f"{path} is not a snapshot file: an object with a list `snapshots` is expected.")
-    return [Snapshot.from_dict(snapshot) for snapshot in document["snapshots"]]
+    return [Snapshot.from_dict(snapshot) for snapshot in read_saved(path, "snapshot")]
 
 
 def choose_snapshots(path: Path, names: Sequence[str] | None) -> list[Snapshot]:

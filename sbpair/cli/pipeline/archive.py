@@ -16,7 +16,7 @@ from sbpair.cli.pipeline.session import (
     pair_by_name,
     spark_session,
 )
-from sbpair.cli.transfer.options import Filters
+from sbpair.cli.transfer.options import Filters, QueuesOption
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
@@ -38,15 +38,7 @@ def archive(
         str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
     ],
     pair: PairArgument = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="INDEX|PATH",
-            help="Only this backlog queue; repeatable. Default: every one that exists.",
-            show_default=False,
-        ),
-    ] = None,
+    queue: QueuesOption = None,
     dlq: Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")] = False,
     with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")] = False,
     from_sequence: Annotated[int, typer.Option(min=1, help="First sequence number.")] = 1,

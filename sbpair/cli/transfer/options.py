@@ -19,6 +19,16 @@ from sbpair.core.pairing import Pair
 if TYPE_CHECKING:
     from sbpair.core.transfer.filters import MessageFilter
 
+QueuesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        metavar="INDEX|PATH",
+        help="Only this backlog queue; repeatable. Default: every one that exists.",
+        show_default=False,
+        autocompletion=suggestions.backlog_indexes,
+    ),
+]
 LimitOption = Annotated[
     int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default=False)
 ]
@@ -117,16 +127,7 @@ class Filters(OptionSet):
 class MoveOptions(OptionSet):
     """Options that drain and syphon share."""
 
-    queues: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="INDEX|PATH",
-            help="Only this backlog queue; repeatable. Default: every one that exists.",
-            show_default=False,
-            autocompletion=suggestions.backlog_indexes,
-        ),
-    ] = None
+    queues: QueuesOption = None
     dlq: Annotated[bool, typer.Option("--dlq", help="Take the dead-letter queues instead.")] = False
     with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Take the dead-letter queues as well.")] = False
     filters: Filters = Filters()

@@ -7,7 +7,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
 from sbpair.cli.options import Options, PairArgument, command
-from sbpair.cli.transfer.options import Filters
+from sbpair.cli.transfer.options import Filters, QueuesOption
 from sbpair.cli.transfer.report import backlog_path
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import check_entity_path
@@ -39,16 +39,7 @@ def _complete_group_keys(incomplete: str) -> list[str]:
 def peek(
     options: Options,
     pair: PairArgument = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="INDEX|PATH",
-            help="Only this backlog queue; repeatable. Default: every one that exists.",
-            show_default=False,
-            autocompletion=suggestions.backlog_indexes,
-        ),
-    ] = None,
+    queue: QueuesOption = None,
     dlq: Annotated[bool, typer.Option("--dlq", help="Browse the dead-letter queues instead.")] = False,
     entity: Annotated[
         str | None,

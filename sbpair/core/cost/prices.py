@@ -524,19 +524,6 @@ def _portions(quantity: Decimal, bands: tuple[Band, ...]) -> Iterator[tuple[Band
             yield band, top - band.start
 
 
-def quantity_costing(money: Decimal, bands: tuple[Band, ...]) -> Decimal | None:
-    """The largest quantity that costs no more than `money`; None if no quantity ever costs more."""
-    left = money
-    for band, following in zip(bands, (*bands[1:], None), strict=True):
-        width = None if following is None else following.start - band.start
-        if band.unit_price and (width is None or left < width * band.unit_price):
-            return band.start + left / band.unit_price
-        if width is None:
-            return None
-        left -= width * band.unit_price
-    return None
-
-
 def to_cents(amount: Decimal) -> Decimal:
     """Rounded for display, half up."""
     return amount.quantize(_CENT, ROUND_HALF_UP, _WIDE)

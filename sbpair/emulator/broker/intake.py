@@ -14,7 +14,7 @@ from sbpair.emulator.errors import BrokerError
 
 
 class Intake:
-    """The checks in front of a queue or topic; `deliver` is called by it with what is left of a transfer."""
+    """The checks in front of a queue or topic."""
 
     def __init__(self, entity: Entity, description: QueueDescription | TopicDescription, quota: Quota) -> None:
         self._entity = entity
@@ -131,3 +131,33 @@ def _identified(message: Message) -> Message:
     if message.head.message_id is None:
         message.set_property(PropertyField.MESSAGE_ID, uuid.uuid4().hex)
     return message
+
+
+class Accepting(Entity):
+    """An entity that applications send to: a queue or a topic."""
+
+    intake: Intake
+
+    def arrive(self, message: Message) -> None:
+        """Take one message in that was let through."""
+        raise NotImplementedError
+
+    def send(self, payload: bytes, message_format: int = 0) -> None:
+        """Accept one transfer, a message or a batch, wholly or (BrokerError) not at all."""
+        self.accept(self.intake.read(payload, message_format))
+
+    def accept(self, messages: list[Message]) -> None:
+        """Accept messages, all or none (BrokerError). They belong to the entity afterwards."""
+        self.intake.check(messages)
+        self.take(messages)
+
+    def take(self, messages: list[Message]) -> None:
+        """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
+        for message in self.intake.admit(messages):
+            self.arrive(message)
+
+    def schedule(self, messages: list[Message]) -> list[int]:
+        """Accept messages that carry a scheduled time; their sequence numbers, 0 for a dropped ping or duplicate."""
+        for message in self.intake.filter(messages):
+            self.arrive(message)
+        return [message.sequence_number for message in messages]

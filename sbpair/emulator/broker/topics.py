@@ -7,8 +7,8 @@ action. A filter that fails to evaluate dead-letters a copy where the subscripti
 from collections.abc import Callable, Iterator
 
 from sbpair.emulator import errors
-from sbpair.emulator.broker.entity import Entity, EntityNamespace, MessageEntity, Quota
-from sbpair.emulator.broker.intake import Intake
+from sbpair.emulator.broker.entity import EntityNamespace, MessageEntity, Quota
+from sbpair.emulator.broker.intake import Accepting, Intake
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.clock import Timer
@@ -69,7 +69,7 @@ class Scheduled:
         self._publish(message)
 
 
-class Topic(Entity):
+class Topic(Accepting):
     """One topic. `subscriptions` by lower-case name. All its subscriptions share its size quota."""
 
     description: TopicDescription
@@ -104,26 +104,6 @@ class Topic(Entity):
             self.detach_links("com.microsoft:entity-disabled", f"Messaging entity '{self.path}' is currently disabled.")
         self.watch_idle()
 
-    def send(self, payload: bytes, message_format: int = 0) -> None:
-        """Accept one transfer, a message or a batch, wholly or (BrokerError) not at all."""
-        self.accept(self.intake.read(payload, message_format))
-
-    def accept(self, messages: list[Message]) -> None:
-        """Accept messages, all or none (BrokerError), and publish those that are not scheduled."""
-        self.intake.check(messages)
-        self.take(messages)
-
-    def take(self, messages: list[Message]) -> None:
-        """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
-        for message in self.intake.admit(messages):
-            self._arrive(message)
-
-    def schedule(self, messages: list[Message]) -> list[int]:
-        """Accept messages that carry a scheduled time; their sequence numbers, 0 for a dropped ping or duplicate."""
-        for message in self.intake.filter(messages):
-            self._arrive(message)
-        return [message.sequence_number for message in messages]
-
     def cancel_scheduled(self, numbers: list[int]) -> None:
         """Delete scheduled messages by number, all or none (BrokerError message-not-found)."""
         self.scheduled.cancel(numbers)
@@ -134,7 +114,7 @@ class Topic(Entity):
         for subscription in self.subscriptions.values():
             subscription.delete()
 
-    def _arrive(self, message: Message) -> None:
+    def arrive(self, message: Message) -> None:
         now = self.namespace.clock.now()
         message.sequence_number = self.numbering.next(message.head)
         message.enqueued_at = now

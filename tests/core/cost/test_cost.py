@@ -25,7 +25,7 @@ from sbpair.core.cost.model import (
     polling_syphon,
     without_pairing,
 )
-from sbpair.core.cost.prices import Meter, PriceTable, built_in, quantity_costing, steps, to_cents, total
+from sbpair.core.cost.prices import Meter, PriceTable, built_in, steps, to_cents, total
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
 from sbpair.core.serialization import to_plain
@@ -286,14 +286,6 @@ class TestProperties:
             step = total(band.start + tiny, bands) - total(band.start - tiny, bands)
             assert 0 <= step <= 2 * tiny * max(one.unit_price for one in bands)
         assert total(beyond + tiny, bands) >= total(beyond, bands)
-
-    @given(st.decimals(0, 5000, places=6))
-    def test_quantities_and_money_are_inverse(self, millions: Decimal) -> None:
-        bands = PRICES.bands(Meter.STANDARD_OPERATIONS)
-        money = total(millions, bands)
-        quantity = quantity_costing(money, bands)
-        assert quantity is not None
-        assert abs(total(quantity, bands) - money) < Decimal("1e-15")
 
     @given(billed, billed)
     def test_nothing_in_base_charge_out(self, primary: Billed, secondary: Billed) -> None:
