@@ -104,4 +104,4 @@ def reader(folder: Path) -> Iterator[Place]:
         )
     finally:
         emulator.send_signal(signal.SIGTERM)
-        emulator.communicate(timeout=30)
+        emulator.communicate(timeout=90)

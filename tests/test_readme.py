@@ -48,11 +48,11 @@ def test_what_runs_until_stopped_starts_and_stops(place: Place, block: Block, tm
         stderr=subprocess.PIPE,
         text=True,
     )
-    said, _, _ = select.select([process.stdout, process.stderr], [], [], 90)
+    said, _, _ = select.select([process.stdout, process.stderr], [], [], 120)
     assert said, "nothing was said: it has not started to serve"
     assert process.poll() is None, process.communicate()[1]
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=90)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
 

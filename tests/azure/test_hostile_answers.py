@@ -141,7 +141,7 @@ async def everything(admin: ArmAdmin | DataPlaneAdmin) -> None:
 
     for call in (admin.namespace, queues, topics, lambda: admin.get_queue("q"), lambda: admin.get_topic("t")):
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 found = await call()
         except ServiceError as error:
             assert_told_well(error)
@@ -428,7 +428,7 @@ async def ask_all(messaging: AzureMessaging) -> None:
     )
     for call in calls:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await call()
         except SbpairError as error:
             assert_told_well(error)

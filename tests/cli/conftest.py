@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.process import Sbpair
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def embedded_pair(runner: Sbpair, *arguments: str, **options: Any) -> Iterator[S
         yield runner
     finally:
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=90)
     assert process.returncode == 143, (out, err)
 
 

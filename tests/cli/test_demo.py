@@ -108,7 +108,7 @@ def test_a_signal_ends_it_and_leaves_nothing_behind(tmp_path: Path, number: int,
         assert process.poll() is None
     time.sleep(0.5)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=90)
     assert process.returncode == code, errors
     assert "Traceback" not in errors
     assert not list(tmp_path.rglob("*emulator*"))

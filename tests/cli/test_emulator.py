@@ -22,7 +22,7 @@ NAMESPACES = ("--namespace", "contoso-weu", "--namespace", "contoso-neu")
 def start(sbpair: Sbpair, *more: str) -> "subprocess.Popen[str]":
     process = sbpair.start("emulator", "--port", "0", *more)
     state = sbpair.home / "state" / "sbpair" / "emulator.json"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not (state.exists() and json.loads(state.read_text() or "{}").get("pid") == process.pid):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -32,7 +32,7 @@ def start(sbpair: Sbpair, *more: str) -> "subprocess.Popen[str]":
 
 def stop(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> None:
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
 
 
 def test_seeded_messages_survive_kill_9(sbpair: Sbpair) -> None:

@@ -80,7 +80,7 @@ class World:
             called, _, _ = select.select(self.silent, [], [], 60)
             assert called, process.communicate()
             process.send_signal(signal.SIGINT if code is Exit.INTERRUPTED else signal.SIGTERM)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=90)
         finally:
             process.kill()
             _hang_up(self.silent)

@@ -178,7 +178,7 @@ def test_the_emulator_logs_neither_its_keys_nor_those_it_refuses(planted: Sbpair
             assert keys["local-secondary"] not in ran.stdout + ran.stderr
     finally:
         process.terminate()
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=90)
     assert log
     for text in (*keys.values(), *CANARIES):
         assert text not in log
@@ -217,7 +217,7 @@ def test_no_key_is_in_the_list_of_processes(planted: Sbpair, line: str) -> None:
             assert not [key for key in keys_of(planted) if key.encode() in seen]
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
 
 
 def test_a_traceback_for_those_who_ask_has_no_values(planted: Sbpair) -> None:

@@ -17,8 +17,8 @@ from tests.cli.process import Sbpair
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see what a process does"
 )
-WITHIN_SECONDS = 60.0
-ENDS_WITHIN_SECONDS = 20.0
+WITHIN_SECONDS = 90.0
+ENDS_WITHIN_SECONDS = 45.0
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 ESTABLISHED = "01"
 

@@ -114,7 +114,7 @@ def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == LOOP_NAME]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

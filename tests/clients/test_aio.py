@@ -19,7 +19,7 @@ def a_client(world: World, **more: object) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(world.connection_string(), **arguments)  # type: ignore[arg-type]
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.05)

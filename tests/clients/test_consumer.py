@@ -118,7 +118,7 @@ async def test_what_another_consumer_took_over_is_cancelled_and_the_loop_goes_on
                         ended.append("first")
 
     beginning = asyncio.create_task(first())
-    await asyncio.wait_for(running.wait(), 30)
+    await asyncio.wait_for(running.wait(), 90)
     _Failing.away = True
     try:
         other = {"sides": (Side.SECONDARY,), "max_messages": 1, "until_idle_seconds": None}
@@ -189,7 +189,7 @@ async def test_cancelling_ends_it_in_good_order(both: Stage) -> None:
     running = asyncio.create_task(
         consume(QUEUE, work, pair=pair(both), journal=both.journal, terms=BRISK, concurrency=1)
     )
-    await asyncio.wait_for(begun.wait(), 30)
+    await asyncio.wait_for(begun.wait(), 90)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -102,7 +102,7 @@ async def connected(emulator: Emulator) -> AsyncIterator[Client]:
         writer.transport.abort()
 
 
-async def say(emulator: Emulator, data: bytes, *, seconds: float = 5.0, end: bool = True) -> bytes:
+async def say(emulator: Emulator, data: bytes, *, seconds: float = 60.0, end: bool = True) -> bytes:
     """Everything that comes back for these bytes until the emulator closes; with `end` it is told that this was all."""
     reader, writer = await asyncio.open_connection(*address(emulator))
     try:
@@ -271,7 +271,7 @@ async def test_clients_that_say_next_to_nothing_are_cut_off(hasty: Emulator, sta
         for _, writer in opened:
             writer.write(start)
         assert (await ask(hasty, "GET", f"/orders{ATOM}"))[0] == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for reader, _ in opened:
                 try:
                     assert await reader.read() == b""
@@ -286,7 +286,7 @@ async def test_a_request_that_is_slow_but_comes_is_answered(hasty: Emulator) -> 
     reader, writer = await asyncio.open_connection(*address(hasty))
     for pause in (0.7, 0.0):  # longer than the patience: a connection that has asked is kept for the next request
         writer.write(b"GET /orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert (await reader.readuntil(b"HTTP/1.1 401")).endswith(b"HTTP/1.1 401")
         await asyncio.sleep(pause)
     writer.close()

@@ -76,7 +76,7 @@ async def test_the_ports_own_origin_opens_a_websocket(emulator: Emulator) -> Non
     reader, writer = await asyncio.open_connection(*address(emulator))
     own = emulator.endpoint("primary")
     writer.write((upgrade(own, f"Origin: http://{own}") + "\n\n").replace("\n", "\r\n").encode())
-    assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 101")
+    assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 101")
     writer.transport.abort()
 
 

@@ -218,7 +218,7 @@ async def test_what_a_lost_connection_leaves_open_is_rolled_back(emulator: Emula
         await client.sender("orders", 0)
         await ask.send(message(b"lost"), 0, await ask.declare())
         assert len(namespace.transactions) == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(namespace.transactions):
             await asyncio.sleep(0.005)
     assert texts(queue) == []

@@ -23,6 +23,9 @@ from sbpair.emulator.engine.performatives import (
 )
 from tests.emulator.dialects import AZURE_SERVICEBUS, Dialect
 
+PATIENCE_SECONDS = 60.0
+"""For what has to come, on a machine that has much else to do."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -64,7 +67,7 @@ class Client:
     async def next(self) -> Frame:
         """The next frame that is not empty."""
         while True:
-            head = await asyncio.wait_for(self.reader.readexactly(8), 5)
+            head = await asyncio.wait_for(self.reader.readexactly(8), PATIENCE_SECONDS)
             size, start, _, channel = read_header(head, 0, 1 << 30)
             body = (await self.reader.readexactly(size - 8))[start - 8 :]
             if not body:
@@ -156,7 +159,7 @@ class Client:
 
     async def closed(self) -> bytes:
         """What comes until the emulator closes."""
-        return await asyncio.wait_for(self.reader.read(), 5)
+        return await asyncio.wait_for(self.reader.read(), PATIENCE_SECONDS)
 
     async def put_token(self, resource: str, key_name: str, key: str, expires_at: float = 2e9) -> tuple[int, str]:
         """A token over `$cbs` on handles 20 and 21; gives (status, description)."""

@@ -92,7 +92,7 @@ class Stage:
     def dead_letter_all(self, queue: int, reason: str) -> None:
         with Connection.to(self.pair, "secondary") as connection:
             receiver = connection.receiver(backlog(queue), dead_letter=False)
-            for one in connection.run(receiver.receive(100, wait_seconds=1)):
+            for one in connection.run(receiver.receive(100, wait_seconds=10)):
                 connection.run(receiver.settle(one, Disposition.DEAD_LETTER, reason=reason, description="by a test"))
 
     def archive(self, session: Session, **changes: Any) -> ArchiveReport:

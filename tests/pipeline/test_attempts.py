@@ -79,10 +79,10 @@ def test_an_attempt_waits_until_the_one_before_has_ended(tmp_path: Path) -> None
     thread = threading.Thread(target=second)
     with the_only_attempt(tmp_path, "run", "00000"), the_only_attempt(tmp_path, "run", "00001"):
         thread.start()
-        assert began.wait(10)
+        assert began.wait(60)
         thread.join(0.5)
         order.append("first")
-    thread.join(10)
+    thread.join(60)
     assert order == ["first", "second"]
     drop_locks(tmp_path, "run")
     assert list(tmp_path.iterdir()) == []

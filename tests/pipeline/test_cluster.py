@@ -16,7 +16,7 @@ from tests.pipeline.processes import descendants, has_open, meanwhile
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420), pytest.mark.skipif(sys.platform != "linux", reason="/proc")]
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that do not live long."""
 
@@ -114,7 +114,7 @@ class Cluster:
             os.killpg(daemon.pid, signal.SIGTERM)
         for daemon in self.daemons:
             try:
-                daemon.wait(10)
+                daemon.wait(30)
             except subprocess.TimeoutExpired:
                 os.killpg(daemon.pid, signal.SIGKILL)
                 daemon.wait()

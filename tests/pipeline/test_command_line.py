@@ -86,7 +86,7 @@ def started(stage: Stage, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
         process.kill()
 
 
-def until(condition: Callable[[], bool], process: "subprocess.Popen[str]", *, seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], process: "subprocess.Popen[str]", *, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

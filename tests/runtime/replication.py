@@ -151,7 +151,7 @@ async def stage(folder: Path, *, lock_seconds: float = 5.0, duplicate_detection:
             await journal.close()
 
 
-async def eventually(condition: Callable[[], bool], *, seconds: float = 15.0) -> None:
+async def eventually(condition: Callable[[], bool], *, seconds: float = 90.0) -> None:
     """Wait until something is so."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

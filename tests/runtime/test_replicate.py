@@ -103,7 +103,7 @@ async def test_what_only_one_side_accepted_is_waited_for(both: Stage) -> None:
         assert gap is not None
         assert (gap.missing_id, gap.waiting_id) == ("m2", "m3")
         both.light(PRIMARY)
-        await eventually(lambda: len(both.done) == 3, seconds=40)
+        await eventually(lambda: len(both.done) == 3)
     assert [message for _, message, _ in both.done] == ["m1", "m2", "m3"]
     await sender.close()
 
@@ -227,7 +227,7 @@ async def test_without_stamps_a_dark_side_is_not_waited_for_and_its_copies_are_n
     async with both.consuming():
         await eventually(lambda: len(both.done) == 2)
         both.light(PRIMARY)
-        await eventually(lambda: both.left(PRIMARY) == (0, 0), seconds=40)
+        await eventually(lambda: both.left(PRIMARY) == (0, 0))
     assert both.done == [("s", "m1", SECONDARY), ("s", "m2", SECONDARY)]
 
 
@@ -374,7 +374,7 @@ async def test_without_its_journal_nothing_is_processed_and_nothing_is_lost(both
         assert pauses < 40, "a journal that is away is no reason for a hot loop"
         assert both.left(PRIMARY) == both.left(SECONDARY) == (6, 0)
         flaky.away = False
-        await eventually(lambda: both.left(PRIMARY) == both.left(SECONDARY) == (0, 0), seconds=30)
+        await eventually(lambda: both.left(PRIMARY) == both.left(SECONDARY) == (0, 0))
     assert len(both.done) == 6
     assert in_order(both.done)
 

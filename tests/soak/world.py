@@ -19,7 +19,7 @@ from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator.control import FaultControl
 from tests.cli.process import Sbpair
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 DESTINATIONS = {
     "orders": {},
     "invoices": {"requires_session": True},

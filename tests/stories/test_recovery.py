@@ -138,11 +138,11 @@ def test_two_operators_drain_at_once_and_one_is_killed(world: World) -> None:
     ids = world.strand("orders", 2000, queues=range(CONFIGURED))
     one = world.runner.start("drain", "local", "--rate", "300")
     other = world.runner.start("drain", "local", "--rate", "300", "-o", "json")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(world.arrived("orders")) < 300:
         time.sleep(0.1)
     one.send_signal(signal.SIGKILL)
-    one.communicate(timeout=30)
+    one.communicate(timeout=90)
     other.communicate(timeout=200)
     last = world("sbpair drain local", timeout=200)
     assert "The backlog is empty" in last.stderr, last
@@ -163,7 +163,7 @@ def test_a_running_syphon_finds_the_queues_that_another_application_makes(world:
         await_arrival(world, ids)
     finally:
         syphon.send_signal(signal.SIGTERM)
-        out, err = syphon.communicate(timeout=60)
+        out, err = syphon.communicate(timeout=120)
     assert f"{PRIMARY}/x-servicebus-transfer/17 exists now: it is drained, too." in err
     assert json.loads(out)["data"]["confirmed_empty"] is True
 
@@ -267,7 +267,7 @@ def test_three_in_the_morning(world: World) -> None:
         done = follow(world, "sbpair status local")
     finally:
         syphon.send_signal(signal.SIGTERM)
-        syphon.communicate(timeout=60)
+        syphon.communicate(timeout=120)
     assert done[0] == "sbpair status local"
     assert all(shlex.split(one)[0] == "sbpair" for one in done)
     last = world("sbpair status local --interval 0 -o json")

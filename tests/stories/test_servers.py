@@ -20,7 +20,7 @@ import pytest
 from sbpair.emulator import EmulatorThread
 from tests.clients.conftest import World, wait_until
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 PART = 6
 """Messages before, during and after the outage each."""
 

@@ -145,7 +145,7 @@ def test_a_signal_ends_the_reading_and_tells_what_was_sent(local: Sbpair, number
     process.stdin.flush()
     assert json.loads(process.stdout.readline())["where"] == "primary"
     process.send_signal(number)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert process.returncode == code

@@ -43,7 +43,7 @@ def test_both_sides_backlog_age_and_what_a_drain_takes(provisioned: Sbpair) -> N
     assert ran.data["active"] == 7
     assert {queue["queue"]: queue["active"] for queue in ran.data["queues"] if queue["active"]} == {QUEUE.format(3): 7}
     assert ran.data["rate_per_second"] == 0
-    assert 0 < ran.data["oldest_age_seconds"] < 120
+    assert 0 < ran.data["oldest_age_seconds"] < 600
     assert ran.data["drain"]["message_operations"] == 21
 
 
@@ -74,7 +74,7 @@ def test_a_signal_ends_the_watching(provisioned: Sbpair, number: signal.Signals,
     assert process.stdout is not None
     assert "messages=7" in process.stdout.readline()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=90)
     assert (process.returncode, out) == (code, "")
 
 

@@ -251,6 +251,6 @@ def test_a_signal_ends_ping_with_130_or_143(backlog: Sbpair) -> None:
         process.stderr.readline()
         time.sleep(0.5)
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=90)
         assert process.returncode == code, stderr
         assert "in flight" in stderr

@@ -203,14 +203,14 @@ def test_it_says_that_it_is_unhealthy_while_its_queues_fail_and_recovers(
 def test_a_second_signal_leaves_at_once(home: Sbpair, fault: Callable[[str, str], None]) -> None:
     with Service(home) as service:
         until(lambda: service.sample("last_poll_timestamp_seconds") or service.sample("waiting_messages") == 0)
-        fault("local-secondary", "silent:for=20s")
-        home_began = time.monotonic()
+        fault("local-secondary", "silent")
         service.process.send_signal(signal.SIGTERM)
         until(lambda: "SIGTERM" in service.log.read_text())
+        second_at = time.monotonic()
         service.process.send_signal(signal.SIGTERM)
         service.process.communicate(timeout=WITHIN_SECONDS)
         assert service.process.returncode == 143
-        assert time.monotonic() - home_began < 3
+        assert time.monotonic() - second_at < 9  # one signal alone leaves 10 s to what is under way
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ class AdminServer:
             client.close()
         self._await(self._runner.cleanup())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     @property

@@ -54,7 +54,7 @@ def send(
     if token is not None:
         given["Authorization"] = token or sas(server)
     context = ssl.create_default_context(cafile=server.ca_file)
-    connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10)
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=60)
     try:
         connection.request(method, target, body.encode(), given)
         answer = connection.getresponse()

@@ -37,7 +37,7 @@ def test_a_client_that_waits_gets_through(server: AdminServer) -> None:
     inject(server, "throttle:op=http,status=503,count=1")
     started = time.monotonic()
     server.admin(retry_total=2).create_queue("q")
-    assert 1.9 < time.monotonic() - started < 10
+    assert 1.9 < time.monotonic() - started < 60
 
 
 def test_any_status_can_be_injected_for_one_entity(server: AdminServer) -> None:

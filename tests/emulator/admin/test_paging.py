@@ -1,11 +1,10 @@
 """Long lists through the official clients, page by page."""
 
-import time
-
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from sbpair.emulator.entities import QueueDescription
+from tests.hostile import within
 
 from .conftest import GROUP, AdminServer
 from .raw import send
@@ -21,9 +20,8 @@ def many(server: AdminServer) -> AdminServer:
 
 def test_the_data_plane_lists_all_of_250_queues(many: AdminServer) -> None:
     admin = many.admin()
-    started = time.perf_counter()
-    assert [queue.name for queue in admin.list_queues()] == NAMES
-    assert time.perf_counter() - started < 5
+    with within(seconds=20):
+        assert [queue.name for queue in admin.list_queues()] == NAMES
     assert [queue.name for queue in admin.list_queues_runtime_properties()] == NAMES
 
 
