@@ -6,10 +6,11 @@ All runs are the same runs (`derandomize`): a failure in CI is one that anybody 
 
 import copy
 import json
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ CONNECTION_STRING = (
     f"Endpoint=sb://contoso-weu.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey={SECRET}"
 )
 MEGABYTE = 1_000_000
-_SCHEDULED = Path("/proc/thread-self/schedstat")
-"""Of the calling thread: nanoseconds that it ran, nanoseconds that it waited for a processor, turns."""
+_THREADS = Path("/proc/self/task")
+"""In `schedstat` of each thread: nanoseconds that it ran, nanoseconds that it waited for a processor, turns."""
 
 HUGE = 10**400
 """An integer that no float can hold."""
@@ -219,14 +220,16 @@ def assert_told_well(error: BaseException) -> None:
 def within(*, seconds: float, megabytes: float | None = None) -> Iterator[None]:
     """The block is over in time and, if told, without taking more memory than that.
 
-    What it does and what it waits for counts, but not how long other processes kept it from a processor.
+    What it does and what it waits for counts, but not how long other processes kept it, or a thread that it waits for,
+    from a processor.
     """
     if megabytes is not None:
         tracemalloc.start()
-    began = time.monotonic() - kept_waiting_seconds()
+    began, kept = time.monotonic(), _kept_waiting()
     try:
         yield
-        took = time.monotonic() - kept_waiting_seconds() - began
+        took = time.monotonic() - began
+        took -= sum(seconds - kept.get(thread, 0.0) for thread, seconds in _kept_waiting().items())
         peak = tracemalloc.get_traced_memory()[1] if megabytes is not None else 0
     finally:
         if megabytes is not None:
@@ -237,6 +240,13 @@ def within(*, seconds: float, megabytes: float | None = None) -> Iterator[None]:
 
 def kept_waiting_seconds() -> float:
     """How long this thread has been ready to run while others had the processors; Linux alone tells."""
-    if not _SCHEDULED.exists():
-        return 0.0
-    return int(_SCHEDULED.read_text().split()[1]) / 1e9
+    return _kept_waiting().get(threading.get_native_id(), 0.0)
+
+
+def _kept_waiting() -> dict[int, float]:
+    """The same of every thread of this process by its id."""
+    found = {}
+    for thread in _THREADS.glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            found[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return found

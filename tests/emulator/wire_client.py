@@ -1,6 +1,8 @@
 """A client that speaks frames, nothing more, in the dialect of one library (`dialects`)."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +55,23 @@ class Client:
         self.writer = writer
         self.dialect = dialect
         self.empty_frames = 0
+        self._held: bytearray | None = None
 
     def raw(self, data: bytes) -> None:
-        self.writer.write(data)
+        if self._held is None:
+            self.writer.write(data)
+        else:
+            self._held += data
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What is sent in the block goes out in one piece at its end."""
+        self._held = held = bytearray()
+        try:
+            yield
+        finally:
+            self._held = None
+            self.writer.write(bytes(held))
 
     def send(self, code: int, fields: list[Any], payload: bytes = b"", channel: int = 0, kind: int = 0) -> None:
         body = encode(Described(Ulong(code), self.dialect.written(code, fields))) + payload
