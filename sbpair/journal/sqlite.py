@@ -9,9 +9,10 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,6 +57,10 @@ class SqliteJournal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sbpair-journal")
         self._connection: sqlite3.Connection | None = None
         self._writes = 0
+
+    @property
+    def path(self) -> Path:
+        return self._path
 
     @property
     def name(self) -> str:
@@ -205,6 +210,65 @@ class SqliteJournal:
             connection.close()
             raise
         return connection
+
+
+# Beside the port: a journal's documents in stretches that several readers take at once.
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Documents of a kind with keys after `after` (None: from the first) up to and including `last`."""
+
+    after: str | None
+    last: str
+    rows: int
+
+
+def key_ranges(path: Path, kind: str, most: int) -> list[KeyRange]:
+    """A kind's documents in stretches of up to `most`.
+
+    Raises:
+        JournalUnavailableError: there is no such file, or it does not answer. JournalError: it is no journal.
+    """
+    with _reading(path) as connection:
+        query = """
+            SELECT max(key), count(*) FROM (
+                SELECT key, (row_number() OVER (ORDER BY key) - 1) / ? AS stretch FROM entries
+                WHERE kind = ? AND forget_at > ?)
+            GROUP BY stretch ORDER BY stretch"""
+        found = connection.execute(query, (most, kind, time.time())).fetchall()
+    befores = [None, *(last for last, _ in found)]
+    return [KeyRange(before, last, rows) for before, (last, rows) in zip(befores, found, strict=False)]
+
+
+def documents(path: Path, kind: str, keys: KeyRange | None = None) -> Generator[str, None, None]:
+    """The documents of a kind as JSON, in the order of their keys, until it is closed; raises as `key_ranges`."""
+    after, last = (None, None) if keys is None else (keys.after, keys.last)
+    with _reading(path) as connection:
+        query = "SELECT document FROM entries WHERE kind = ? AND forget_at > ?"
+        values: list[Any] = [kind, time.time()]
+        if after is not None:
+            query, values = f"{query} AND key > ?", [*values, after]
+        if last is not None:
+            query, values = f"{query} AND key <= ?", [*values, last]
+        for (text,) in connection.execute(f"{query} ORDER BY key", values):
+            yield str(text)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file as a journal that is there, and is not written to."""
+    name = f"sqlite:{path}"
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        connection.text_factory = bytes.decode
+        with closing(connection):
+            _check_ours(connection)
+            yield connection
+    except sqlite3.OperationalError as error:
+        raise JournalUnavailableError(f"The journal {name} does not answer: {error}.") from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise JournalError(f"{path} is not a journal: {error}.") from error
 
 
 def _next_version(connection: sqlite3.Connection) -> int:

@@ -11,6 +11,7 @@
     waiting     which archived messages still lie in the backlog queues
     ledgers     the ledgers of drains and replays as one DataFrame
     reconcile   every message has exactly one outcome, or is listed
+    replication active/active: archives of both sides held against the journal
     reports     what archive, replay and reconcile report
     trend       audit histories; needs no Spark
     spark       Spark itself: Java, the JVM, the session, progress of jobs

@@ -364,6 +364,15 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         "nowhere",
         usage=Run("pipeline analyze nowhere"),
     ),
+    "pipeline replication-audit": row(
+        "pipeline replication-audit",
+        ok=Proven("cli/replication/test_replication_audit.py::test_findings_end_with_5_and_none_with_0"),
+        failed=Proven("cli/replication/test_replication_audit.py::test_what_cannot_be_read_is_told"),
+        usage=Proven("cli/replication/test_replication_audit.py::test_what_cannot_be_read_is_told"),
+        findings=Proven("cli/replication/test_replication_audit.py::test_findings_end_with_5_and_none_with_0"),
+        unreachable=Proven("cli/replication/test_replication_audit.py::test_what_cannot_be_read_is_told"),
+        signals=AS_ARCHIVE,
+    ),
     "pipeline trend": _local(
         "pipeline trend",
         Proven("pipeline/test_trend.py::test_the_command_needs_no_java"),

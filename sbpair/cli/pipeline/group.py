@@ -12,6 +12,9 @@ COMMANDS = {
     "replay": Entry("pipeline.replay", "replay", "Send archived messages to their destinations."),
     "reconcile": Entry("pipeline.reconcile", "reconcile", "Check that each archived message has exactly one outcome."),
     "analyze": Entry("pipeline.analyze", "analyze", "Report what is in archived backlogs."),
+    "replication-audit": Entry(
+        "pipeline.replication_audit", "replication_audit", "Check what became of the messages of active/active."
+    ),
     "trend": Entry("pipeline.trend", "trend", "Show how backlogs and findings develop over time."),
 }
 """Name -> file in this package, function in it, and its line in the help."""

@@ -148,6 +148,10 @@ class Finished:
     code: str = ""
     """Dead-letter reason of its copies if it failed."""
     reason: str = ""
+    attempts: int = 0
+    """Begun so often; tries that asked to come again later do not count. 0: never begun, or not known."""
+    fence: int = 0
+    """Of its last start: within a session it grows with every start, whoever's clock it was. 0: as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,7 +561,8 @@ def complete(entry: SessionEntry, claim: Claim, *, now: float, terms: Terms) -> 
     """The handler has done its work."""
     if not holds(entry, claim):
         return None
-    finished = Finished(claim.message_id, State.COMPLETED, now)
+    attempts = 0 if entry.current is None else entry.current.attempts
+    finished = Finished(claim.message_id, State.COMPLETED, now, attempts=attempts, fence=claim.fence)
     done = replace(_finish(entry, finished, claim.place, now, terms), state=State.COMPLETED)
     return replace(done, completed_count=entry.completed_count + 1)
 
@@ -620,7 +625,9 @@ def _pending(
 def _failed(
     entry: SessionEntry, message_id: str, place: Place | None, reason: str, now: float, terms: Terms
 ) -> SessionEntry:
-    finished = Finished(message_id, State.FAILED, now, FAILED, reason[:MAX_REASON_CHARACTERS])
+    attempts = 0 if entry.current is None else entry.current.attempts
+    because = reason[:MAX_REASON_CHARACTERS]
+    finished = Finished(message_id, State.FAILED, now, FAILED, because, attempts=attempts, fence=entry.fence)
     done = replace(_finish(entry, finished, place, now, terms), state=State.FAILED)
     return replace(done, failed_count=entry.failed_count + 1)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.analysis.partials import Key
-from sbpair.pipeline.analysis.units import COLUMNS, Unit, read_unit
+from sbpair.pipeline.analysis.units import COLUMNS, read_unit
+from sbpair.pipeline.errors import marking_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,14 +24,23 @@ if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
 
 T = TypeVar("T")
-Work = Callable[["pa.Table"], Iterable[tuple[Key, Any]]]
-"""Turns the messages of a unit into parts, each with the key of those that belong together."""
+Read = Callable[[Any], Any]
+"""Reads a unit: `read_unit` for the messages of an archive, as a table."""
+Work = Callable[[Any], Iterable[tuple[Key, Any]]]
+"""Turns what a unit holds into parts, each with the key of those that belong together."""
 Reduce = Callable[[Key, Sequence[Any]], T]
 """Turns all parts of a key into one result."""
 
 MOST_LOCAL_ROWS = 10_000_000
 """What the local engine takes: sessions and hashes of all messages are in the memory of this process."""
 ROWS_PER_PARTITION = 500_000
+
+
+class Sized(Protocol):
+    """A unit: what a task reads at once, of about so many rows."""
+
+    @property
+    def rows(self) -> int: ...
 
 
 class Engine(Protocol):
@@ -42,7 +52,7 @@ class Engine(Protocol):
     @property
     def cores(self) -> int: ...
 
-    def whole(self, work: "Callable[[pa.Table], T]", label: str) -> T:
+    def whole(self, work: Callable[[Any], T], label: str) -> T:
         """The result for the only unit there is."""
 
     def by_key(self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str) -> list[T]:
@@ -52,25 +62,25 @@ class Engine(Protocol):
 class LocalEngine:
     """In this process, a thread for each core; the library below works outside of Python's lock."""
 
-    def __init__(self, units: Sequence[Unit], *, cores: int) -> None:
+    def __init__(self, units: Sequence[Sized], *, cores: int, read: Read = read_unit) -> None:
         rows = sum(unit.rows for unit in units)
         if rows > MOST_LOCAL_ROWS:
             raise UsageError(
                 f"The archive has {rows:,} messages; --engine local takes up to {MOST_LOCAL_ROWS:,}.",
                 hint="Leave --engine out: Spark keeps what does not fit into memory on disk.",
             )
-        self._units, self.cores = units, cores
+        self._units, self.cores, self._read = units, cores, read
 
     @property
     def units(self) -> int:
         return len(self._units)
 
-    def whole(self, work: "Callable[[pa.Table], T]", label: str) -> T:
-        return work(read_unit(self._units[0]))
+    def whole(self, work: Callable[[Any], T], label: str) -> T:
+        return work(self._read(self._units[0]))
 
     def by_key(self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str) -> list[T]:
         with ThreadPoolExecutor(self.cores) as pool:
-            found = pool.map(lambda unit: list(work(read_unit(unit))), self._units)
+            found = pool.map(lambda unit: list(work(self._read(unit))), self._units)
             grouped = _grouped(chain.from_iterable(found))
             return list(pool.map(lambda item: reduce(*item), grouped.items()))
 
@@ -78,17 +88,23 @@ class LocalEngine:
 class SparkEngine:
     """Tasks of Spark, one for each unit and then one for each key."""
 
-    def __init__(self, session: "Session", tables: "RDD[pa.Table]", tell: Callable[[Any], None] | None) -> None:
+    def __init__(self, session: "Session", tables: "RDD[Any]", tell: Callable[[Any], None] | None) -> None:
         self._session, self._tables, self._tell = session, tables, tell
         self.units = tables.getNumPartitions()
         self.cores = session.spark.sparkContext.defaultParallelism
 
     @classmethod
     def over_units(
-        cls, session: "Session", units: Sequence[Unit], tell: Callable[[Any], None] | None = None
+        cls,
+        session: "Session",
+        units: Sequence[Sized],
+        tell: Callable[[Any], None] | None = None,
+        *,
+        read: Read = read_unit,
     ) -> "SparkEngine":
         """Tasks open the files by their paths: the archive's folder is one that all of them see."""
-        return cls(session, session.spark.sparkContext.parallelize(units, len(units)).map(read_unit), tell)
+        tables = session.spark.sparkContext.parallelize(units, len(units)).map(partial(_read_in_task, read))
+        return cls(session, tables, tell)
 
     @classmethod
     def over_rows(
@@ -103,7 +119,7 @@ class SparkEngine:
         ordered = narrow.repartitionByRange(parts, *place) if parts > 1 else narrow.coalesce(1)
         return cls(session, ordered.rdd.mapPartitions(_as_table), tell)
 
-    def whole(self, work: "Callable[[pa.Table], T]", label: str) -> T:
+    def whole(self, work: Callable[[Any], T], label: str) -> T:
         found: list[T] = self._session.run(self._tables.map(work).collect, label, tell=self._tell)
         return found[0]
 
@@ -113,6 +129,11 @@ class SparkEngine:
         reduced = parts.mapPartitions(partial(_reduced, reduce))
         found: list[T] = self._session.run(reduced.collect, label, tell=self._tell)
         return found
+
+
+def _read_in_task(read: Read, unit: Any) -> Any:
+    with marking_errors():
+        return read(unit)
 
 
 def _reduced(reduce: Reduce[T], pairs: Iterable[tuple[Key, Any]]) -> Iterator[T]:

@@ -1,0 +1,229 @@
+"""`sbpair pipeline replication-audit`: archives of both sides of active/active, held against its journal."""
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli.context import run_async, stoppable, system_clock
+from sbpair.cli.options import Options, command, moment_option
+from sbpair.cli.pipeline.session import ConfOption, JobLog, MasterOption, spark_session
+from sbpair.cli.replication.options import (
+    JournalKeyOption,
+    JournalOption,
+    RememberOption,
+    RetentionOption,
+    journal_at,
+    make_terms,
+)
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.core.serialization import to_plain
+from sbpair.core.words import counted
+from sbpair.journal import COSMOS_KEY
+from sbpair.pipeline.replication.report import VERDICTS, ReplicationReport
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.pipeline.replication.judging import Asked
+    from sbpair.pipeline.replication.sources import Part
+    from sbpair.ports import Journal
+
+_JVM_ROWS = 100_000
+"""The JVM passes tables on without looking into them."""
+_WORDS = {
+    "missing": "missing",
+    "unprocessed": "not processed",
+    "failed": "failed",
+    "out_of_order": "out of order",
+    "sides_differ": "in different order on the sides",
+    "twice": "begun more than once",
+    "one_side": "on one side only",
+}
+_GRAVE = ("missing", "unprocessed", "failed", "out_of_order")
+_COLUMNS = (
+    Column("verdict", "Finding"),
+    Column("destination", "Queue"),
+    Column("session_id", "Session"),
+    Column("message_id", "Message id"),
+    Column("why", "Why"),
+)
+_DESTINATIONS = (
+    Column("destination", "Queue"),
+    Column("messages", "Messages", right=True),
+    Column("on_primary", "On primary", right=True),
+    Column("on_secondary", "On secondary", right=True),
+    Column("stamped", "Stamped", right=True),
+    Column("completed", "Completed", right=True),
+    Column("unknown", "Unknown", right=True),
+    *(Column(name, text[0].upper() + text[1:], right=True) for name, text in _WORDS.items()),
+)
+
+
+@command(output="pipeline.replication.report:ReplicationReport")
+def replication_audit(
+    options: Options,
+    primary: Annotated[
+        list[str],
+        typer.Option(
+            "--primary-archive",
+            metavar="DIR|FILE",
+            help="Archive of the primary's queues, or what peek -o jsonl printed; repeatable.",
+        ),
+    ],
+    secondary: Annotated[
+        list[str],
+        typer.Option("--secondary-archive", metavar="DIR|FILE", help="The same of the secondary; repeatable."),
+    ],
+    journal: JournalOption = None,
+    journal_key: JournalKeyOption = COSMOS_KEY,
+    remember: RememberOption = "1d",
+    retention: RetentionOption = "14d",
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="TIME",
+            help="Only messages that were there by then: ISO 8601, or how long ago. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
+    ] = "spark",
+) -> CommandResult:
+    """Find messages of active/active that are missing, unprocessed, out of order, begun twice or on one side only.
+
+    Take the archives first, let the consumers work, then run this: it reads the journal when it starts. --remember and
+    --retention are those of the consumers; of messages that are older, the journal may have forgotten that they were
+    processed, and they count as unknown. Without stamps of sbpair's senders, a message that neither side has is not
+    noticed, and order is that of each side's queue. Changes nothing. Exit code 5 if anything is found.
+
+    \b
+    Examples:
+      sbpair peek orders-pair --entity parcels --side primary -n 1000000 -o jsonl > primary.jsonl
+      sbpair peek orders-pair --entity parcels --side secondary -n 1000000 -o jsonl > secondary.jsonl
+      sbpair pipeline replication-audit --primary-archive primary.jsonl --secondary-archive secondary.jsonl \\
+        --journal sqlite:journal.db --engine local
+    """
+    if engine not in ("spark", "local"):
+        raise UsageError(f"--engine is spark or local, not {engine!r}.")
+    from sbpair.pipeline.spark.session import check_columnar, check_installed
+
+    check_columnar()
+    if engine == "spark":
+        check_installed()
+    from sbpair.pipeline.replication.audit import archive_parts
+    from sbpair.pipeline.replication.judging import Asked
+
+    terms = make_terms(remember=remember, retention=retention)
+    store = journal_at(journal, journal_key)
+    now = system_clock().now().timestamp()
+    asked = Asked(
+        as_of=now,
+        remember_seconds=terms.remember_seconds,
+        retention_seconds=terms.retention_seconds,
+        until=None if until is None else moment_option(until, "--until", now),
+        limit=limit,
+    )
+    parts = archive_parts(primary, secondary, at_least=os.cpu_count() or 1)
+    parts += _read_journal(options, store)
+    found = _here if engine == "local" else _by_spark
+    return result_of(found(options, parts, asked, store.name, master, conf))
+
+
+def _read_journal(options: Options, store: "Journal") -> "list[Part]":
+    from sbpair.pipeline.replication.audit import journal_parts
+
+    async def read() -> "list[Part]":
+        try:
+            return await journal_parts(store)
+        finally:
+            await store.close()
+
+    async def work(stop: "asyncio.Event") -> "list[Part]":
+        return await stoppable(stop, read())
+
+    return run_async(options, work)
+
+
+def _here(options: Options, parts: "list[Part]", asked: "Asked", journal: str, *_: Any) -> ReplicationReport:
+    from sbpair.pipeline.analysis.engines import LocalEngine
+    from sbpair.pipeline.replication.audit import audit
+    from sbpair.pipeline.replication.sources import read_part
+
+    engine = LocalEngine(parts, cores=os.cpu_count() or 1, read=read_part)
+    return audit(engine, asked, rows=sum(part.rows for part in parts), journal=journal)
+
+
+def _by_spark(
+    options: Options, parts: "list[Part]", asked: "Asked", journal: str, master: str | None, conf: list[str] | None
+) -> ReplicationReport:
+    from sbpair.pipeline.analysis.engines import SparkEngine
+    from sbpair.pipeline.replication.audit import audit
+    from sbpair.pipeline.replication.sources import read_part
+
+    if not parts:
+        return _here(options, parts, asked, journal)  # nothing to spread
+    spark = spark_session(options, master, conf, rows=_JVM_ROWS, name="replication-audit", sources=False)
+    with spark as session, JobLog(options) as log:
+        engine = SparkEngine.over_units(session, parts, log, read=read_part)
+        return audit(engine, asked, rows=sum(part.rows for part in parts), journal=journal)
+
+
+def result_of(report: ReplicationReport) -> CommandResult:
+    """The report as it is shown."""
+    counts = to_plain(report.counts)
+    notes = []
+    if report.unknown:
+        notes.append(
+            f"{counted(report.unknown, 'message')} may have been processed: what the journal knew of them is forgotten "
+            "after --remember, with stamps --retention."
+        )
+    if report.without_ids:
+        notes.append(f"{counted(report.without_ids, 'message')} without a session id or message id left out.")
+    unstamped = report.messages - sum(one.stamped for one in report.destinations)
+    if unstamped:
+        notes.append(
+            f"{counted(unstamped, 'message')} without a stamp: nothing would tell of one that is on neither side."
+        )
+    if report.findings > len(report.listed):
+        notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")
+    wrong = ", ".join(f"{counts[name]:,} {text}" for name, text in _WORDS.items() if counts[name])
+    destinations = [to_plain(one) for one in report.destinations]
+    return CommandResult(
+        "pipeline replication-audit",
+        report,
+        (
+            Table("Queues", _DESTINATIONS, destinations),
+            Table("Findings", _COLUMNS, to_plain(report.listed), style_key="verdict"),
+        ),
+        notes=tuple(notes),
+        closing=True,
+        summary=f"{report.completed:,} of {counted(report.messages, 'message')} completed; "
+        f"{wrong or 'nothing is wrong with them'}.",
+        exit=Exit.FINDINGS if report.findings else Exit.OK,
+        checks=tuple(
+            Check(
+                name,
+                "replication",
+                Severity.OK if not counts[name] else Severity.ERROR if name in _GRAVE else Severity.WARNING,
+                f"{counted(counts[name], 'message')} {text}",
+            )
+            for name, text in _WORDS.items()
+        ),
+        metrics=tuple(
+            Metric(
+                "sbpair_replication_audit_findings",
+                "Findings of the audit by kind.",
+                counts[name],
+                (("verdict", name),),
+            )
+            for name in VERDICTS
+        ),
+    )

@@ -1,0 +1,304 @@
+"""What a task of the audit reads: a stretch of an archive's messages, or of the journal's records.
+
+An archive is a folder that `sbpair pipeline archive` wrote (Parquet), or JSON Lines as `peek -o jsonl` and `drain
+--archive` write them: a file, or a folder of such files. All tasks have to see the same files.
+
+The journal's session entries are read before its records (see `core.replication.ownership`): what was finished between
+the two reads is then in one of them at least.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sbpair.core.errors import JournalError, UsageError
+from sbpair.core.names import split_source
+from sbpair.core.replication.ordering import AFTER, AFTER_IDS, NUMBER, STREAM
+from sbpair.core.replication.ownership import SessionEntry
+from sbpair.core.summary import describe
+from sbpair.journal.sqlite import KeyRange, documents
+from sbpair.pipeline.analysis.partials import database
+from sbpair.pipeline.analysis.units import Unit, units_in
+from sbpair.pipeline.manifest import COMMITS, LocalStore, check_archive
+from sbpair.runtime.replication.store import MESSAGE, destination_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COPIES, RECORDS, HEADS, PASSED, ENTRIES = "copies", "records", "heads", "passed", "entries"
+COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    COPIES: (
+        ("side", "string"), ("destination", "string"), ("session_id", "string"), ("message_id", "string"),
+        ("number", "int64"), ("enqueued_us", "int64"), ("state", "string"), ("dead_letter", "bool"),
+        ("reason", "string"), ("stream", "string"), ("place", "int64"), ("after", "string"), ("after_ids", "string"),
+    ),
+    RECORDS: (
+        ("destination", "string"), ("session_id", "string"), ("message_id", "string"), ("state", "string"),
+        ("at_us", "int64"), ("code", "string"), ("reason", "string"), ("attempts", "int64"), ("fence", "int64"),
+        ("on_primary", "bool"), ("on_secondary", "bool"),
+    ),
+    HEADS: (("destination", "string"), ("session_id", "string"), ("stream", "string"), ("number", "int64")),
+    PASSED: (
+        ("destination", "string"), ("session_id", "string"), ("stream", "string"), ("first", "int64"),
+        ("last", "int64"),
+    ),
+    ENTRIES: (
+        ("destination", "string"), ("session_id", "string"), ("current_id", "string"), ("attempts", "int64"),
+        ("waiting_id", "string"), ("missing_id", "string"), ("missing_place", "string"),
+    ),
+}  # fmt: skip
+"""The columns of each kind of rows. Sessions are told apart by `destination` and `session_id`, which all have."""
+LINES_BYTES: Final = 64 * 1024 * 1024
+_ABOUT_LINE_BYTES: Final = 1_000
+_MICROS: Final = 1_000_000
+_OF_PARQUET: Final = (
+    "queue", "dead_letter", "sequence_number", "enqueued_at", "state", "dead_letter_reason", "message_id",
+    "session_id", "properties",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one kind. `left_out`: messages without a session or message id."""
+
+    kind: str
+    table: "pa.Table"
+    left_out: int = 0
+
+
+def table_of(kind: str, rows: Iterable[Sequence[Any]]) -> "pa.Table":
+    """Rows in the order of the kind's columns."""
+    import pyarrow as pa
+
+    of_type = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}
+    columns = list(zip(*rows, strict=True)) or [() for _ in COLUMNS[kind]]
+    arrays = [pa.array(column, of_type[name]) for column, (_, name) in zip(columns, COLUMNS[kind], strict=True)]
+    return pa.Table.from_arrays(arrays, names=[name for name, _ in COLUMNS[kind]])
+
+
+# Archives
+
+
+def copies_in(archive: str, side: str, *, at_least: int) -> "list[ParquetCopies | LineCopies]":
+    """The parts of one archive of a side.
+
+    Raises:
+        UsageError: it is no archive.
+    """
+    path = Path(archive).expanduser()
+    if (path / COMMITS).is_dir():
+        store = LocalStore(path)
+        files = [str(store.root / one.path) for one in check_archive(store).files]
+        return [ParquetCopies(side, unit) for unit in units_in(files, at_least=at_least)]
+    files = sorted(str(one) for one in path.glob("*.jsonl")) if path.is_dir() else [str(path)] if path.exists() else []
+    if not files:
+        raise UsageError(
+            f"{archive} is not an archive.",
+            hint="Give a folder that `sbpair pipeline archive` wrote, or what `sbpair peek -o jsonl` printed.",
+        )
+    return [part for file in files for part in _lines_in(file, side)]
+
+
+def _lines_in(file: str, side: str) -> "Iterator[LineCopies]":
+    size = Path(file).stat().st_size
+    for first in range(0, size, LINES_BYTES):
+        yield LineCopies(side, file, first, min(size, first + LINES_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetCopies:
+    side: str
+    unit: Unit
+
+    @property
+    def rows(self) -> int:
+        return self.unit.rows
+
+    def read(self) -> list[Rows]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        tables = []
+        for path, groups in self.unit.parts:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                tables.append(file.read_row_groups(list(groups), columns=list(_OF_PARQUET), use_threads=False))
+        with database() as base:
+            base.register("messages", pa.concat_tables(tables))
+            stamp = ", ".join(
+                f"map_extract(properties, '{name}')[1].value as {column}"
+                for name, column in ((STREAM, "stream"), (NUMBER, "number_text"), (AFTER, "after"), (AFTER_IDS, "ids"))
+            )
+            base.execute(f"create view m as select *, {stamp} from messages")
+            whole = "session_id is not null and session_id <> '' and message_id is not null and message_id <> ''"
+            found = base.sql(
+                f"""select '{self.side}' as side, lower(trim(queue, '/')) as destination, session_id, message_id,
+                    sequence_number as number, epoch_us(enqueued_at) as enqueued_us, state, dead_letter,
+                    dead_letter_reason as reason, stream, try_cast(number_text as bigint) as place, "after",
+                    ids as after_ids
+                from m where {whole}"""
+            ).to_arrow_table()
+            ((left_out,),) = base.sql(f"select count(*) from m where not ({whole})").fetchall()
+        return [Rows(COPIES, found, left_out)]
+
+
+@dataclass(frozen=True, slots=True)
+class LineCopies:
+    """The lines that begin in a stretch of a file's bytes."""
+
+    side: str
+    path: str
+    first: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """About so many."""
+        return (self.end - self.first) // _ABOUT_LINE_BYTES + 1
+
+    def read(self) -> list[Rows]:
+        rows = [self._copy(line) for line in self._lines()]
+        whole = [row for row in rows if row[2] and row[3]]
+        return [Rows(COPIES, table_of(COPIES, whole), len(rows) - len(whole))]
+
+    def _lines(self) -> Iterator[bytes]:
+        """A last line that a crash has cut off is left out: its message was never taken."""
+        with Path(self.path).open("rb") as file:
+            if self.first:
+                file.seek(self.first - 1)
+                file.readline()  # begins before; a line that begins exactly here stays
+            while file.tell() < self.end and (line := file.readline()).endswith(b"\n"):
+                if line.strip():
+                    yield line
+
+    def _copy(self, line: bytes) -> tuple[Any, ...]:
+        try:
+            read = json.loads(line)
+            source, number, at = str(read["queue"]), int(read["sequence_number"]), read["enqueued_at"]
+            payload = base64.b64decode(read["payload_base64"], validate=True)
+            enqueued_us = None if at is None else round(_seconds(at) * _MICROS)
+            state = str(read.get("state", "active"))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise UsageError(
+                f"{self.path} is not an archive: a line of it is none that `sbpair peek -o jsonl` or `drain --archive` "
+                "writes."
+            ) from error
+        queue, dead_letter = split_source(source)
+        message = describe(payload)
+        said = message.application_properties
+        stream, place = said.get(STREAM), said.get(NUMBER)
+        return (
+            self.side, destination_of(queue), message.session_id, read.get("message_id") or message.message_id, number,
+            enqueued_us, state, dead_letter, message.dead_letter_reason, stream if isinstance(stream, str) else None,
+            place if isinstance(place, int) else None, _text(said.get(AFTER)), _text(said.get(AFTER_IDS)),
+        )  # fmt: skip
+
+
+def _seconds(at: Any) -> float:
+    return datetime.fromisoformat(at).timestamp() if isinstance(at, str) else float(at)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+# The journal
+
+
+def entries_rows(documents: Iterable[Mapping[str, Any]]) -> "list[JournalRows]":
+    """What the sessions' entries say.
+
+    Raises:
+        JournalError: one of them is none.
+    """
+    recent, heads, passed, entries = [], [], [], []
+    for document in documents:
+        try:
+            entry = SessionEntry.from_dict(document)
+        except UsageError as error:
+            raise JournalError(f"An entry of the journal cannot be read: {error.message}") from error
+        of = (entry.destination, entry.session_id)
+        for one in entry.recent:
+            said = (one.state.value, _us(one.at), one.code, one.reason, one.attempts, one.fence)
+            recent.append((*of, one.message_id, *said, False, False))
+        heads += [(*of, one.stream, one.number) for one in entry.heads]
+        passed += [(*of, one.stream, one.first, one.last) for one in entry.passed]
+        current, gap = entry.current, entry.gap
+        if current is not None or gap is not None:
+            known = (current.message_id, current.attempts) if current else (None, None)
+            missing = (gap.waiting_id, gap.missing_id, str(gap.missing or "")) if gap else (None, None, None)
+            entries.append((*of, *known, *missing))
+    kinds = ((RECORDS, recent), (HEADS, heads), (PASSED, passed), (ENTRIES, entries))
+    return [JournalRows(kind, table_of(kind, rows)) for kind, rows in kinds if rows]
+
+
+def record_rows(documents: Iterable[Any]) -> "pa.Table":
+    """What the records of finished messages say. Read by hand: checking each in full takes ten times as long.
+
+    Raises:
+        JournalError: one of them is none.
+    """
+    try:
+        return table_of(RECORDS, [_record(one) for one in documents])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise JournalError("A message record of the journal cannot be read.") from error
+
+
+def _record(document: Any) -> tuple[Any, ...]:
+    done, settled = document["finished"], document["settled"]
+    return (
+        document["destination"], document["session_id"], done["message_id"], done["state"], _us(done["at"]),
+        done["code"], done["reason"], done.get("attempts", 0), done.get("fence", 0), "primary" in settled,
+        "secondary" in settled,
+    )  # fmt: skip
+
+
+def _us(seconds: float) -> int | None:
+    return round(seconds * _MICROS) if math.isfinite(seconds) else None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRange:
+    """A stretch of the message records of a journal in an SQLite file."""
+
+    path: str
+    keys: KeyRange
+
+    @property
+    def rows(self) -> int:
+        return self.keys.rows
+
+    def read(self) -> list[Rows]:
+        try:
+            with closing(documents(Path(self.path), MESSAGE, self.keys)) as texts:
+                found = [json.loads(text) for text in texts]
+        except (ValueError, RecursionError) as error:
+            raise JournalError(f"A message record of sqlite:{self.path} cannot be read.") from error
+        return [Rows(RECORDS, record_rows(found))]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRows:
+    """Rows that the journal's reader gave, on their way to the tasks."""
+
+    kind: str
+    table: "pa.Table"
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+    def read(self) -> list[Rows]:
+        return [Rows(self.kind, self.table)]
+
+
+Part = ParquetCopies | LineCopies | JournalRange | JournalRows
+
+
+def read_part(part: Part) -> list[Rows]:
+    return part.read()

@@ -1,0 +1,182 @@
+"""The audit of active/active: what each story of a session is called, by every engine, and what cannot be known."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sbpair.core.errors import JournalError, UsageError
+from sbpair.core.replication.ordering import Stamp
+from sbpair.core.replication.ownership import SessionEntry
+from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
+from sbpair.pipeline.analysis.engines import LocalEngine, SparkEngine
+from sbpair.pipeline.replication.audit import archive_parts, audit, journal_parts
+from sbpair.pipeline.replication.judging import Asked
+from sbpair.pipeline.replication.report import ReplicationReport
+from sbpair.pipeline.replication.sources import JournalRange, LineCopies, read_part
+from sbpair.ports import Entry
+from sbpair.runtime.replication.store import MESSAGE
+from tests.pipeline.replicated import DAY, DESTINATION, HOUR, NOW, Archives, done, journal_of, place, story
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.spark.session import Session
+
+WAYS = [("local", "lines"), ("local", "parquet"), ("spark", "parquet"), ("spark", "lines")]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("by", "kind"), WAYS)
+def test_every_story_has_its_verdict(request: pytest.FixtureRequest, tmp_path: Path, by: str, kind: str) -> None:
+    archives, records, entries, expected = story()
+    written = archives.as_lines(tmp_path) if kind == "lines" else archives.as_parquet(tmp_path)
+    journal = journal_of(tmp_path / "journal.db", records, entries)
+    report = audited(request, written, journal, by=by)
+    found: dict[tuple[str, str], set[str]] = {}
+    for one in report.listed:
+        found.setdefault((one.session_id, one.message_id), set()).add(one.verdict)
+    assert found == expected
+    (row,) = report.destinations
+    assert (row.destination, row.unknown, row.sent_again, row.stamped) == (DESTINATION, 1, 1, 7)
+    assert report.findings == len(report.listed) == sum(len(said) for said in expected.values())
+    assert report.copies == sum(len(rows) for rows in archives.rows.values())
+
+
+def audited(
+    request: pytest.FixtureRequest,
+    written: dict[str, list[str]],
+    journal: "Path | Elsewhere",
+    *,
+    by: str = "local",
+    **asked: Any,
+) -> ReplicationReport:
+    parts = archive_parts(written["primary"], written["secondary"], at_least=2)
+    store = SqliteJournal(journal) if isinstance(journal, Path) else journal
+    parts += asyncio.run(journal_parts(store))  # type: ignore[arg-type]
+    rows = sum(part.rows for part in parts)
+    question = Asked(as_of=NOW, **asked)
+    if by == "local":
+        return audit(LocalEngine(parts, cores=2, read=read_part), question, rows=rows, journal="j")
+    session: Session = request.getfixturevalue("session")
+    return audit(SparkEngine.over_units(session, parts, read=read_part), question, rows=rows, journal="j")
+
+
+def verdicts(report: ReplicationReport) -> set[tuple[str, str]]:
+    return {(one.message_id, one.verdict) for one in report.listed}
+
+
+def test_the_journal_may_have_forgotten_what_is_old(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Without a stamp after --remember, with one after --retention; what is younger is known for certain."""
+    archives = Archives()
+    archives.put("s", "plain", (1, 1), ago=2 * DAY)
+    archives.put("t", "stamped", (2, 2), ago=2 * DAY, stamp=Stamp(place(1)))
+    journal = journal_of(tmp_path / "journal.db", [], [])
+    written = archives.as_lines(tmp_path)
+    report = audited(request, written, journal)
+    assert (verdicts(report), report.unknown) == ({("stamped", "unprocessed")}, 1)
+    longer = audited(request, written, journal, remember_seconds=3 * DAY)
+    assert (verdicts(longer), longer.unknown) == ({("stamped", "unprocessed"), ("plain", "unprocessed")}, 0)
+    shorter = audited(request, written, journal, retention_seconds=DAY)
+    assert (verdicts(shorter), shorter.unknown) == (set(), 2)
+
+
+def test_only_what_was_there_by_then(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    archives = Archives()
+    archives.put("s", "early", (1, 1), ago=2 * HOUR)
+    archives.put("s", "late", (2, 2), ago=HOUR / 60)
+    journal = journal_of(tmp_path / "journal.db", [], [])
+    report = audited(request, archives.as_lines(tmp_path), journal, until=NOW - HOUR)
+    assert (verdicts(report), report.messages) == ({("early", "unprocessed")}, 1)
+
+
+def test_messages_without_stamps_give_no_sign_of_one_that_neither_side_has(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The very story in which a stamp tells: `w1` was accepted, and is gone."""
+    archives = Archives()
+    archives.put("s", "w2", (1, 1))
+    journal = journal_of(tmp_path / "journal.db", [done("s", "w2", 1)], [])
+    assert audited(request, archives.as_lines(tmp_path), journal).findings == 0
+
+
+def test_the_same_copies_in_two_archives_count_once(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    archives, records, entries, _ = story()
+    journal = journal_of(tmp_path / "journal.db", records, entries)
+    once = audited(request, archives.as_lines(tmp_path), journal)
+    twice = {side: files * 2 for side, files in archives.as_lines(tmp_path).items()}
+    again = audited(request, twice, journal)
+    assert replace(again, copies=0) == replace(once, copies=0)
+
+
+def test_records_of_any_journal_are_read_through_its_port(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    archives, records, entries, _ = story()
+    in_file = journal_of(tmp_path / "journal.db", records, entries)
+    written = archives.as_lines(tmp_path)
+    elsewhere = audited(request, written, Elsewhere(SqliteJournal(in_file)))
+    assert elsewhere == audited(request, written, in_file)
+    assert elsewhere.findings
+
+
+class Elsewhere:
+    """A journal that is no file of this machine: only what the port gives is known of it."""
+
+    def __init__(self, journal: SqliteJournal) -> None:
+        self._journal = journal
+
+    def scan(self, kind: str) -> "AsyncIterator[Entry]":
+        return self._journal.scan(kind)
+
+
+def test_what_is_no_journal_or_archive_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not an archive"):
+        archive_parts([str(tmp_path / "nowhere")], [], at_least=1)
+    file = tmp_path / "lines.jsonl"
+    file.write_text('{"a": 1}\n')
+    (part,) = archive_parts([str(file)], [], at_least=1)
+    with pytest.raises(UsageError, match="a line of it is none"):
+        read_part(part)
+    with pytest.raises(UsageError, match="There is no journal"):
+        asyncio.run(journal_parts(SqliteJournal(tmp_path / "journal.db")))
+    assert not (tmp_path / "journal.db").exists()
+
+
+@pytest.mark.parametrize("document", ["{", "[]", "{}", '{"finished": 1, "settled": []}', "[" * 100_000])
+def test_a_record_that_is_none_is_told(tmp_path: Path, document: str) -> None:
+    path = journal_of(tmp_path / "journal.db", [done("s", "m", 1)], [SessionEntry(DESTINATION, "s")])
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE entries SET document = ? WHERE kind = ?", (document, MESSAGE))
+    (part,) = (one for one in asyncio.run(journal_parts(SqliteJournal(path))) if isinstance(one, JournalRange))
+    with pytest.raises(JournalError, match="A message record"):
+        part.read()
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE entries SET document = ?", (document,))
+    with pytest.raises(JournalError, match="An entry of the journal"):
+        asyncio.run(journal_parts(SqliteJournal(path)))
+
+
+def test_every_record_is_in_one_stretch(tmp_path: Path) -> None:
+    path = journal_of(tmp_path / "journal.db", [done("s", f"m{number}", number + 1) for number in range(10)], [])
+    whole = list(documents(path, MESSAGE))
+    assert len(whole) == 10
+    for most in (1, 3, 5, 10, 11):
+        stretches = key_ranges(path, MESSAGE, most)
+        assert [one.rows for one in stretches] == [most] * (10 // most) + ([10 % most] if 10 % most else [])
+        assert [text for one in stretches for text in documents(path, MESSAGE, one)] == whole
+
+
+def test_every_line_is_in_one_stretch(tmp_path: Path) -> None:
+    archives = Archives()
+    for number in range(7):
+        archives.put("s", f"m{number}" + "long" * number, (number, None))
+    (file,) = archives.as_lines(tmp_path)["primary"]
+    with Path(file).open("a") as opened:
+        opened.write(json.dumps({"cut": "off"})[:-3])
+    size = Path(file).stat().st_size
+    for each in (1, 50, 333, size // 2, size):
+        parts = [LineCopies("primary", file, first, min(size, first + each)) for first in range(0, size, each)]
+        numbers = [number for part in parts for one in part.read() for number in one.table["number"].to_pylist()]
+        assert numbers == list(range(7)), each
