@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from sbpair.emulator import Emulator, EmulatorThread, NamespaceConfig
     from sbpair.emulator.control import FaultControl
+    from sbpair.settings.state import EmulatorState
 
 DEFAULT_NAMESPACES = ("local-primary", "local-secondary")
 DEFAULT_PORT = 5680
@@ -335,6 +338,69 @@ def _somebody_elses() -> bool:
     return state.pid != os.getpid()
 
 
+class EnvironmentFormat(StrEnum):
+    SH = "sh"
+    POWERSHELL = "powershell"
+    DOTENV = "dotenv"
+    APPSETTINGS = "appsettings"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+    value: str
+
+
+Variables = tuple[Variable, ...]
+
+
+@app.command("env")
+@command(output="cli.emulator:Variables")
+def emulator_env(
+    options: Options,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names of running embedded namespaces; by default all of them.",
+            autocompletion=suggestions.emulated_namespaces,
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[EnvironmentFormat, typer.Option("--format", help="What reads the lines.")] = EnvironmentFormat.SH,
+) -> CommandResult:
+    """Print how an application reaches the running embedded namespaces, keys included.
+
+    A namespace contoso-weu is in CONTOSO_WEU, and the certificate authority for TLS in SERVICEBUS_CA_FILE. A shell
+    takes them over with eval "$(sbpair emulator env)".
+
+    \b
+    Examples:
+      sbpair emulator env
+      sbpair emulator env --format powershell | Invoke-Expression
+      sbpair emulator env local-primary --format dotenv > .env
+    """
+    state = _running()
+    names = list(namespace or state.connection_string_files)
+    variables = [Variable(_variable(name), _connection_string_of(state, name).reveal()) for name in names]
+    variables.append(Variable("SERVICEBUS_CA_FILE", state.ca_file))
+    if form is EnvironmentFormat.APPSETTINGS:
+        text = json.dumps({"ConnectionStrings": {one.name: one.value for one in variables[:-1]}}, indent=2)
+    else:
+        text = "\n".join(_LINES[form](one) for one in variables)
+    return CommandResult("emulator env", tuple(variables), text=text + "\n")
+
+
+def _variable(namespace: str) -> str:
+    return namespace.upper().replace("-", "_").replace(".", "_")
+
+
+_LINES: Mapping[EnvironmentFormat, Callable[[Variable], str]] = {
+    EnvironmentFormat.SH: lambda one: f"export {one.name}={shlex.quote(one.value)}",
+    EnvironmentFormat.POWERSHELL: lambda one: "$env:{} = '{}'".format(one.name, one.value.replace("'", "''")),
+    EnvironmentFormat.DOTENV: lambda one: f'{one.name}="{one.value}"',
+}
+
+
 fault_app = typer.Typer(help="List and change the faults of running embedded namespaces.", no_args_is_help=True)
 fault_app.callback()(before_the_command)
 app.add_typer(fault_app, name="fault")
@@ -349,6 +415,7 @@ NamespaceArgument = Annotated[
 class Fault:
     """A fault as the fault control tells of it; times in seconds since the epoch."""
 
+    namespace: str
     id: str
     text: str
     rule: Mapping[str, Any]
@@ -361,8 +428,8 @@ class Fault:
 Faults = tuple[Fault, ...]
 
 
-def _fault(told: Mapping[str, Any]) -> Fault:
-    return Fault(**{field.name: told[field.name] for field in fields(Fault)})
+def _fault(namespace: str, told: Mapping[str, Any]) -> Fault:
+    return Fault(namespace, **{field.name: told[field.name] for field in fields(Fault) if field.name != "namespace"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +440,17 @@ class Cleared:
 
 @fault_app.command("list")
 @command(output="cli.emulator:Faults")
-def fault_list(options: Options, namespace: NamespaceArgument = DEFAULT_NAMESPACES[0]) -> CommandResult:
+def fault_list(
+    options: Options,
+    namespace: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a running embedded namespace; by default all of them.",
+            autocompletion=suggestions.emulated_namespaces,
+            show_default=False,
+        ),
+    ] = None,
+) -> CommandResult:
     """List the faults in force.
 
     \b
@@ -381,14 +458,15 @@ def fault_list(options: Options, namespace: NamespaceArgument = DEFAULT_NAMESPAC
       sbpair emulator fault list
       sbpair emulator fault list local-secondary -o json
     """
-    from sbpair.emulator.control import ControlError
-
-    try:
-        found = tuple(map(_fault, _control(namespace).list()))
-    except ControlError as error:
-        raise SbpairError(f"Faults of {namespace}: {error}") from error
-    rows = [{"id": one.id, "text": one.text, "seen": one.seen, "hits": one.hits} for one in found]
+    found = tuple(
+        _fault(name, told)
+        for name in (_running().connection_string_files if namespace is None else (namespace,))
+        for told in _faults_of(name)
+    )
+    names = ("namespace", "id", "text", "seen", "hits")
+    rows = [{name: getattr(one, name) for name in names} for one in found]
     columns = (
+        Column("namespace", "Namespace"),
         Column("id", "Id"),
         Column("text", "Fault"),
         Column("seen", "Seen", right=True),
@@ -416,7 +494,7 @@ def fault_add(
     from sbpair.emulator.control import ControlError
 
     try:
-        added = _fault(_control(namespace).add(spec))
+        added = _fault(namespace, _control(namespace).add(spec))
     except ControlError as error:
         raise UsageError(f"{shortened(spec)}: {error}") from error
     return CommandResult("emulator fault add", added, summary=f"Fault {added.id} is in force on {namespace}.")
@@ -452,22 +530,24 @@ def fault_clear(
     )
 
 
+def _faults_of(name: str) -> list[Any]:
+    from sbpair.emulator.control import ControlError
+
+    try:
+        return list(_control(name).list())
+    except ControlError as error:
+        raise SbpairError(f"Faults of {name}: {error}") from error
+
+
 def _control(name: str) -> "FaultControl":
     from sbpair.emulator.control import ControlError, FaultControl
-    from sbpair.settings import DocumentError, read_text
 
-    state = emulator_state(os.environ)
-    if state is None:
-        raise ConfigurationError(
-            "No embedded namespaces are running for this user.", hint="Start them in another terminal: sbpair emulator"
-        )
-    files = state.connection_string_files
+    state = _running()
     if state.control is None:
         raise ConfigurationError("The embedded namespaces that run have no fault control.")
-    if name not in files:
-        raise UsageError(f"There is no embedded namespace {quoted(name)}; running: {', '.join(files)}.")
+    text = _connection_string_of(state, name)
     try:
-        parts = parse_connection_string(Secret(read_text(Path(files[name])).strip()).reveal())
+        parts = parse_connection_string(text.reveal())
         return FaultControl(
             state.control,
             name,
@@ -475,9 +555,33 @@ def _control(name: str) -> "FaultControl":
             key_name=parts["sharedaccesskeyname"],
             key=parts["sharedaccesskey"],
         )
-    except (DocumentError, ControlError, KeyError) as error:
-        why = "a key is missing" if isinstance(error, KeyError) else str(error)
+    except (ControlError, KeyError) as error:
+        raise _unusable(state, name, "a key is missing" if isinstance(error, KeyError) else str(error)) from error
+
+
+def _running() -> "EmulatorState":
+    state = emulator_state(os.environ)
+    if state is None:
         raise ConfigurationError(
-            f"Cannot use {files[name]}, named by {state.path}: {why}.",
-            hint="Delete that file and start sbpair emulator again.",
-        ) from error
+            "No embedded namespaces are running for this user.", hint="Start them in another terminal: sbpair emulator"
+        )
+    return state
+
+
+def _connection_string_of(state: "EmulatorState", name: str) -> Secret:
+    from sbpair.settings import DocumentError, read_text
+
+    files = state.connection_string_files
+    if name not in files:
+        raise UsageError(f"There is no embedded namespace {quoted(name)}; running: {', '.join(files)}.")
+    try:
+        return Secret(read_text(Path(files[name])).strip())
+    except DocumentError as error:
+        raise _unusable(state, name, str(error)) from error
+
+
+def _unusable(state: "EmulatorState", name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Cannot use {state.connection_string_files[name]}, named by {state.path}: {why}.",
+        hint="Delete that file and start sbpair emulator again.",
+    )

@@ -130,6 +130,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Proven("cli/test_emulator.py::test_refusals"),
         signals=(Proven("cli/test_emulator.py::test_it_leaves_no_state_behind"), Proven("cli/conftest.py::local")),
     ),
+    "emulator env": _local("emulator env", Run("emulator env local-primary")),
     "emulator fault list": _local("emulator fault list", Run("emulator fault list local-primary")),
     "emulator fault add": _local(
         "emulator fault add",

@@ -67,6 +67,32 @@ def test_over_tls_the_same_commands_work(sbpair: Sbpair) -> None:
         stop(process)
 
 
+def test_an_application_is_told_how_to_reach_it(sbpair: Sbpair) -> None:
+    process = start(sbpair, *NAMESPACES)
+    try:
+        shell = subprocess.run(
+            ["sh", "-c", f'{sbpair("emulator", "env").stdout}\nprintf \'%s %s\' "$CONTOSO_WEU" "$SERVICEBUS_CA_FILE"'],
+            capture_output=True,
+            text=True,
+        )
+        text, _, authority = shell.stdout.rpartition(" ")
+        assert text == (sbpair.home / "state" / "sbpair" / "emulator-contoso-weu.connection").read_text().strip()
+        assert Path(authority).read_text().startswith("-----BEGIN CERTIFICATE")
+        assert sbpair("emulator", "env", "contoso-neu", "--format", "dotenv").stdout.startswith(
+            'CONTOSO_NEU="Endpoint='
+        )
+        assert "$env:CONTOSO_WEU = 'Endpoint=" in sbpair("emulator", "env", "--format", "powershell").stdout
+        settings = json.loads(sbpair("emulator", "env", "--format", "appsettings").stdout)
+        assert settings["ConnectionStrings"]["CONTOSO_WEU"] == text
+        ran = sbpair("emulator", "env", "contoso-xyz")
+        assert (ran.code, ran.stdout) == (2, "")
+        assert "running: contoso-weu, contoso-neu" in ran.stderr
+        assert sbpair("emulator", "fault", "add", "contoso-neu", "dark:for=1ms").code == 0
+        assert sbpair("emulator", "fault", "list").code == 0
+    finally:
+        stop(process)
+
+
 def test_faults_come_and_go_while_it_runs(sbpair: Sbpair) -> None:
     process = start(sbpair, *NAMESPACES, "--fault", "contoso-neu/throttle:entity=orders,for=30s")
     try:

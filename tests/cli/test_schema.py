@@ -84,6 +84,7 @@ def test_a_command_without_a_schema_suggests_one(sbpair: Sbpair) -> None:
         ("status", ["--no-such-option"]),
         ("emulator", ["--not-emulated"]),
         ("emulator fault list", []),
+        ("emulator env", []),
         ("pipeline reconcile", ["nowhere"]),
     ],
 )
@@ -121,6 +122,7 @@ def test_outputs_on_running_namespaces(local: Sbpair, fault: Callable[[str, str]
     assert run("doctor")["exit_code"] == 0
     run("config use")
     check("emulator fault list", local("emulator", "fault", "list", "local-secondary", "-o", "json"))
+    check("emulator env", local("emulator", "env", "-o", "json"))
     added = local("emulator", "fault", "add", "local-primary", "quota:entity=nobody", "-o", "json")
     number = check("emulator fault add", added)["data"]["id"]
     cleared = local("emulator", "fault", "clear", "local-primary", "--id", number, "-o", "json")
