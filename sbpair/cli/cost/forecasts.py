@@ -7,28 +7,23 @@ from sbpair.core.words import counted
 
 if TYPE_CHECKING:
     from sbpair.core.cost.forecast import Forecast
-    from sbpair.core.cost.prices import PriceTable
 
 NAMESPACE_CREDITS_PER_SECOND = 1000
 """Throttling credits of a namespace of tier Basic or Standard (Service Bus throttling)."""
 
 
-def in_words(forecast: "Forecast", prices: "PriceTable | None" = None) -> str:
+def in_words(forecast: "Forecast") -> str:
     """`30 management calls and 20 message operations: 320 throttling credits, less than 0.01 USD`."""
-    table = prices or _built_in()
+    from sbpair.core.cost.prices import built_in
+
+    prices = built_in()
     parts = []
     if forecast.management_calls:
         parts.append(counted(forecast.management_calls, "management call"))
     if forecast.message_operations or not parts:
         parts.append(counted(forecast.message_operations, "message operation"))
     credits = counted(forecast.throttling_credits, "throttling credit")
-    return f"{' and '.join(parts)}: {credits}, {_money(forecast.money(table), table.currency)}"
-
-
-def _built_in() -> "PriceTable":
-    from sbpair.core.cost.prices import built_in
-
-    return built_in()
+    return f"{' and '.join(parts)}: {credits}, {_money(forecast.money(prices), prices.currency)}"
 
 
 def _money(amount: Decimal, currency: str) -> str:

@@ -93,7 +93,7 @@ def _check_codes(codes: Sequence[str] | None, ignore: Sequence[str] | None) -> N
 
 def _announce(pairs: Sequence[Pair]) -> str:
     """What the audit is going to use, as far as that is known before the queues are counted."""
-    expected = [of_audit(0, expected=pair.options.backlog_queue_count, browse=True) for pair in pairs]
+    expected = [of_audit(0, expected=pair.options.backlog_queue_count) for pair in pairs]
     least = in_words(sum(expected, Forecast()))
     return f"At least {least}; 2 calls more for each 100 entities, and for each that needs a second look."
 

@@ -28,7 +28,7 @@ FINDING_COLUMNS = (
 SKIPPED_COLUMNS = (Column("pair", "Pair"), Column("code", "Code"), Column("reason", "Skipped, because"))
 
 
-def findings_table(reports: Sequence[AuditReport], *, each: bool = False, title: str = "") -> Table:
+def findings_table(reports: Sequence[AuditReport], *, each: bool = False) -> Table:
     """Findings of all pairs, the worst first; one row for those of one check, or with `each` one row each."""
     rows = [
         {
@@ -44,7 +44,7 @@ def findings_table(reports: Sequence[AuditReport], *, each: bool = False, title:
         for some in ([audit.Likes((one,)) for one in report.findings] if each else audit.alike(report.findings))
     ]
     rows.sort(key=lambda row: -Severity(str(row["severity"])).rank)
-    return Table(title, FINDING_COLUMNS, rows, style_key="severity")
+    return Table("", FINDING_COLUMNS, rows, style_key="severity")
 
 
 def skipped_table(reports: Sequence[AuditReport]) -> Table:

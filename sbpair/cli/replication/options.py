@@ -1,6 +1,6 @@
 """Options and arguments of the `sbpair replicate` commands, and what they become."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -66,16 +66,6 @@ RememberOption = Annotated[
         "--remember", metavar="DURATION", help="How long the journal remembers a message after both copies came."
     ),
 ]
-
-
-def renamed(old: str, new: str) -> Any:
-    """An option that has another name now, and says so."""
-
-    def refuse(value: str | None) -> None:
-        if value is not None:
-            raise typer.BadParameter(f"{old} is called {new} now.")
-
-    return typer.Option(old, hidden=True, callback=refuse, show_default=False)
 
 
 def pair_and_queue(first: str, second: str | None) -> tuple[str | None, str]:

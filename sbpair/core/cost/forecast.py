@@ -14,6 +14,7 @@ from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls, 
 from sbpair.core.serialization import Money, published
 
 PAGE_SIZE = 100
+DATA_PLANE = "data-plane"
 _STEPS = {
     StepKind.CREATE: (0, 1),
     StepKind.UPDATE: (1, 1),
@@ -64,16 +65,14 @@ class Forecast:
         )
 
 
-def of_audit(
-    queues: int, *, expected: int = 0, doubtful: int = 0, browse: bool = False, control_plane: str = "data-plane"
-) -> Forecast:
-    """An audit of a pair with `queues` queues on both sides together, `doubtful` of which need a second look.
+def of_audit(queues: int, *, expected: int = 0) -> Forecast:
+    """An audit of a pair with `queues` queues on both sides together, by the data plane.
 
     Counted are two namespaces, the pages of their queues (the last one of each is never full) and one page of topics
-    each; a browse looks at `expected` backlog queues and their dead letters.
+    each, and a look at `expected` backlog queues and their dead letters.
     """
-    reads = queues // PAGE_SIZE + 2 + 2 + doubtful
-    return Forecast(2 + reads * calls_per_read(control_plane), 2 * expected if browse else 0)
+    reads = queues // PAGE_SIZE + 2 + 2
+    return Forecast(2 + reads * calls_per_read(DATA_PLANE), 2 * expected)
 
 
 def of_calls(calls: Calls) -> Forecast:
@@ -81,10 +80,10 @@ def of_calls(calls: Calls) -> Forecast:
     return Forecast(calls.management, calls.peeks)
 
 
-def of_plan(plan: Plan, *, control_plane: str = "data-plane") -> Forecast:
-    """Management calls of applying a plan, if every step succeeds at once."""
+def of_plan(plan: Plan) -> Forecast:
+    """Management calls of applying a plan by the data plane, if every step succeeds at once."""
     counts = [_STEPS[step.kind] for step in plan.steps]
-    return Forecast(sum(reads * calls_per_read(control_plane) + writes for reads, writes in counts))
+    return Forecast(sum(reads * calls_per_read(DATA_PLANE) + writes for reads, writes in counts))
 
 
 def of_messages(messages: int, size_bytes: int) -> Forecast:

@@ -133,8 +133,6 @@ class Workload:
     peek_lock: bool = True
     audits: int = 0
     calls_per_audit: int = 0
-    provisions: int = 0
-    calls_per_provision: int = 0
     crossings: int = 2
     """Times a diverted message leaves a region: to the backlog, and back."""
     connections_per_process: int = 1
@@ -147,7 +145,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         numbers = ("queues", "hosts", "consumers", "outage_seconds", "processes", "audits", "calls_per_audit")
-        for name in (*numbers, "provisions", "calls_per_provision", "crossings", "connections_per_process"):
+        for name in (*numbers, "crossings", "connections_per_process"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is 0 or more, not {getattr(self, name)}.")
         if self.ping_interval_seconds < 1:
@@ -373,13 +371,9 @@ def _session_requests(workload: Workload) -> Iterator[Operations]:
 
 
 def _management(workload: Workload) -> Iterator[Operations]:
-    works = (
-        ("audits", workload.audits, workload.calls_per_audit),
-        ("provisioning runs", workload.provisions, workload.calls_per_provision),
-    )
-    for what, runs, calls in works:
-        formula = f"{runs:,} {what} x {calls:,} management calls"
-        yield Operations(Side.SECONDARY, Kind.MANAGEMENT, what, formula, runs * calls, _PRICING)
+    runs, calls = workload.audits, workload.calls_per_audit
+    formula = f"{runs:,} audits x {calls:,} management calls"
+    yield Operations(Side.SECONDARY, Kind.MANAGEMENT, "audits", formula, runs * calls, _PRICING)
 
 
 def _number(value: Fraction) -> str:

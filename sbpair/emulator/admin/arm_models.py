@@ -72,13 +72,11 @@ class ArmDirectory:
     """The namespaces one resource manager endpoint answers for, with their facts.
 
     `namespaces` is asked anew each time, so namespaces may come and go. A namespace is known by its name and by the
-    `host:port` it listens on. With `adopt_unknown` every other name means the first namespace, which then reports
-    `host:port` as its name: test suites that create a namespace under a name of their own find this one.
+    `host:port` it listens on.
     """
 
-    def __init__(self, namespaces: Callable[[], Iterable[Namespace]], *, adopt_unknown: bool = False) -> None:
+    def __init__(self, namespaces: Callable[[], Iterable[Namespace]]) -> None:
         self._namespaces = namespaces
-        self._adopt_unknown = adopt_unknown
         self._facts: dict[str, ArmFacts] = {}
 
     def known(self) -> list[Namespace]:
@@ -95,17 +93,14 @@ class ArmDirectory:
 
     def find(self, name: str) -> tuple[Namespace, str] | None:
         """The namespace of that name, deleted or not, and the name it reports."""
-        known = self.known()
-        for namespace in known:
+        for namespace in self.known():
             if name.lower() in (namespace.name.lower(), *_addresses(namespace)):
                 return namespace, name if ":" in name else namespace.name
-        if self._adopt_unknown and known:
-            return known[0], _addresses(known[0])[0]
         return None
 
 
 def _addresses(namespace: Namespace) -> tuple[str, ...]:
-    """The `host:port` texts a namespace goes by, the one it listens on first."""
+    """The `host:port` texts a namespace goes by."""
     return tuple(f"{host}:{namespace.port}" for host in (namespace.host, "127.0.0.1", "localhost"))
 
 

@@ -97,13 +97,11 @@ def released() -> Described:
     return _RELEASED
 
 
-def rejected(
-    condition: str | None = None, description: str | None = None, info: Mapping[str, Any] | None = None
-) -> Described:
+def rejected(condition: str | None = None, description: str | None = None) -> Described:
     """The message is refused. Without a condition: the bare outcome, which confirms a dead-lettering."""
     if condition is None:
         return Described(Ulong(REJECTED), [])
-    return Described(Ulong(REJECTED), [error(condition, description, info)])
+    return Described(Ulong(REJECTED), [error(condition, description)])
 
 
 def unknown_outcome() -> Described:
@@ -142,10 +140,9 @@ def transaction_of(state: Described | None) -> tuple[object, Described | None] |
     return fields.get(0), outcome
 
 
-def error(condition: str, description: str | None = None, info: Mapping[str, Any] | None = None) -> Described:
+def error(condition: str, description: str | None = None) -> Described:
     """An AMQP error (§2.8.14). The description ends with a tracking id, as in the service."""
-    infos = {Symbol(key): value for key, value in (info or {}).items()}
-    return Described(Ulong(ERROR), [Symbol(condition), tracked(description or ""), infos])
+    return Described(Ulong(ERROR), [Symbol(condition), tracked(description or ""), {}])
 
 
 def code_of(descriptor: object) -> int | None:

@@ -48,14 +48,7 @@ class Applying:
     context: Mapping[str, Any] | None = None
 
 
-async def check_fresh(
-    plan: Plan,
-    *,
-    admin: NamespaceAdmin,
-    clock: Clock,
-    concurrency: int = DEFAULT_CONCURRENCY,
-    credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND,
-) -> None:
+async def check_fresh(plan: Plan, *, admin: NamespaceAdmin, clock: Clock) -> None:
     """Refuse a plan that was kept in a file if any of its queues was changed since.
 
     A queue to create that exists by now as it was going to be made is fine: another run did the step.
@@ -64,14 +57,14 @@ async def check_fresh(
         StalePlanError: naming every queue that changed.
         ServiceError: a queue could not be read.
     """
-    pacer = CreditPacer(clock, credits_per_second)
+    pacer = CreditPacer(clock, DEFAULT_CREDITS_PER_SECOND)
 
     async def look(step: Step) -> str | None:
         await pacer.spend_read(admin)
         return _staleness(step, await patiently(clock, lambda: admin.get_queue(step.queue)))
 
     acting = [step for step in plan.steps if step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE)]
-    stale = [reason for reason in await bounded(acting, look, concurrency) if reason is not None]
+    stale = [reason for reason in await bounded(acting, look, DEFAULT_CONCURRENCY) if reason is not None]
     if stale:
         raise StalePlanError("The plan no longer fits the namespace: " + "; ".join(stale) + ".")
 
