@@ -27,7 +27,7 @@ from sbpair.core.errors import LockLostError
 from sbpair.core.names import check_source_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
-from sbpair.journal.open import open_with_key
+from sbpair.journal import open_with_key
 from sbpair.ports import Journal
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest

@@ -14,7 +14,6 @@ from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.engine.coordinator import Coordinator
 from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler
 from sbpair.emulator.engine.receivers import (
     PEEK_MODE_PROPERTY,
@@ -23,7 +22,7 @@ from sbpair.emulator.engine.receivers import (
     Receiver,
     session_wish,
 )
-from sbpair.emulator.engine.senders import Sender
+from sbpair.emulator.engine.senders import Coordinator, Sender
 from sbpair.emulator.entities import EntityStatus
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.namespace import Namespace

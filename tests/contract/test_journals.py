@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError, UsageError
+from sbpair.journal import open_journal
 from sbpair.journal.cosmos import CosmosJournal
-from sbpair.journal.open import open_journal
 from sbpair.journal.sqlite import FORGET_AT_ONCE, FORGET_EVERY_WRITES, SqliteJournal
 from sbpair.ports import Journal
 
@@ -260,7 +260,7 @@ async def _read(address: str) -> int:
 _COUNT_UP = """
 import asyncio, sys
 from sbpair.core.errors import JournalConflictError
-from sbpair.journal.open import open_journal
+from sbpair.journal import open_journal
 
 async def main():
     journal = open_journal(sys.argv[1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sbpair.core.errors import JournalError, JournalUnavailableError, SbpairError
 from sbpair.core.replication.ownership import SessionEntry, Terms
-from sbpair.journal.open import open_journal
+from sbpair.journal import open_journal
 from sbpair.runtime.replication.store import SESSION, SessionStore, key_of
 from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
 

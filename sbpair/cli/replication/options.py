@@ -107,7 +107,7 @@ def journal_at(address: str | None, key_variable: str) -> "Journal":
     Raises:
         UsageError: none was named. JournalError: the package it needs is not installed.
     """
-    from sbpair.journal.open import FORMS, open_with_key
+    from sbpair.journal import FORMS, open_with_key
 
     if address is None:
         raise UsageError("Name the journal with --journal or SBPAIR_JOURNAL.", hint=f"Write {FORMS}.")
