@@ -104,16 +104,15 @@ class RecoveryConfigs:
         config = self._config(alias)
         if config["role"] != PRIMARY:
             raise _wrong_state("The pairing can only be broken on the primary namespace.")
-        partner = self._partner(str(config["partnerNamespace"]))
-        if partner is not None:
-            partner.disaster_recovery_configs.pop(alias, None)
-        self._configs[alias] = config | {"role": ALONE, "partnerNamespace": ""}
-        return Reply(200)
+        return self._part(alias, config)
 
     def _fail_over(self, alias: str) -> Reply:
         config = self._config(alias)
         if config["role"] != SECONDARY:
             raise _wrong_state("Fail-over is started on the secondary namespace.")
+        return self._part(alias, config)
+
+    def _part(self, alias: str, config: Json) -> Reply:
         partner = self._partner(str(config["partnerNamespace"]))
         if partner is not None:
             partner.disaster_recovery_configs.pop(alias, None)

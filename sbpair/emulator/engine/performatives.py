@@ -97,11 +97,13 @@ def released() -> Described:
     return _RELEASED
 
 
-def rejected(condition: str | None = None, description: str | None = None) -> Described:
+def rejected(
+    condition: str | None = None, description: str | None = None, info: Mapping[str, Any] | None = None
+) -> Described:
     """The message is refused. Without a condition: the bare outcome, which confirms a dead-lettering."""
     if condition is None:
         return Described(Ulong(REJECTED), [])
-    return Described(Ulong(REJECTED), [error(condition, description)])
+    return Described(Ulong(REJECTED), [error(condition, description, info)])
 
 
 def unknown_outcome() -> Described:
@@ -140,9 +142,10 @@ def transaction_of(state: Described | None) -> tuple[object, Described | None] |
     return fields.get(0), outcome
 
 
-def error(condition: str, description: str | None = None) -> Described:
+def error(condition: str, description: str | None = None, info: Mapping[str, Any] | None = None) -> Described:
     """An AMQP error (§2.8.14). The description ends with a tracking id, as in the service."""
-    return Described(Ulong(ERROR), [Symbol(condition), tracked(description or ""), {}])
+    infos = {Symbol(key): value for key, value in (info or {}).items()}
+    return Described(Ulong(ERROR), [Symbol(condition), tracked(description or ""), infos])
 
 
 def code_of(descriptor: object) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sbpair.concurrency import retried
+from sbpair.concurrency import retried, side_by_side
 from sbpair.core.entities import QueueFacts, QueueSettings
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, ServerBusyError, ServiceError, StalePlanError
 from sbpair.core.events import StepDone
@@ -24,7 +24,6 @@ from sbpair.runtime.inspection.gather import (
     DEFAULT_CONCURRENCY,
     DEFAULT_CREDITS_PER_SECOND,
     CreditPacer,
-    bounded,
     patiently,
 )
 
@@ -64,7 +63,7 @@ async def check_fresh(plan: Plan, *, admin: NamespaceAdmin, clock: Clock) -> Non
         return _staleness(step, await patiently(clock, lambda: admin.get_queue(step.queue)))
 
     acting = [step for step in plan.steps if step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE)]
-    stale = [reason for reason in await bounded(acting, look, DEFAULT_CONCURRENCY) if reason is not None]
+    stale = [reason for reason in await side_by_side(look, acting, at_once=DEFAULT_CONCURRENCY) if reason is not None]
     if stale:
         raise StalePlanError("The plan no longer fits the namespace: " + "; ".join(stale) + ".")
 
@@ -101,7 +100,7 @@ async def apply(
     """
     worker = _Worker(plan, admin, clock, observer, peek, log, how or Applying())
     untouched = [Outcome(one.queue, Result.UNCHANGED, one.note) for one in plan.unchanged]
-    done = await bounded(plan.steps, worker.carry_out, worker.how.concurrency)
+    done = await side_by_side(worker.carry_out, plan.steps, at_once=worker.how.concurrency)
     return Report(outcomes=(*untouched, *done))
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sbpair.concurrency import abandoning
+from sbpair.concurrency import abandoning, side_by_side
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, Category, ServiceError
 from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
@@ -19,7 +19,6 @@ from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_q
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, MessageReceiver, Messaging, NamespaceAdmin
 from sbpair.runtime.browse import PAGE_MESSAGES, head_of, pages_once
-from sbpair.runtime.inspection.gather import bounded
 from sbpair.runtime.links import close_quietly
 
 CONCURRENCY = 8
@@ -85,7 +84,7 @@ async def _listed(pair: Pair, admin: NamespaceAdmin, timeout_seconds: float) -> 
         return await abandoning(timeout_seconds, admin.get_queue(path), what=f"Counts of {path}", entity=path)
 
     missing = []
-    for path, facts in zip(unlisted, await bounded(unlisted, ask, CONCURRENCY), strict=True):
+    for path, facts in zip(unlisted, await side_by_side(ask, unlisted, at_once=CONCURRENCY), strict=True):
         if facts is None:
             missing.append(path)
         else:
@@ -109,7 +108,11 @@ async def _probed(pair: Pair, messaging: Messaging, timeout_seconds: float) -> F
     first = await _exists(messaging, own[0], timeout_seconds) if own else False
     if first is None:
         return FoundQueues(own, (), FoundBy.CONFIGURED)
-    answers = [first, *await bounded(own[1:], lambda path: _exists(messaging, path, timeout_seconds), CONCURRENCY)]
+
+    async def exists(path: str) -> bool | None:
+        return await _exists(messaging, path, timeout_seconds)
+
+    answers = [first, *await side_by_side(exists, own[1:], at_once=CONCURRENCY)]
     existing = [path for path, answer in zip(own, answers, strict=True) if answer is not False]
     missing = [path for path, answer in zip(own, answers, strict=True) if answer is False]
     asked = range(len(own))
@@ -177,7 +180,7 @@ async def read_backlog(
     denied = isinstance(found.listing_error, AccessDeniedError)
     reader = _Reader(messaging, None if denied else admin, timeout_seconds, {} if recount else found.facts)
     taken_at = clock.now().timestamp()
-    queues = await bounded(asked, reader.contents, CONCURRENCY)
+    queues = await side_by_side(reader.contents, asked, at_once=CONCURRENCY)
     absent = [QueueContents(path, missing=True) for path in found.missing if wanted is None or path in wanted]
     placed = [replace(queue, configured=queue.queue in configured) for queue in (*queues, *absent)]
     return Backlog(

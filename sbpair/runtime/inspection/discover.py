@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from sbpair.concurrency import abandoning
+from sbpair.concurrency import abandoning, side_by_side
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import NamespaceFacts, QueueFacts
 from sbpair.core.errors import ServiceError
@@ -13,7 +13,6 @@ from sbpair.core.names import BACKLOG_INFIX, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, Messaging, NamespaceAdmin
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, read_backlog
-from sbpair.runtime.inspection.gather import bounded
 
 CONCURRENCY = 4
 """Namespaces that are looked through at once."""
@@ -133,4 +132,4 @@ async def discover(
         async with open_namespace(access) as (messaging, admin):
             return await search.look_through(access, messaging, admin)
 
-    return tuple(await bounded(namespaces, one, CONCURRENCY))
+    return tuple(await side_by_side(one, namespaces, at_once=CONCURRENCY))

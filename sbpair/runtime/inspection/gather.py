@@ -5,13 +5,12 @@ because a listed absence is not an absence and a listed presence may be old. Zer
 a `Peek` is given. What cannot be read is recorded with the reason, never taken for "not there".
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from sbpair.concurrency import end, retried
+from sbpair.concurrency import retried, side_by_side
 from sbpair.core.access import AuthMethod, NamespaceAccess, parse_connection_string
 from sbpair.core.entities import EntityStatus, NamespaceFacts, QueueFacts, Tier, TopicFacts
 from sbpair.core.errors import (
@@ -99,8 +98,6 @@ def pause_after(error: ServiceError) -> float:
     """Seconds to wait before the same call is tried again."""
     return BUSY_PAUSE_SECONDS if isinstance(error, ServerBusyError) else _OTHER_PAUSE_SECONDS
 
-
-U = TypeVar("U")
 
 PAGE_SIZE = 100
 """Entities per page of a listing (data plane and ARM)."""
@@ -284,7 +281,7 @@ class _Side:
             done += 1
             self.progress(stage, done, len(items))
 
-        await bounded(items, one, self.concurrency)
+        await side_by_side(one, items, at_once=self.concurrency)
 
     def snapshot(self) -> NamespaceSnapshot:
         return NamespaceSnapshot(
@@ -332,7 +329,7 @@ async def gather(
     first, second = side(pair.primary, primary), side(pair.secondary, secondary)
     if scope is Scope.FULL:
         reads = [lambda: _read_primary(first, pair), lambda: _read_secondary(second, pair, peek, scope)]
-        await bounded(reads, lambda read: read(), len(reads))
+        await side_by_side(lambda read: read(), reads, at_once=len(reads))
     else:
         first.unread.append(Unread("namespace", NOT_ASKED, "only the secondary's queues were asked for"))
         await _read_secondary(second, pair, peek, scope)
@@ -406,22 +403,4 @@ async def gather_each(
         except SbpairError as error:
             return error
 
-    return await bounded(pairs, guarded, concurrency)
-
-
-async def bounded(items: Sequence[T], work: Callable[[T], Awaitable[U]], concurrency: int) -> list[U]:
-    """Run `work` on every item, at most `concurrency` at once; results in the order of the items.
-
-    The first error cancels the rest and is raised as it is.
-    """
-    slots = asyncio.Semaphore(concurrency)
-
-    async def one(item: T) -> U:
-        async with slots:
-            return await work(item)
-
-    tasks = [asyncio.ensure_future(one(item)) for item in items]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await end(*tasks)
+    return await side_by_side(guarded, pairs, at_once=concurrency)
