@@ -84,6 +84,12 @@ class Plan:
     rate: float = 40.0
     """Messages sent a second at most, so that sending lasts as long as the trouble does."""
 
+    @property
+    def messages_before_kill(self) -> int:
+        """A consumer has processed so many before it is killed. On a busy machine a start takes longer than the time
+        between two troubles: consumers that were killed as soon as they worked would never come to an end."""
+        return max(1, self.messages // (4 * max(self.kills, 10)))
+
 
 @dataclass
 class Outcome:
@@ -210,8 +216,8 @@ class Soak:
         self.processes[process] = entity
 
     async def _kill_one(self) -> None:
-        working = {line.consumer for line in self._lines()}
-        at_work = [process for process in self.processes if process.pid in working]
+        done = Counter(line.consumer for line in self._lines() if not line.begins)
+        at_work = [process for process in self.processes if done[process.pid] >= self.plan.messages_before_kill]
         if not at_work:
             return  # all of them are new: who is killed before it has done anything proves nothing
         process = self.draw.choice(at_work)
