@@ -318,11 +318,15 @@ def _subscription_settings(found: Any) -> QueueSettings:
 
 def _topic(found: Any, runtime: Any | None) -> TopicFacts:
     partitioned = bool(found.enable_partitioning)
+    window = seconds_of(found.duplicate_detection_history_time_window)
     return TopicFacts(
         path=found.name,
         status=entity_status(found.status),
         enable_partitioning=partitioned,
         requires_duplicate_detection=bool(found.requires_duplicate_detection),
+        duplicate_detection_history_time_window_seconds=(
+            _DEFAULTS.duplicate_detection_history_time_window_seconds if window is None else window
+        ),
         max_size_in_megabytes=configured_size(found.max_size_in_megabytes, partitioned),
         max_message_size_in_kilobytes=found.max_message_size_in_kilobytes,
         size_in_bytes=(runtime.size_in_bytes or 0) if runtime is not None else 0,

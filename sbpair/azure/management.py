@@ -421,11 +421,15 @@ def _message_size(properties: Json) -> int | None:
 def _topic(found: Json) -> TopicFacts:
     properties = _properties_of(found)
     partitioned = a_flag(properties.get("enablePartitioning"), "enablePartitioning")
+    window = seconds_of(properties.get("duplicateDetectionHistoryTimeWindow"))
     return TopicFacts(
         path=from_arm_name(a_text(found.get("name"), "name")),
         status=entity_status(properties.get("status")),
         enable_partitioning=partitioned,
         requires_duplicate_detection=a_flag(properties.get("requiresDuplicateDetection"), "requiresDuplicateDetection"),
+        duplicate_detection_history_time_window_seconds=(
+            _DEFAULTS.duplicate_detection_history_time_window_seconds if window is None else window
+        ),
         max_size_in_megabytes=_size(properties, partitioned),
         max_message_size_in_kilobytes=_message_size(properties),
         size_in_bytes=a_count(properties.get("sizeInBytes"), "sizeInBytes"),

@@ -28,6 +28,9 @@ GROUPS = {
         ),
         "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
+    "Any entity": {
+        "dlq": Entry("transfer.dlq", "app", "List, resubmit and delete dead letters of any queue or subscription."),
+    },
     "Applications": {
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
         "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),

@@ -53,6 +53,21 @@ def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> None:
         raise UsageError(f"The answer was no. {state}", hint="--yes does it without asking.")
 
 
+def go_ahead_by_name(options: Options, doing: str, name: str, *, yes: bool, state: str) -> None:
+    """As `go_ahead`, for what cannot be taken back: the answer is the name, and only `--yes` takes it for granted.
+
+    Raises:
+        UsageError: another answer, or nobody can answer.
+    """
+    if yes:
+        return
+    if not can_ask(options):
+        raise UsageError(f"This deletes messages, and nobody can be asked. {state}", hint="--yes does it unasked.")
+    say(f"{doing}.")
+    if typer.prompt(printable(f"Type {name} to go on"), default="", show_default=False, err=True).strip() != name:
+        raise UsageError(f"The answer was not {name}. {state}", hint="--yes does it without asking.")
+
+
 def tell_that_it_reads(options: Options) -> None:
     """Somebody who typed a command without its input sees nothing else, and would wait."""
     if can_ask(options) and not options.quiet:

@@ -81,6 +81,8 @@ PERMISSIONS = (
     ("peek", "secondary", "Listen", "Azure Service Bus Data Receiver"),
     ("drain, syphon", "secondary / primary", "Listen / Send", "Data Receiver / Data Sender"),
     ("restore", "primary", "Send", "Data Sender"),
+    ("dlq list, peek, purge", "any namespace", "Listen", "Data Receiver"),
+    ("dlq resubmit", "any namespace", "Listen and Send", "Data Receiver, Data Sender"),
     ("send", "both", "Send", "Data Sender"),
     ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),
     ("ping --control-plane", "both", "Manage", "Azure Service Bus Data Owner"),

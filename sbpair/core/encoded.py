@@ -91,6 +91,11 @@ class EncodedMessage:
             raise _unreadable(section, error) from error
         self._keep(section, edited, True)
 
+    def drop_if_empty(self, section: Section) -> None:
+        """Remove a map section without entries."""
+        if section in self._at and section not in self._edited and not self.entries(section):
+            self._removed.add(section)
+
     def _count(self, section: Section, keys: Collection[str]) -> tuple[int, int]:
         """How many entries of a map section as it came have one of these keys, and how many there are."""
         value = self.read(section)

@@ -81,6 +81,7 @@ class TopicFacts:
     status: EntityStatus = EntityStatus.ACTIVE
     enable_partitioning: bool = False
     requires_duplicate_detection: bool = False
+    duplicate_detection_history_time_window_seconds: float = 600.0
     max_size_in_megabytes: int = 1024
     max_message_size_in_kilobytes: int | None = None
     size_in_bytes: int = 0

@@ -49,9 +49,11 @@ from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
 
 __all__ = [
+    "AsSent",
     "Homeward",
     "MessageSummary",
     "TtlMode",
+    "as_sent",
     "compose",
     "describe",
     "for_backlog",
@@ -380,6 +382,45 @@ def _drop_queue_stamps(message: EncodedMessage, *, has_own_time_to_live: bool) -
     if not has_own_time_to_live:
         message.edit_fields(Section.HEADER, {HeaderField.TTL: None}, drop_empty=True)
     return stamped
+
+
+@dataclass(frozen=True, slots=True)
+class AsSent:
+    """A message as its application sent it, with what whoever sends it again wants to know about it."""
+
+    payload: bytes
+    message_id: str | None
+    session_id: str | None
+    partition_key: str | None
+    ttl_ms: int | None
+    """Of the header, milliseconds; None: the destination's own."""
+
+
+def as_sent(payload: bytes, *, from_dead_letter: bool = False) -> AsSent:
+    """A message of any queue or subscription, without what the service added on the way.
+
+    Off come the broker's annotations, the lock token, the delivery count, and the times that an entity with a time to
+    live of its own stamps; `from_dead_letter` also takes off the reason and the description that dead-lettering added
+    ("Overview of Service Bus dead-letter queues"). The header's time to live stays, since the service's and the
+    sender's cannot be told apart, and starts again. All other bytes are the same.
+
+    Raises:
+        MalformedMessageError: not an AMQP message.
+    """
+    message = EncodedMessage(payload)
+    _drop_queue_stamps(message, has_own_time_to_live=True)
+    _drop_broker_fields(message)
+    message.drop_if_empty(Section.DELIVERY_ANNOTATIONS)  # where a browser is shown no lock token
+    if from_dead_letter:
+        message.edit_map(Section.APPLICATION_PROPERTIES, DEAD_LETTER_PROPERTIES, {})
+    ttl_ms = message.field(Section.HEADER, HeaderField.TTL)
+    return AsSent(
+        payload=message.result(),
+        message_id=_text(message.field(Section.PROPERTIES, PropertyField.MESSAGE_ID)),
+        session_id=_text(message.field(Section.PROPERTIES, PropertyField.GROUP_ID)),
+        partition_key=key_text(message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)),
+        ttl_ms=int(ttl_ms) if isinstance(ttl_ms, int) else None,
+    )
 
 
 def strip_broker_annotations(payload: bytes) -> bytes:

@@ -87,6 +87,23 @@ class Settings:
         named = any(self.get(prefix + key) for key in ("namespace", "connection_string"))
         return self._access(prefix) if named else None
 
+    def side_in_use(self, pair: str | None, side: str) -> tuple[str, NamespaceAccess]:
+        """Name and one namespace of the named pair, the default one or the only one; the other side may be missing.
+
+        Raises:
+            ConfigurationError: as `pair`, or that side is not configured.
+        """
+        name = self._choose(pair)
+        access = self.side(name, side)
+        if access is None:
+            raise ConfigurationError(f"The pair {quoted(name)} has no {side}.", hint=HOW_TO_CONFIGURE)
+        return name, access
+
+    def environment_of(self, access: NamespaceAccess) -> str | None:
+        """What the configuration calls the environment of a namespace, say `production`; None if it names none."""
+        prefix, _ = self._configured(access.label, access.host)
+        return None if prefix is None else self.get(f"{prefix.rsplit('.', 2)[0]}.environment")
+
     def keys_of(self, access: NamespaceAccess) -> dict[str, Any]:
         """The keys that say how a configured namespace is reached, as a file says them; none if nothing names it."""
         prefix, _ = self._configured(access.label, access.host)

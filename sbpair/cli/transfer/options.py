@@ -40,6 +40,26 @@ TtlOption = Annotated[
     TtlMode, typer.Option("--ttl", help="Restart the time to live in full, or keep what remains of it.")
 ]
 
+ReasonOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reason",
+        metavar="REASON",
+        help="Only dead letters with this reason, in any case; repeatable.",
+        show_default=False,
+    ),
+]
+LedgerOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        help="Record each message in this file. Messages it already has are not sent again.",
+        show_default=False,
+    ),
+]
+NewLedgerOption = Annotated[
+    bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it.")
+]
 OnlyEntitiesOption = Annotated[
     bool,
     typer.Option("--only-entities", help="Send only to the pair's configured entities; leave and name all others."),
@@ -159,17 +179,8 @@ class MoveOptions(OptionSet):
     rate: RateOption = None
     concurrency: ConcurrencyOption = 8
     ttl: TtlOption = TtlMode.FULL
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger",
-            help="Record each message in this file. Messages it already has are not sent again.",
-            show_default=False,
-        ),
-    ] = None
-    new_ledger: Annotated[
-        bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it.")
-    ] = False
+    ledger: LedgerOption = None
+    new_ledger: NewLedgerOption = False
     yes: YesOption = False
 
     def go_on(self, command: str, pair: Pair) -> str:

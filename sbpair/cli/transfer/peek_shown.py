@@ -99,6 +99,17 @@ class Groups:
 Printed = Messages | Groups
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """What `dlq peek -o json` prints. `left_off`: there may be more."""
+
+    namespace: str
+    entity: str
+    looked_at: int
+    left_off: bool
+    messages: tuple[PeekedMessage, ...]
+
+
 class GroupKey(StrEnum):
     """What messages can be grouped by."""
 

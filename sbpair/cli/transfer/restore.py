@@ -15,7 +15,14 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import ConcurrencyOption, Filters, LimitOption, OnlyEntitiesOption, RateOption
+from sbpair.cli.transfer.options import (
+    ConcurrencyOption,
+    Filters,
+    LedgerOption,
+    LimitOption,
+    OnlyEntitiesOption,
+    RateOption,
+)
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
@@ -67,14 +74,7 @@ def restore(
     limit: LimitOption = None,
     rate: RateOption = None,
     concurrency: ConcurrencyOption = 8,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger",
-            help="Record each message in this file. Messages it already has are not sent again.",
-            show_default=False,
-        ),
-    ] = None,
+    ledger: LedgerOption = None,
     although_in_the_queues: Annotated[
         bool,
         typer.Option(
@@ -224,8 +224,8 @@ def _message(read: "Mapping[str, Any]") -> "Restorable":
     from sbpair.core import system_properties
     from sbpair.core.errors import MessageError
     from sbpair.core.message import Origin, Received
-    from sbpair.core.names import is_destination
-    from sbpair.core.rewrite import describe, for_primary, strip_broker_annotations
+    from sbpair.core.names import is_dead_letter_path, is_destination
+    from sbpair.core.rewrite import as_sent, describe, for_primary
     from sbpair.core.transfer.state import Forward
     from sbpair.runtime.transfer.restore import Restorable
 
@@ -246,9 +246,8 @@ def _message(read: "Mapping[str, Any]") -> "Restorable":
         destination = read.get("destination", read.get("path"))
         if not isinstance(destination, str) or not is_destination(destination.strip("/")):
             raise UsageError("it names no queue or topic to go to")
-        forward = Forward(
-            strip_broker_annotations(payload), destination.strip("/"), summary.session_id, summary.partition_key
-        )
+        sent = as_sent(payload, from_dead_letter=is_dead_letter_path(queue))
+        forward = Forward(sent.payload, destination.strip("/"), sent.session_id, sent.partition_key)
         return Restorable(received, forward, browsed="state" in read)
     except MessageError as error:
         raise UsageError(error.description) from error

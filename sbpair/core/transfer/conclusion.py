@@ -6,7 +6,7 @@ is called archived or moved, with the place.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -95,7 +95,7 @@ def _before(report: DrainReport) -> str:
 
 
 _EARLY = {"stop": "stopped by a signal", "time": "the time was up", "count": "the limit was reached"}
-_ENDED = _EARLY | {"idle": "nothing more came for the time asked for"}
+ENDED = _EARLY | {"idle": "nothing more came for the time asked for"}
 
 
 def left_out(messages: int) -> str:
@@ -107,7 +107,7 @@ def left_out(messages: int) -> str:
 
 def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
     """The last sentence of a run: what happened, what is left, and the command that goes on."""
-    ended = _ENDED.get(report.ended_by)
+    ended = ENDED.get(report.ended_by)
     first = f"{moved(report, asked)}{_before(report)}{f'; {ended}' if ended else ''}."
     if report.dry_run:
         return f"{first} Nothing was changed."
@@ -137,17 +137,23 @@ def exit_of(report: DrainReport, backlog: Backlog | None, asked: Asked) -> Exit:
     """Denied or unreachable if that is why all of it is left, partial if messages are left, else ok."""
     if report.dry_run:
         return Exit.FINDINGS if report.forwarded or report.dead_lettered or _left(report) else Exit.OK
-    hindrances = [_exit_name(reason) for reason in _left(report)]
+    if (hindered := hindered_by(report)) is not None:
+        return hindered
+    if backlog is None:
+        return Exit.OK if report.confirmed_empty else Exit.PARTIAL
+    return Exit.PARTIAL if _unhandled(report, backlog, asked) else Exit.OK
+
+
+def hindered_by(report: DrainReport, *, apart_from: Collection[str] = ()) -> Exit | None:
+    """Denied or unreachable if that is why all of it is left, partial if messages are left for other reasons than
+    those; None if nothing was in the way."""
+    hindrances = [_exit_name(reason) for reason in _left(report) if reason not in apart_from]
     hindrances += [failure.error.exit_name for failure in report.failures]
     if hindrances and not report.dead_lettered:
         for code in (Exit.DENIED, Exit.UNREACHABLE):
             if set(hindrances) == {code.label}:
                 return code
-    if hindrances or report.dead_lettered or report.uncompleted:
-        return Exit.PARTIAL
-    if backlog is None:
-        return Exit.OK if report.confirmed_empty else Exit.PARTIAL
-    return Exit.PARTIAL if _unhandled(report, backlog, asked) else Exit.OK
+    return Exit.PARTIAL if hindrances or report.dead_lettered or report.uncompleted else None
 
 
 def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:

@@ -67,6 +67,8 @@ DEAD_LETTERED, REFUSED_OUTCOME = "dead-lettered", "refused"
 """The ledger's words for what cannot be delivered: put into the dead-letter queue, or left where it is stored."""
 TAKEN = "taken"
 """The ledger's word for what an archive has and its queue has no more."""
+PURGED = "purged"
+"""The ledger's word for what was deleted because somebody asked for that."""
 WAITS_IN_SESSION = "behind a message of its session that was not sent"
 HOLD_SECONDS = 20.0
 """How long messages of an unavailable destination are held locked before they are released."""
@@ -408,7 +410,7 @@ class Settlement:
             self._count(item)
             self._dead_letter(item, verdict.reason, verdict.description)
         else:
-            if verdict.outcome == TAKEN:
+            if verdict.outcome in (TAKEN, PURGED):
                 self._count(item)
             self._settle(item, verdict.disposition, verdict.outcome)
 

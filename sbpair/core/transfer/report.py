@@ -215,6 +215,16 @@ class DrainReport:
             row="ping messages completed",
         ),
     )
+    purged: int = field(
+        default=0,
+        metadata=_count(
+            "Messages deleted because that was asked for.",
+            Moment.SETTLED,
+            _completed_as("purged"),
+            metric="sbpair_purged_messages",
+            row="deleted",
+        ),
+    )
     locks_lost: int = field(
         default=0,
         metadata=_count("Locks that ran out while a message was held.", Moment.LOCK_LOST, metric="sbpair_lost_locks"),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 from sbpair.core.errors import MessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
@@ -24,13 +25,46 @@ UNREADABLE_PATH = "(unknown)"
 _PING_BYTES = PING_CONTENT_TYPE.encode()
 
 
+class Judge(Protocol):
+    """Says what is to become of a message."""
+
+    @property
+    def original_faults(self) -> Counter[str]:
+        """Why the messages that could be sent on from a dead-letter queue had been put there."""
+
+    def __call__(self, received: Received) -> Verdict: ...
+
+
+class Faults:
+    """Why messages had been dead-lettered: each message once, however often it is received or browsed, and no more
+    names of strangers' choice than `MOST_NAMES`."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._noted: set[tuple[str, int]] = set()
+
+    def note(self, received: Received, summary: MessageSummary) -> None:
+        place = received.source, received.sequence_number
+        if place not in self._noted:
+            self._noted.add(place)
+            reason = fault_of(summary)
+            known = reason in self.counts or len(self.counts) < MOST_NAMES
+            self.counts[reason if known else OTHERS] += 1
+
+
+def fault_of(summary: MessageSummary) -> str:
+    """The reason for which a message was dead-lettered, no longer than a name may be."""
+    return (summary.dead_letter_reason or NO_REASON)[:MOST_NAME_CHARACTERS]
+
+
 class Classifier:
     """Judges messages by the options of one run.
 
     Args:
         now: the present moment in UTC epoch seconds.
         verbatim: keep the exact bytes (an archive) instead of restoring the message.
-        destination: send everything there instead of to where it was to go.
+        destination: send everything there instead of to where it was to go; with `verbatim`, where an archive says that
+            messages without a destination of their own go.
         wanted: only these; the others are left.
         only: the destinations that may be sent to, None for all; messages for others are left, and the reason names
             their destination.
@@ -53,9 +87,11 @@ class Classifier:
         self._wanted = wanted
         self._only = None if only is None else frozenset(path.lower() for path in only)
         self._refused: dict[str, str] = {}
-        self._noted: set[tuple[str, int]] = set()
-        self.original_faults: Counter[str] = Counter()
-        """Why the messages that could be sent on from a dead-letter queue had been put there."""
+        self._faults = Faults()
+
+    @property
+    def original_faults(self) -> Counter[str]:
+        return self._faults.counts
 
     def __call__(self, received: Received) -> Verdict:
         from_dead_letter = is_dead_letter_path(received.queue)
@@ -63,23 +99,14 @@ class Classifier:
         if looked_up is not None and not self._wanted.wants(received, looked_up):
             return Leave(FILTERED_OUT)
         if self._verbatim and looked_up is not None:
-            return Forward(received.payload, looked_up.destination or UNREADABLE_PATH)
+            return Forward(received.payload, looked_up.destination or self._destination or UNREADABLE_PATH)
         try:
             verdict = self._for_primary(received, from_dead_letter)
         except MessageError as error:
             return Finish(Disposition.DEAD_LETTER, "dead-lettered", error.reason, error.description)
         if from_dead_letter and looked_up is not None and isinstance(verdict, Forward):
-            self._note_fault(received, looked_up)
+            self._faults.note(received, looked_up)
         return verdict
-
-    def _note_fault(self, received: Received, summary: MessageSummary) -> None:
-        """Count each message once, however often it is received or browsed."""
-        place = received.source, received.sequence_number
-        if place not in self._noted:
-            self._noted.add(place)
-            reason = (summary.dead_letter_reason or NO_REASON)[:MOST_NAME_CHARACTERS]
-            known = reason in self.original_faults or len(self.original_faults) < MOST_NAMES
-            self.original_faults[reason if known else OTHERS] += 1
 
     def _for_primary(self, received: Received, from_dead_letter: bool) -> Verdict:
         # Cheap test first: to look into every message twice would cost more than sending it.

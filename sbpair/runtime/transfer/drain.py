@@ -16,14 +16,15 @@ from sbpair.concurrency import unless
 from sbpair.core.entities import Counts, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
+from sbpair.core.names import subscription_of
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.machine import Settlement
+from sbpair.core.transfer.machine import DEAD_LETTERED, Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
 from sbpair.core.transfer.report import DrainReport, Left, LockedQueue, QueueFailure, in_order
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
-from sbpair.core.transfer.verdict import Classifier
+from sbpair.core.transfer.verdict import Classifier, Judge
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.browse import Found, survey
 from sbpair.runtime.transfer.dry_run import DryRun, ask_destinations
@@ -47,6 +48,8 @@ class ToArchive:
     """Into a JSON Lines file in this directory."""
 
     directory: Path
+    destination: str | None = None
+    """Where the file says that messages without a destination of their own go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +120,20 @@ def make_classifier(request: DrainRequest, clock: Clock) -> Classifier:
         now=lambda: clock.now().timestamp(),
         ttl=request.ttl,
         verbatim=isinstance(request.to, ToArchive),
-        destination=request.to.queue if isinstance(request.to, ToQueue) else None,
+        destination=_named_destination(request.to),
         wanted=request.wanted,
         only=request.only,
     )
+
+
+def _named_destination(to: ToPrimary | ToArchive | ToQueue) -> str | None:
+    match to:
+        case ToQueue(queue):
+            return queue
+        case ToArchive(_, destination):
+            return destination
+        case _:
+            return None
 
 
 def make_limits(request: DrainRequest, *, patience_seconds: float | None, lock_wait_seconds: float | None) -> Limits:
@@ -172,11 +185,24 @@ async def listed_facts(admin: NamespaceAdmin, paths: Sequence[str]) -> dict[str,
     Raises:
         ServiceError: the namespace does not list its queues.
     """
+    if len(paths) == 1:
+        known = await entity_facts(admin, paths[0])
+        return {} if known is None else {paths[0]: known}
     wanted = {path.lower(): path for path in paths}
     folders = {path.rpartition("/")[0] for path in paths}
     prefix = f"{folders.pop()}/" if len(folders) == 1 else ""
     found = [one async for one in admin.list_queues(prefix)]
     return {wanted[one.path.lower()]: one for one in found if one.path.lower() in wanted}
+
+
+async def entity_facts(admin: NamespaceAdmin, path: str) -> QueueFacts | None:
+    """What the administration says of one queue or, without counts, of a subscription; None if there is none.
+
+    Raises:
+        ServiceError: it does not tell.
+    """
+    subscription = subscription_of(path)
+    return await (admin.get_queue(path) if subscription is None else admin.get_subscription(*subscription))
 
 
 async def facts_unless_stopped(
@@ -188,7 +214,7 @@ async def facts_unless_stopped(
 
 def make_report(
     machine: Settlement,
-    classifier: Classifier,
+    classifier: Judge,
     sources: Sequence[Source],
     *,
     left: Counter[str],
@@ -255,10 +281,13 @@ async def drain(
     stop: asyncio.Event,
     primary_admin: NamespaceAdmin | None = None,
     facts: Mapping[str, QueueFacts | None] | None = None,
+    judge: Judge | None = None,
+    undeliverable: str | None = DEAD_LETTERED,
 ) -> DrainReport:
     """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
     asked by a dry run only, for what a link to a destination does not tell. `facts`: what is known of the queues, by
-    path, if they have just been listed.
+    path, if they have just been listed. `judge`: instead of what the request says becomes of a message; `undeliverable`
+    as for `Settlement`.
 
     Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
 
@@ -273,17 +302,20 @@ async def drain(
     for path, known in facts.items():
         if known is not None:
             observer.notify(BacklogCounted(clock.now().timestamp(), path, request.expected(known.counts)))
+    judge = judge or make_classifier(request, clock)
     if request.dry_run:
-        return await _dry_run(request, sources, primary, primary_admin, clock, stop)
+        return await _dry_run(request, judge, sources, primary, primary_admin, clock, stop)
     sink = make_sink(request, primary, clock)
     try:
-        return await _Run(request, sources, admin, clock, observer).carry_out(sink, ledger, stop)
+        run = _Run(request, judge, sources, admin, clock, observer, undeliverable)
+        return await run.carry_out(sink, ledger, stop)
     finally:
         await sink.close()
 
 
 async def _dry_run(
     request: DrainRequest,
+    judge: Judge,
     sources: Sequence[Source],
     primary: Messaging,
     primary_admin: NamespaceAdmin | None,
@@ -292,7 +324,7 @@ async def _dry_run(
 ) -> DrainReport:
     began = clock.monotonic()
     run = DryRun(
-        make_classifier(request, clock),
+        judge,
         deferred=request.deferred,
         most=request.max_messages,
         dead_letter_missing=not request.leave_missing,
@@ -316,17 +348,20 @@ class _Run:
     def __init__(
         self,
         request: DrainRequest,
+        judge: Judge,
         sources: Sequence[Source],
         admin: NamespaceAdmin | None,
         clock: Clock,
         observer: Observer,
+        undeliverable: str | None,
     ) -> None:
         self._request = request
+        self._undeliverable = undeliverable
         self._sources = sources
         self._admin = admin
         self._clock = clock
         self._observer = observer
-        self._classify = make_classifier(request, clock)
+        self._classify = judge
         self._began = clock.monotonic()
         self._found: dict[Source, Found] = {}
         self._fetched: set[tuple[Source, int]] = set()
@@ -338,6 +373,7 @@ class _Run:
         limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=lock_wait)
         machine = Settlement(
             limits,
+            undeliverable=self._undeliverable,
             leave_missing=self._request.leave_missing,
             forwarded=sent_before,
         )

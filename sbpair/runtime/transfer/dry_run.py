@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from sbpair.core.errors import ServiceError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path
+from sbpair.core.transfer import machine
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
 from sbpair.core.transfer.report import DrainReport, Left, in_order
 from sbpair.core.transfer.state import Finish, Forward, Verdict
-from sbpair.core.transfer.verdict import Classifier
+from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, NamespaceAdmin
 from sbpair.runtime.browse import survey
 from sbpair.runtime.transfer.pump import Source
@@ -29,12 +30,13 @@ NOT_FOUND_REASON = "EntityNotFound"
 class DryRun:
     """Browses `sources` and adds up what `classify` says of each message; see `report`."""
 
-    classify: Classifier
+    classify: Judge
     deferred: bool = False
     most: int | None = None
     dead_letter_missing: bool = False
     """Messages for a destination that does not exist are dead-lettered instead of left."""
     pings: int = 0
+    purged: int = 0
     wanted: dict[tuple[str, bool], Wanted] = field(default_factory=dict)
     """By destination, and whether the messages lie in a dead-letter queue: what cannot be delivered stays there."""
     dead_letters: Counter[str] = field(default_factory=Counter)
@@ -80,6 +82,10 @@ class DryRun:
                 self.wanted.setdefault(kind, Wanted()).add(len(payload), session_id)
             case Finish(Disposition.DEAD_LETTER):
                 self._refuse(verdict.reason, 1, is_dead_letter_path(received.source))
+            case Finish(outcome=machine.PURGED) if self.most is not None and self.purged >= self.most:
+                self.left[OVER_THE_LIMIT] += 1
+            case Finish(outcome=machine.PURGED):
+                self.purged += 1
             case Finish():
                 self.pings += 1
             case _:
@@ -118,6 +124,7 @@ class DryRun:
             forwarded_bytes=size_bytes,
             dead_lettered=sum(self.dead_letters.values()),
             pings=self.pings,
+            purged=self.purged,
             left=tuple(Left(reason, count) for reason, count in sorted((+self.left).items())),
             per_destination=in_order({path: number for path, number in going.items() if number}),
             dead_letter_reasons=in_order(self.dead_letters),

@@ -36,7 +36,7 @@ class Entry:
 
     `outcome`: forwarded; already-forwarded (by an earlier run); dead-lettered; refused (by its destination, and still
     in its archive); taken (out of its queue into an archive); duplicate (of another archived message, so not sent);
-    ping.
+    purged (deleted on request); ping.
     """
 
     queue: str

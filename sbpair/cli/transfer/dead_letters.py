@@ -1,0 +1,202 @@
+"""`sbpair dlq list` and `sbpair dlq peek`: what lies in the dead-letter queue of an entity, and why."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from sbpair.cli.context import load_settings, run_async, stoppable
+from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.options import Filters, ReasonOption
+from sbpair.cli.transfer.peek import DEFAULT_LIMIT
+from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place
+from sbpair.core.serialization import Time, iso_time, to_plain
+from sbpair.core.words import counted
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.transfer.recovery import Wishes
+    from sbpair.ports import Messaging
+    from sbpair.runtime.browse import BrowseReport
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Dead letters with one reason."""
+
+    reason: str
+    messages: int
+    oldest: Time | None
+    newest: Time | None
+    description: str | None
+    """Of the oldest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """What `dlq list -o json` prints: all dead letters that match, the most frequent reason first."""
+
+    namespace: str
+    entity: str
+    messages: int
+    reasons: tuple[Reason, ...]
+
+
+REASON_COLUMNS = (
+    Column("reason", "Reason"),
+    Column("messages", "Messages", right=True),
+    Column("oldest", "Oldest"),
+    Column("newest", "Newest"),
+    Column("description", "Description"),
+)
+
+
+@command(output="cli.transfer.dead_letters:Reasons")
+def list_reasons(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    reasons: ReasonOption = None,
+    filters: Filters,
+) -> CommandResult:
+    """Count the dead letters of a queue or subscription by reason, with their ages.
+
+    Browses the whole dead-letter queue; locks and changes nothing. Needs Listen.
+
+    \b
+    Examples:
+      sbpair dlq list orders
+      sbpair dlq list news/Subscriptions/audit --namespace contoso-weu --since 24h
+    """
+    place = find_place(load_settings(options), on, entity)
+    wanted = _wishes(filters, reasons)
+
+    async def work(messaging: "Messaging") -> "list[Reason]":
+        return await _count(messaging, place, wanted, options)
+
+    found = _with_messaging(options, place, work)
+    total = sum(one.messages for one in found)
+    return CommandResult(
+        "dlq list",
+        Reasons(place.access.label, place.path, total, tuple(found)),
+        (Table("", REASON_COLUMNS, to_plain(tuple(found))),),
+        summary=f"{place} has {counted(total, 'dead letter')}{' that match' if wanted.given else ''}"
+        + (f", for {counted(len(found), 'reason')}." if found else "."),
+    )
+
+
+async def _count(messaging: "Messaging", place: Place, wanted: "Wishes", options: Options) -> list[Reason]:
+    from sbpair.core.summary import describe
+    from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS, fault_of
+    from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, pages_once
+    from sbpair.runtime.links import close_quietly
+
+    number: dict[str, int] = {}
+    times: dict[str, list[float]] = {}
+    descriptions: dict[str, str | None] = {}
+    receiver = messaging.receiver(place.path, dead_letter=True)
+    try:
+        async for page in pages_once(receiver, page_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)):
+            for received in page:
+                summary = describe(received.payload)
+                if not wanted.want(received, summary):
+                    continue
+                reason = fault_of(summary)
+                if reason not in number and len(number) >= MOST_NAMES:
+                    reason = OTHERS
+                number[reason] = number.get(reason, 0) + 1
+                descriptions.setdefault(reason, summary.dead_letter_description)
+                if received.enqueued_at is not None:
+                    first, last = times.get(reason, [received.enqueued_at] * 2)
+                    times[reason] = [min(first, received.enqueued_at), max(last, received.enqueued_at)]
+    finally:
+        await close_quietly(receiver)
+    ordered = sorted(number, key=lambda reason: (-number[reason], reason))
+    return [
+        Reason(
+            reason,
+            number[reason],
+            iso_time(min(times[reason])) if reason in times else None,
+            iso_time(max(times[reason])) if reason in times else None,
+            descriptions[reason],
+        )
+        for reason in ordered
+    ]
+
+
+@command(output="cli.transfer.peek_shown:DeadLetters")
+def peek(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    reasons: ReasonOption = None,
+    filters: Filters,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many messages.")] = DEFAULT_LIMIT,
+    from_sequence: Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)] = 0,
+    body: Annotated[bool, typer.Option("--body", help="Show bodies, as text, or as hex if not text.")] = False,
+) -> CommandResult:
+    """Browse the dead letters of a queue or subscription, oldest first. Locks nothing and changes nothing.
+
+    Needs Listen. `sbpair send` reads the lines that `-o jsonl` writes.
+
+    \b
+    Examples:
+      sbpair dlq peek orders --reason MaxDeliveryCountExceeded --body
+      sbpair dlq peek contoso-weu:orders -n 1000 -o jsonl > dead.jsonl
+    """
+    from sbpair.cli.transfer.peek_shown import BODY_COLUMN, MESSAGE_COLUMNS, DeadLetters, peeked
+
+    place = find_place(load_settings(options), on, entity)
+    wanted = _wishes(filters, reasons)
+
+    async def work(messaging: "Messaging") -> "BrowseReport":
+        from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, browse
+
+        return await browse(
+            messaging,
+            [place.path],
+            dead_letter=True,
+            max_messages=limit,
+            from_sequence_number=from_sequence,
+            wanted=lambda message: wanted.want(message.received, message.summary),
+            timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
+        )
+
+    report = _with_messaging(options, place, work)
+    if report.failed:
+        raise report.failed[0].error
+    messages = tuple(peeked(message, with_body=body) for message in report.messages)
+    more = "; there may be more, see --limit" if report.left_off else ""
+    return CommandResult(
+        "dlq peek",
+        DeadLetters(place.access.label, place.path, report.looked_at, report.left_off, messages),
+        (Table("", (*MESSAGE_COLUMNS, BODY_COLUMN) if body else MESSAGE_COLUMNS, to_plain(messages)),),
+        summary=f"{counted(len(messages), 'dead letter')} shown of {report.looked_at:,} browsed{more}.",
+    )
+
+
+def _wishes(filters: Filters, reasons: list[str] | None) -> "Wishes":
+    from sbpair.core.transfer.recovery import wishes
+
+    return wishes(filters.wanted(), reasons or ())
+
+
+def _with_messaging(options: Options, place: Place, work: "Callable[[Messaging], Awaitable[T]]") -> T:
+    async def connected(stop: "asyncio.Event") -> T:
+        from sbpair.connect import open_namespace
+
+        async with open_namespace(place.access) as (messaging, _):
+            return await stoppable(stop, _awaited(work(messaging)))
+
+    return run_async(options, connected)
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work

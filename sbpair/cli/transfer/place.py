@@ -1,0 +1,135 @@
+"""Which entity of which namespace: `ENTITY`, or `NAMESPACE:ENTITY`, for the commands that work on any of them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.asking import LOCAL_PAIR, can_ask
+from sbpair.cli.options import Options, OptionSet
+from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.errors import InvalidNameError, UsageError
+from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, subscription_of
+from sbpair.core.pairing import Side
+
+if TYPE_CHECKING:
+    from sbpair.settings import Settings
+
+EntityArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENTITY",
+        help="A queue, or TOPIC/Subscriptions/NAME; NAMESPACE:ENTITY for one of another namespace.",
+        autocompletion=suggestions.entities,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOptions(OptionSet):
+    """Options that name the namespace of an entity."""
+
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            metavar="NAME",
+            help="Name or host of the entity's namespace. Default: a side of a pair.",
+            show_default=False,
+            autocompletion=suggestions.configured_namespaces,
+        ),
+    ] = None
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            "--pair",
+            help="Pair whose side the entity is on.",
+            show_default="the only pair",
+            autocompletion=suggestions.pairs,
+        ),
+    ] = None
+    side: Annotated[Side, typer.Option("--side", help="Side of the pair.")] = Side.PRIMARY
+    auth: Annotated[
+        AuthMethod | None,
+        typer.Option("--auth", help="Credential for a namespace that is not configured.", show_default="configured"),
+    ] = None
+
+    def words(self) -> list[str]:
+        """The options as they were given, for a command line that goes on."""
+        if self.namespace is not None:
+            return ["--namespace", self.namespace, *(["--auth", self.auth.value] if self.auth else [])]
+        side = [] if self.side is Side.PRIMARY else ["--side", self.side.value]
+        return [*(["--pair", self.pair] if self.pair is not None else []), *side]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An entity of a namespace."""
+
+    access: NamespaceAccess
+    path: str
+    environment: str | None
+    named: bool
+    """Somebody said which namespace it is on; otherwise it is the one that is there."""
+
+    def __str__(self) -> str:
+        mark = f" [{self.environment}]" if self.environment else ""
+        return f"{self.path} on {self.access.label}{mark}"
+
+    @property
+    def is_subscription(self) -> bool:
+        return subscription_of(self.path) is not None
+
+    def same_as(self, other: "Place") -> bool:
+        """Whether both are one entity."""
+        return (self.access.host.lower(), self.path.lower()) == (other.access.host.lower(), other.path.lower())
+
+
+def find_place(settings: "Settings", on: NamespaceOptions, text: str, beside: Place | None = None) -> Place:
+    """The entity that was named. `beside`: without a namespace of its own it is on that one's.
+
+    Raises:
+        UsageError: no path of an entity, two namespaces for one entity, or a namespace that cannot be found out.
+    """
+    name, colon, path = text.rpartition(":")
+    path = _checked(path)
+    if colon and on.namespace is not None and beside is None and name != on.namespace:
+        raise UsageError(f"{text!r} and --namespace {on.namespace} name two namespaces. Give one of them.")
+    if colon:
+        access = settings.named_namespace(name, on.auth)
+    elif beside is not None:
+        access = beside.access
+    elif on.namespace is not None:
+        access = settings.named_namespace(on.namespace, on.auth)
+    else:
+        chosen, access = settings.side_in_use(on.pair, on.side)
+        named = on.pair is not None or settings.get("default_pair") is not None or chosen == LOCAL_PAIR
+        return Place(access, path, settings.environment_of(access), named)
+    return Place(access, path, settings.environment_of(access), True)
+
+
+def _checked(path: str) -> str:
+    queue, dead_letter = split_source(path)
+    if dead_letter:
+        raise UsageError(f"{path!r} is a dead-letter queue; name {queue!r}, and use `sbpair dlq`.")
+    try:
+        normal = check_entity_path(path)
+    except InvalidNameError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    if subscription_of(normal) is None and SUBSCRIPTIONS in normal.lower().split("/"):
+        raise UsageError(f"{path!r} is no path of a subscription: TOPIC/Subscriptions/NAME.")
+    return normal
+
+
+def refuse_unnamed(options: Options, place: Place, *, yes: bool) -> None:
+    """What writes wants to be told where, unless somebody is there who is asked.
+
+    Raises:
+        UsageError: nobody named the namespace, and nobody can be asked.
+    """
+    if not place.named and (yes or not can_ask(options)):
+        raise UsageError(
+            "No namespace was named, and this command writes. Nothing was done.",
+            hint=f"Name it: --namespace {place.access.label}",
+        )

@@ -1,0 +1,133 @@
+"""`sbpair dlq purge` and `sbpair purge`: messages are deleted, archived first unless told otherwise."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.asking import YesOption, go_ahead_by_name
+from sbpair.cli.context import load_settings
+from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
+from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place, refuse_unnamed
+from sbpair.cli.transfer.recovering import Recovery, command_line, number_of, result_of, shown, tell_plan
+from sbpair.core.errors import UsageError
+from sbpair.core.names import subscription_of
+from sbpair.core.transfer.recovered import Doing
+from sbpair.render.result import CommandResult
+
+if TYPE_CHECKING:
+    from sbpair.core.transfer.destinations import DestinationSeen
+    from sbpair.core.transfer.verdict import Judge
+
+ArchiveOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--archive", metavar="DIR", help="Write the messages to a file in this folder first.", show_default=False
+    ),
+]
+NoArchiveOption = Annotated[bool, typer.Option("--no-archive", help="Delete for good, without an archive.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Browse, and say what would be deleted.")]
+
+
+@command(output="core.transfer.recovered:Recovered")
+def purge_dead_letters(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    reasons: ReasonOption = None,
+    filters: Filters,
+    limit: LimitOption = None,
+    archive: ArchiveOption = None,
+    no_archive: NoArchiveOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Delete the dead letters of a queue or subscription that are there now, archived first.
+
+    Asks for the entity's name. --archive DIR or --no-archive has to be given. `sbpair restore` sends archived messages
+    to the queue, or to the topic of a subscription, which gives every subscription a copy. Needs Listen.
+
+    \b
+    Examples:
+      sbpair dlq purge orders --archive purged/ --reason TTLExpiredException
+      sbpair dlq purge orders --no-archive --until 30d --yes
+    """
+    return _purge(
+        options,
+        "dlq purge",
+        (entity, on),
+        (filters, reasons or []),
+        dead_letter=True,
+        limit=limit,
+        archive=archive,
+        no_archive=no_archive,
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+def _purge(
+    options: Options,
+    name: str,
+    at: tuple[str, NamespaceOptions],
+    chosen: tuple[Filters, list[str]],
+    *,
+    dead_letter: bool,
+    limit: int | None,
+    archive: Path | None,
+    no_archive: bool,
+    dry_run: bool,
+    yes: bool,
+) -> CommandResult:
+    from sbpair.core.transfer.recovery import Archiver, Purger, wishes
+    from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary
+
+    if (archive is None) != no_archive:
+        raise UsageError(
+            "Give --archive DIR to keep what is deleted in a file, or --no-archive to delete it for good; not both. "
+            "Nothing was deleted."
+        )
+    entity, on = at
+    filters, reasons = chosen
+    source = find_place(load_settings(options), on, entity)
+    if not dry_run:
+        refuse_unnamed(options, source, yes=yes)
+    wanted = wishes(filters.wanted(), reasons)
+
+    def make_judge(seen: "DestinationSeen") -> "Judge":
+        return Purger(wanted) if archive is None else Archiver(wanted, _restored_to(source))
+
+    request = DrainRequest(
+        queues=(source.path,),
+        dead_letter=dead_letter,
+        to=ToPrimary() if archive is None else ToArchive(archive),
+        max_messages=limit,
+        patience_seconds=options.timeout_seconds(120.0),
+    )
+    noun = "dead letter" if dead_letter else "message"
+    given = [f"--reason={reason}" for reason in reasons]
+    given += [word for pair in filters.words() if pair[1] is not None for word in (pair[0], pair[1])]
+    given += ["--no-archive"] if archive is None else ["--archive", str(archive)]
+    doing = Doing("deleted", noun, command_line(["sbpair", *name.split(), entity, *on.words(), *given]))
+    recovery = Recovery(options, source, None, request, make_judge)
+    planned = recovery.plan()
+    if (shown_only := shown(planned, dry_run=dry_run)) is not None:
+        return result_of(name, shown_only, doing)
+    tell_plan(options, planned)
+    kept = "for good" if archive is None else f"after writing them to {archive}"
+    go_ahead_by_name(
+        options,
+        f"Delete {number_of(planned, noun)} of {source} {kept}",
+        source.path,
+        yes=yes,
+        state="Nothing was deleted.",
+    )
+    done, ended = recovery.carry_out()
+    return result_of(name, done, doing, ended)
+
+
+def _restored_to(source: Place) -> str:
+    found = subscription_of(source.path)
+    return source.path if found is None else found[0]

@@ -1,0 +1,272 @@
+"""What dlq, move and purge share: a dry run that is shown, the question, the same run for good."""
+
+import logging
+import shlex
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbpair.cli.context import EventLog, Interrupted, run_async, stoppable, system_clock, unchanged
+from sbpair.cli.options import Options
+from sbpair.cli.transfer.drain import open_ledger
+from sbpair.cli.transfer.place import Place
+from sbpair.cli.transfer.report import ledger_errors
+from sbpair.core.access import namespace_name
+from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.names import dead_letter_path
+from sbpair.core.outcome import Exit
+from sbpair.core.transfer.recovered import Doing, Recovered, closing, exit_of, notes
+from sbpair.core.transfer.recovery import Planned
+from sbpair.core.words import counted
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.entities import QueueFacts
+    from sbpair.core.transfer.destinations import DestinationSeen
+    from sbpair.core.transfer.report import DrainReport
+    from sbpair.core.transfer.verdict import Judge
+    from sbpair.ports import Messaging, NamespaceAdmin
+    from sbpair.runtime.transfer.drain import DrainRequest
+
+_log = logging.getLogger("sbpair")
+COLUMNS = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The namespaces of a run, open."""
+
+    messaging: "Messaging"
+    admin: "NamespaceAdmin"
+    to_messaging: "Messaging"
+    to_admin: "NamespaceAdmin"
+
+
+@asynccontextmanager
+async def open_ends(source: Place, target: Place | None) -> AsyncIterator[Ends]:
+    """Both namespaces, or the one twice; nothing goes over the wire until it is used."""
+    from sbpair.connect import open_namespace
+
+    async with AsyncExitStack() as stack:
+        messaging, admin = await stack.enter_async_context(open_namespace(source.access))
+        to_messaging, to_admin = messaging, admin
+        if target is not None and target.access.host.lower() != source.access.host.lower():
+            to_messaging, to_admin = await stack.enter_async_context(open_namespace(target.access))
+        yield Ends(messaging, admin, to_messaging, to_admin)
+
+
+class Recovery:
+    """One run over one entity: `plan` browses and asks the destination, `carry_out` does what was planned.
+
+    Args:
+        target: where the messages go; None: they are archived or deleted.
+        make_judge: says what is to become of a message, given what was learnt about the destination.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        source: Place,
+        target: Place | None,
+        request: "DrainRequest",
+        make_judge: "Callable[[DestinationSeen], Judge]",
+    ) -> None:
+        self._options = options
+        self._source = source
+        self._target = target
+        self._request = request
+        self._make_judge = make_judge
+        self._planned: Planned | None = None
+
+    def plan(self) -> Recovered:
+        """What the run would do, as far as browsing and asking tell.
+
+        Raises:
+            SbpairError: the entity cannot be browsed, or the destination takes nothing; nothing was moved.
+        """
+
+        async def work(stop: "asyncio.Event") -> "DrainReport":
+            async with open_ends(self._source, self._target) as ends:
+                facts = await stoppable(stop, self._facts(ends))
+                planned = Planned(self._make_judge(await stoppable(stop, self._seen(ends))))
+                report = await self._run(ends, replace(self._request, dry_run=True), planned, facts, stop)
+                planned.settle()
+                self._planned = planned
+                return report
+
+        with unchanged("Nothing was moved."):
+            try:
+                return self._recovered(run_async(self._options, work))
+            except Interrupted as interrupted:
+                raise interrupted.with_state("Nothing was moved.") from None
+
+    async def _seen(self, ends: Ends) -> "DestinationSeen":
+        """What the destination says; nothing where there is none."""
+        import asyncio
+
+        from sbpair.core.transfer.destinations import DestinationSeen
+        from sbpair.core.transfer.recovery import refuse_destination
+        from sbpair.runtime.transfer.dry_run import ask_destinations
+        from sbpair.runtime.transfer.sinks import NamespaceSink
+
+        if self._target is None:
+            return DestinationSeen("")
+        sink = NamespaceSink(ends.to_messaging)
+        try:
+            asked = await ask_destinations([self._target.path], sink=sink, admin=ends.to_admin, stop=asyncio.Event())
+        finally:
+            await sink.close()
+        refuse_destination(asked[0], self._target.access.label)
+        return asked[0]
+
+    async def _facts(self, ends: Ends) -> "dict[str, QueueFacts | None]":
+        """What the administration tells of the entity, if it may be asked.
+
+        Raises:
+            UsageError: it is a topic.
+        """
+        from sbpair.runtime.transfer.drain import entity_facts
+
+        path = self._source.path
+        try:
+            known = await entity_facts(ends.admin, path)
+            topic = None if known is not None or self._source.is_subscription else await ends.admin.get_topic(path)
+        except ServiceError:
+            return {}
+        if topic is not None:
+            raise UsageError(
+                f"{self._source} is a topic, which holds no messages.",
+                hint=f"Name one of its subscriptions: {path}/Subscriptions/NAME",
+            )
+        return {} if known is None else {path: known}
+
+    def carry_out(self, ledger: Path | None = None, *, new_ledger: bool = False) -> tuple[Recovered, Exit | None]:
+        """Do what was planned, and nothing that came since; the second value is how a signal ended it.
+
+        Raises:
+            ServiceError: nothing could be read; nothing was moved.
+        """
+        planned = self._planned
+        if planned is None:
+            raise RuntimeError("plan() comes first")
+
+        async def work(stop: "asyncio.Event") -> "DrainReport":
+            from sbpair.runtime.transfer.ledger import Way
+
+            to = None if self._target is None else namespace_name(self._target.access)
+            opened = open_ledger(ledger, Way(namespace_name(self._source.access), to), new=new_ledger)
+            try:
+                with ledger_errors(ledger):
+                    async with open_ends(self._source, self._target) as ends:
+                        facts = await self._facts(ends)
+                        return await self._run(ends, self._request, planned, facts, stop, opened)
+            finally:
+                if opened is not None:
+                    await opened.close()
+
+        try:
+            return self._recovered(run_async(self._options, work)), None
+        except Interrupted as interrupted:
+            if interrupted.partial is None:
+                raise interrupted.with_state("Nothing was moved.") from None
+            return self._recovered(interrupted.partial), Exit.from_label(interrupted.exit_name)  # type: ignore[arg-type]
+
+    async def _run(
+        self,
+        ends: Ends,
+        request: "DrainRequest",
+        judge: "Judge",
+        facts: "dict[str, QueueFacts | None]",
+        stop: "asyncio.Event",
+        ledger: Any = None,
+    ) -> "DrainReport":
+        from sbpair.render.progress import MoveProgress
+        from sbpair.runtime.transfer.drain import drain
+
+        options = self._options
+        log = None if options.quiet or request.dry_run else EventLog().notify
+        quiet = options.quiet or request.dry_run
+        with MoveProgress(self._source.path, quiet=quiet, color=not options.no_color, log=log) as progress:
+            return await drain(
+                request,
+                secondary=ends.messaging,
+                primary=ends.to_messaging,
+                admin=ends.admin,
+                primary_admin=ends.to_admin,
+                clock=system_clock(),
+                observer=progress,
+                ledger=ledger,
+                stop=stop,
+                facts=facts,
+                judge=judge,
+                undeliverable=None,
+            )
+
+    def _recovered(self, report: "DrainReport") -> Recovered:
+        request, source, target = self._request, self._source, self._target
+        entity = dead_letter_path(source.path) if request.dead_letter else source.path
+        to_namespace, to = (None, None) if target is None else (target.access.label, target.path)
+        return Recovered(source.access.label, entity, to_namespace, to, report)
+
+
+def shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
+    """What is to be shown where nothing will be done: the plan of a dry run, or that there is nothing to do."""
+    if dry_run:
+        return planned
+    if planned.report.forwarded or planned.report.purged:
+        return None
+    return replace(planned, report=replace(planned.report, dry_run=False))
+
+
+def tell_plan(options: Options, planned: Recovered) -> None:
+    """Before the question: what the dry run found that will not go."""
+    if not options.quiet:
+        for line in notes(planned):
+            _log.info(line)
+
+
+def result_of(command: str, done: Recovered, doing: Doing, ended: Exit | None = None) -> CommandResult:
+    """A run, or a dry run, as tables, data and exit code."""
+    return CommandResult(
+        command,
+        done,
+        (Table("", COLUMNS, _rows(done, doing)),),
+        notes=tuple(notes(done)),
+        summary=closing(done, doing),
+        exit=ended or exit_of(done),
+        closing=True,
+    )
+
+
+def _rows(done: Recovered, doing: Doing) -> list[dict[str, Any]]:
+    report = done.report
+    rows: list[dict[str, Any]] = []
+    if report.forwarded:
+        where = str(report.archive or "") if done.to is None else f"{done.to} on {done.to_namespace}"
+        rows.append(
+            {"what": "archived" if done.to is None else doing.verb, "where": where, "messages": report.forwarded}
+        )
+    if report.purged:
+        rows.append({"what": "deleted", "where": done.entity, "messages": report.purged})
+    if report.already_forwarded:
+        rows.append({"what": "sent before", "where": "", "messages": report.already_forwarded})
+    rows += [{"what": "was dead-lettered for", "where": why, "messages": n} for why, n in report.original_faults]
+    rows += [{"what": "left", "where": one.reason, "messages": one.count} for one in report.left]
+    rows += [
+        {"what": "not read", "where": f"{one.queue}: {one.error.message}", "messages": None} for one in report.failures
+    ]
+    return rows
+
+
+def command_line(words: Sequence[str | None]) -> str:
+    """The words of a command as one line of a shell."""
+    return shlex.join(word for word in words if word is not None)
+
+
+def number_of(planned: Recovered, noun: str) -> str:
+    """How many messages a plan is about, for the question."""
+    return counted(planned.report.forwarded or planned.report.purged, noun)

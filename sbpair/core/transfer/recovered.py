@@ -1,0 +1,104 @@
+"""What may be said of messages that were sent again, moved, copied or deleted, wherever they lay."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sbpair.core.outcome import Exit
+from sbpair.core.serialization import INLINED
+from sbpair.core.transfer.conclusion import ENDED, hindered_by
+from sbpair.core.transfer.recovery import CAME_LATER
+from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.verdict import FILTERED_OUT
+from sbpair.core.words import counted
+
+_NOT_ASKED_FOR = (FILTERED_OUT, CAME_LATER)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What became of the messages of an entity. No `to`: they went into an archive, or were deleted."""
+
+    namespace: str
+    entity: str
+    to_namespace: str | None
+    to: str | None
+    report: DrainReport = field(metadata=INLINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a command does, for its sentences."""
+
+    verb: str
+    """What is said to have been done: `sent`, `moved`, `copied`."""
+    noun: str
+    """`dead letter` or `message`."""
+    go_on: str
+    """The command line that goes on with what is left."""
+
+
+def closing(done: Recovered, doing: Doing) -> str:
+    """The last sentence: what happened, how much is left, and the command that goes on."""
+    report = done.report
+    number = report.forwarded or report.purged
+    would = "would be " if report.dry_run else "was " if number == 1 else "were "
+    what = f"{counted(number, doing.noun)} of {done.entity} {would}"
+    if report.archive is not None or (report.dry_run and done.to is None and report.forwarded):
+        what += "archived" + (f" in {report.archive}" if report.archive is not None else "") + " and deleted"
+    elif done.to is None:
+        what += "deleted"
+    else:
+        what += f"{doing.verb} to {done.to} on {done.to_namespace}"
+    if report.already_forwarded:
+        what += f"; {report.already_forwarded:,} had been sent before and {_were(report.already_forwarded)} completed"
+    if ended := ENDED.get(report.ended_by):
+        what += f"; {ended}"
+    left = sum(one.count for one in report.left if one.reason not in _NOT_ASKED_FOR)
+    if report.dry_run:
+        rest = f" {left:,} would be left." if left else ""
+        return f"{what}.{rest} Nothing was changed."
+    if left or report.failures or report.ended_by == "stop":
+        return f"{what}. {f'{left:,} {_are(left)} left. ' if left else ''}Go on with: {doing.go_on}"
+    return f"{what}."
+
+
+def notes(done: Recovered) -> Iterator[str]:
+    """Why messages are left, and what a resent message cannot keep."""
+    report = done.report
+    for one in report.left:
+        if one.reason != FILTERED_OUT:
+            would = "would be" if report.dry_run else _are(one.count)
+            yield f"{one.count:,} {would} left: {one.reason}."
+    for failure in report.failures:
+        yield f"Not read: {failure.queue}: {failure.error.message}"
+    if report.unchecked:
+        yield (
+            f"Not checked without Manage on {done.to_namespace}: whether {done.to} is full, takes messages with a "
+            "session only, or drops what it takes for duplicates."
+        )
+    if report.uncompleted:
+        yield (
+            f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} sent, but the completion was not "
+            "confirmed: they come again, with the same MessageId."
+        )
+    if done.to is not None and report.forwarded:
+        yield (
+            "All bytes are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
+            "dead-letter reason are new or gone, and the time to live starts again."
+        )
+
+
+def exit_of(done: Recovered) -> Exit:
+    """Findings of a dry run that found anything; partial if messages are left that were asked for."""
+    report = done.report
+    if report.dry_run:
+        return Exit.FINDINGS if report.forwarded or report.purged or hindered_by(report) is not None else Exit.OK
+    return hindered_by(report, apart_from=_NOT_ASKED_FOR) or Exit.OK
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

@@ -1,0 +1,203 @@
+"""Dead letters and other messages of any entity: which may be sent where, judged before the first one is touched.
+
+What a destination will not take, or would take and drop, stays where it lies, with the reason: a message in hand is
+worth more than one that a service accepted and threw away.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sbpair.core.entities import EntityStatus
+from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
+from sbpair.core.message import Disposition, Received
+from sbpair.core.names import is_dead_letter_path
+from sbpair.core.rewrite import as_sent
+from sbpair.core.summary import MessageSummary, describe
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.machine import PURGED
+from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
+from sbpair.core.transfer.verdict import FILTERED_OUT, Faults, Judge, fault_of
+
+CAME_LATER = "came after this run had looked"
+"""A consumer that dead-letters what is sent to it again would otherwise keep the run going for ever."""
+NEEDS_SESSION = "the destination takes messages with a session only"
+NO_TIME_TO_LIVE = "its time to live is zero: it would expire at once"
+SAME_ID = "another message of this run has the same MessageId: the duplicate detection would drop it"
+UNREADABLE = "it is not an AMQP message"
+TOO_LARGE = "it is larger than the destination takes"
+DUPLICATE = "the duplicate detection would drop it"
+
+
+def refuse_destination(seen: DestinationSeen, namespace: str) -> None:
+    """Stop before the first message where the destination takes none, or hands all of them on.
+
+    Raises:
+        SbpairError: it does not exist, cannot be opened, is disabled or full, or forwards to another entity.
+    """
+    state = "Nothing was moved."
+    if seen.error is not None:
+        raise seen.error.with_state(state)
+    found = seen.queue.settings.status if seen.queue else seen.topic.status if seen.topic else None
+    if found in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
+        raise SbpairError(
+            f"{seen.path} on {namespace} is disabled for senders. {state}", hint="Enable it, then run this again."
+        )
+    if seen.queue is not None and (target := seen.queue.settings.forward_to):
+        raise UsageError(
+            f"{seen.path} on {namespace} forwards what it gets to {target}. {state}",
+            hint="Name the entity where the messages are to lie.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Which messages are meant. `reasons`: why they were dead-lettered, in any case; empty: all."""
+
+    filter: MessageFilter = EVERYTHING
+    reasons: frozenset[str] = frozenset()
+
+    @property
+    def given(self) -> bool:
+        return self.filter.is_set or bool(self.reasons)
+
+    def want(self, received: Received, summary: MessageSummary) -> bool:
+        """Raises UsageError as `MessageFilter.wants`."""
+        if self.reasons and fault_of(summary).lower() not in self.reasons:
+            return False
+        return self.filter.wants(received, summary)
+
+
+def wishes(wanted: MessageFilter, reasons: Collection[str]) -> Wishes:
+    return Wishes(wanted, frozenset(reason.lower() for reason in reasons))
+
+
+class Resender:
+    """Sends messages as their application sent them to one destination, as far as it will keep them.
+
+    Args:
+        seen: what was learnt about the destination.
+        same_entity: the messages were sent to it before, so that its duplicate detection may know them.
+        now: the present moment in UTC epoch seconds.
+    """
+
+    def __init__(self, seen: DestinationSeen, wanted: Wishes, *, same_entity: bool, now: Callable[[], float]) -> None:
+        self._seen = seen
+        self._wanted = wanted
+        self._same_entity = same_entity
+        self._now = now
+        self._faults = Faults()
+        self._first_with_id: dict[str, Key] = {}
+
+    @property
+    def original_faults(self) -> Counter[str]:
+        return self._faults.counts
+
+    def __call__(self, received: Received) -> Verdict:
+        summary = describe(received.payload)
+        if not self._wanted.want(received, summary):
+            return Leave(FILTERED_OUT)
+        dead = is_dead_letter_path(received.queue)
+        try:
+            sent = as_sent(received.payload, from_dead_letter=dead)
+        except MalformedMessageError:
+            return Leave(UNREADABLE)
+        queue, limit = self._seen.queue, self._seen.limit_bytes
+        if limit is not None and len(sent.payload) > limit:
+            return Leave(TOO_LARGE)
+        if queue is not None and queue.settings.requires_session and sent.session_id is None:
+            return Leave(NEEDS_SESSION)
+        if sent.ttl_ms == 0:
+            return Leave(NO_TIME_TO_LIVE)
+        if why := self._as_duplicate(received, sent.message_id):
+            return Leave(why)
+        if dead:
+            self._faults.note(received, summary)
+        return Forward(sent.payload, self._seen.path, sent.session_id, sent.partition_key)
+
+    def _as_duplicate(self, received: Received, message_id: str | None) -> str | None:
+        window = self._window()
+        if window is None or not message_id:
+            return None
+        if self._first_with_id.setdefault(message_id, key_of(received)) != key_of(received):
+            return SAME_ID
+        if self._same_entity and received.enqueued_at is not None and self._now() < received.enqueued_at + window:
+            until = datetime.fromtimestamp(received.enqueued_at + window, UTC)
+            return f"{DUPLICATE} until {until:%Y-%m-%d %H:%M} UTC"
+        return None
+
+    def _window(self) -> float | None:
+        """Seconds for which the destination remembers ids; None: it does not, or nobody could ask."""
+        queue, topic = self._seen.queue, self._seen.topic
+        if queue is not None and queue.settings.requires_duplicate_detection:
+            return queue.settings.duplicate_detection_history_time_window_seconds
+        if topic is not None and topic.requires_duplicate_detection:
+            return topic.duplicate_detection_history_time_window_seconds
+        return None
+
+
+class Purger:
+    """Deletes the messages that are meant."""
+
+    def __init__(self, wanted: Wishes) -> None:
+        self._wanted = wanted
+        self.original_faults: Counter[str] = Counter()
+
+    def __call__(self, received: Received) -> Verdict:
+        if self._wanted.given and not self._wanted.want(received, describe(received.payload)):
+            return Leave(FILTERED_OUT)
+        return Finish(Disposition.COMPLETE, PURGED)
+
+
+class Archiver:
+    """Keeps the exact bytes of the messages that are meant; `destination`: where `restore` sends them."""
+
+    def __init__(self, wanted: Wishes, destination: str) -> None:
+        self._wanted = wanted
+        self._destination = destination
+        self.original_faults: Counter[str] = Counter()
+
+    def __call__(self, received: Received) -> Verdict:
+        summary = describe(received.payload)
+        if not self._wanted.want(received, summary):
+            return Leave(FILTERED_OUT)
+        return Forward(received.payload, summary.destination or self._destination)
+
+
+class Planned:
+    """Another judge, which judges while a dry run browses and is held to it afterwards: what was not seen then is left,
+    and a message gets the answer that was shown."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._left: dict[Key, Leave] = {}
+        self._meant: set[Key] = set()
+        self._settled = False
+
+    @property
+    def original_faults(self) -> Counter[str]:
+        return self._judge.original_faults
+
+    @property
+    def meant(self) -> int:
+        """Messages that will be dealt with."""
+        return len(self._meant)
+
+    def settle(self) -> None:
+        """The dry run is over."""
+        self._settled = True
+
+    def __call__(self, received: Received) -> Verdict:
+        key = key_of(received)
+        if self._settled and key not in self._meant:
+            return self._left.get(key, Leave(CAME_LATER))
+        verdict = self._judge(received)
+        if self._settled:
+            return verdict
+        if isinstance(verdict, Leave):
+            self._left[key] = verdict
+        else:
+            self._meant.add(key)
+        return verdict

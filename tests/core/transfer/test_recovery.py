@@ -1,0 +1,148 @@
+"""What may be sent again where: judged from the destination's settings and the message alone."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sbpair.amqp.sections import Section
+from sbpair.amqp.types import Symbol
+from sbpair.core.encoded import EncodedMessage
+from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicFacts
+from sbpair.core.errors import EntityNotFoundError, SbpairError
+from sbpair.core.message import Received
+from sbpair.core.rewrite import as_sent, compose
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.filters import EVERYTHING, parse_where
+from sbpair.core.transfer.recovery import (
+    CAME_LATER,
+    NEEDS_SESSION,
+    NO_TIME_TO_LIVE,
+    SAME_ID,
+    TOO_LARGE,
+    UNREADABLE,
+    Planned,
+    Resender,
+    Wishes,
+    refuse_destination,
+    wishes,
+)
+from sbpair.core.transfer.state import Forward, Leave
+from sbpair.core.transfer.verdict import FILTERED_OUT
+
+NOW = 1_700_000_000.0
+DEAD = "orders/$deadletterqueue"
+
+
+def dead(
+    payload: bytes, number: int = 1, *, reason: str | None = "Broken", enqueued_at: float = NOW - 3600
+) -> Received:
+    """As the service gives a dead letter out."""
+    message = EncodedMessage(payload)
+    message.edit_map(Section.APPLICATION_PROPERTIES, (), {"DeadLetterReason": reason})
+    message.edit_map(Section.MESSAGE_ANNOTATIONS, (), {Symbol("x-opt-deadletter-source"): "orders"})
+    message.edit_map(Section.DELIVERY_ANNOTATIONS, (), {Symbol("x-opt-lock-token"): uuid.UUID(int=number)})
+    return Received(message.result(), number, DEAD, enqueued_at=enqueued_at)
+
+
+ALL = Wishes()
+
+
+def resender(
+    wanted: Wishes = ALL, *, same: bool = False, topic: TopicFacts | None = None, **settings: object
+) -> Resender:
+    queue = None if topic else QueueFacts("orders", QueueSettings(**settings))  # type: ignore[arg-type]
+    seen = DestinationSeen("orders", 1000, queue=queue, topic=topic, asked=True)
+    return Resender(seen, wanted, same_entity=same, now=lambda: NOW)
+
+
+def test_a_message_loses_what_the_service_added_and_nothing_else() -> None:
+    sent = compose(body=b"\x00", message_id="a", session_id="s", application_properties={"n": 1}, ttl_seconds=60)
+    assert as_sent(dead(sent).payload, from_dead_letter=True).payload == sent
+
+
+def test_a_browsed_message_has_an_empty_section_that_goes_too() -> None:
+    sent = compose(body=b"\x00", message_id="a")
+    assert as_sent(b"\x00Sq\xc1\x01\x00" + sent).payload == sent
+
+
+def test_an_application_property_of_that_name_stays_where_nothing_was_dead_lettered() -> None:
+    sent = compose(body=b"", message_id="a", application_properties={"DeadLetterReason": "mine"})
+    assert as_sent(sent).payload == sent
+
+
+@pytest.mark.parametrize(
+    ("judge", "payload", "why"),
+    [
+        (resender(), compose(body=b"x" * 2000, message_id="a"), TOO_LARGE),
+        (resender(requires_session=True), compose(body=b"", message_id="a"), NEEDS_SESSION),
+        (resender(), compose(body=b"", message_id="a", ttl_seconds=0), NO_TIME_TO_LIVE),
+    ],
+)
+def test_what_would_be_refused_stays(judge: Callable[[Received], object], payload: bytes, why: str) -> None:
+    assert judge(dead(payload)) == Leave(why)
+
+
+def test_what_is_no_message_stays() -> None:
+    assert resender()(Received(b"\xff\xff", 0, DEAD)) == Leave(UNREADABLE)
+
+
+@pytest.mark.parametrize(("age_seconds", "same", "sent"), [(599, True, False), (601, True, True), (599, False, True)])
+@pytest.mark.parametrize("topic", [False, True])
+def test_the_window_of_duplicate_detection_counts_where_the_message_was_sent_before(
+    age_seconds: float, same: bool, sent: bool, topic: bool
+) -> None:
+    facts = TopicFacts("orders", requires_duplicate_detection=True) if topic else None
+    judge = resender(same=same, topic=facts, **({} if topic else {"requires_duplicate_detection": True}))
+    verdict = judge(dead(compose(body=b"", message_id="a"), enqueued_at=NOW - age_seconds))
+    assert isinstance(verdict, Forward) is sent
+
+
+def test_the_first_of_two_with_one_id_is_the_same_each_time_it_is_judged() -> None:
+    judge = resender(requires_duplicate_detection=True)
+    first, second = (dead(compose(body=b"", message_id="a"), number) for number in (1, 2))
+    assert isinstance(judge(first), Forward)
+    assert judge(second) == Leave(SAME_ID)
+    assert isinstance(judge(first), Forward)
+
+
+def test_reasons_match_in_any_case_and_together_with_the_filter() -> None:
+    judge = resender(wishes(EVERYTHING, ["BROKEN"]))
+    assert isinstance(judge(dead(compose(body=b"", message_id="a"))), Forward)
+    assert judge(dead(compose(body=b"", message_id="a"), reason="Other")) == Leave(FILTERED_OUT)
+    narrow = resender(wishes(replace(EVERYTHING, where=parse_where("sys.MessageId = 'b'")), ["broken"]))
+    assert narrow(dead(compose(body=b"", message_id="a"))) == Leave(FILTERED_OUT)
+    assert isinstance(narrow(dead(compose(body=b"", message_id="b"))), Forward)
+
+
+def test_a_run_keeps_to_its_plan() -> None:
+    planned = Planned(resender(requires_session=True))
+    going, staying, later = (
+        dead(compose(body=b"", message_id=name, session_id=session), number)
+        for number, (name, session) in enumerate((("a", "s"), ("b", None), ("c", "s")), 1)
+    )
+    for one in (going, staying):
+        planned(one)
+    planned.settle()
+    assert isinstance(planned(going), Forward)
+    assert planned(staying) == Leave(NEEDS_SESSION)
+    assert planned(later) == Leave(CAME_LATER)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        DestinationSeen("orders", error=EntityNotFoundError("There is no orders.")),
+        DestinationSeen("orders", 1000, queue=QueueFacts("orders", QueueSettings(status=EntityStatus.DISABLED))),
+        DestinationSeen("orders", 1000, queue=QueueFacts("orders", QueueSettings(forward_to="other"))),
+        DestinationSeen("news", 1000, topic=TopicFacts("news", status=EntityStatus.SEND_DISABLED)),
+    ],
+)
+def test_a_destination_that_takes_nothing_ends_it_before_it_begins(seen: DestinationSeen) -> None:
+    with pytest.raises(SbpairError, match="Nothing was moved"):
+        refuse_destination(seen, "contoso")
+
+
+def test_a_destination_of_which_little_is_known_may_take_all() -> None:
+    refuse_destination(DestinationSeen("orders", 1000), "contoso")
