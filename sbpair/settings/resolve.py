@@ -93,7 +93,7 @@ class Settings:
         Raises:
             ConfigurationError: as `pair`, or that side is not configured.
         """
-        name = self._choose(pair)
+        name = self.choose(pair)
         access = self.side(name, side)
         if access is None:
             raise ConfigurationError(f"The pair {quoted(name)} has no {side}.", hint=HOW_TO_CONFIGURE)

@@ -111,6 +111,30 @@ def _spark(
     )
 
 
+def _of_entity(
+    command: str,
+    *,
+    ok: Cell,
+    arguments: str = "orders",
+    usage: Cell | None = None,
+    partial: Cell = ALL_OR_NOTHING,
+    findings: Cell = NOTHING_TO_FIND,
+) -> dict[Exit, Cell]:
+    """Of a command that works on an entity of a namespace."""
+    return row(
+        command,
+        ok=ok,
+        arguments=f"{arguments} --pair right",
+        usage=usage,
+        partial=partial,
+        denied=Run(f"{command} {arguments} --pair refused"),
+        findings=findings,
+        unreachable=Run(f"{command} {arguments} --pair gone --timeout 2s"),
+        signals=Stopped(f"{command} {arguments} --pair mute"),
+    )
+
+
+_DEAD = "cli/transfer/test_dead_letters.py::test_"
 _SPARK = "pipeline/test_command_line.py::"
 _FLEET = "cli/inspection/test_provision_cleanup.py::"
 
@@ -197,6 +221,24 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         findings=Run("drain stranded --dry-run"),
         unreachable=Mistake("drain dead --timeout 1s"),
         signals=Stopped("drain mute"),
+    ),
+    "dlq list": _of_entity("dlq list", ok=Run("dlq list orders --pair right")),
+    "dlq peek": _of_entity("dlq peek", ok=Run("dlq peek orders --pair right --body")),
+    "dlq resubmit": _of_entity(
+        "dlq resubmit",
+        arguments="orders --yes",
+        ok=Run("dlq resubmit orders --pair right --yes"),
+        usage=Run("dlq resubmit news/Subscriptions/audit --pair right --yes"),
+        partial=Proven(f"{_DEAD}what_a_destination_would_refuse_or_drop_stays_with_the_reason"),
+        findings=Proven(f"{_DEAD}a_dry_run_tells_the_same_and_changes_nothing"),
+    ),
+    "dlq purge": _of_entity(
+        "dlq purge",
+        arguments="orders --no-archive --yes",
+        ok=Run("dlq purge orders --pair right --no-archive --yes"),
+        usage=Run("dlq purge orders --pair right --yes"),
+        partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
+        findings=Proven(f"{_DEAD}purging_for_good_takes_what_matches_only"),
     ),
     "restore": row(
         "restore",
