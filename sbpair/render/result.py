@@ -55,6 +55,10 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
     style_key: str | None = None
     """Key whose value (error, warning, ok, ...) colours the row on a terminal."""
+    compact: bool = False
+    """No empty lines around it on a terminal: several of them are one screen, told apart by their titles."""
+    title_style: str | None = None
+    """Colours the title on a terminal, like a value of `style_key`."""
 
 
 class Severity(StrEnum):

@@ -60,16 +60,14 @@ _NEVER_CUT = 100_000
 BAR_COLUMNS = 24
 
 _STYLES = {
-    "critical": "bold red",
-    "error": "red",
-    "failed": "red",
-    "warning": "yellow",
-    "skipped": "yellow",
-    "ok": "green",
-    "done": "green",
-    "create": "green",
-    "update": "yellow",
-    "delete": "red",
+    word: style
+    for style, words in {
+        "bold red": ("critical", "unreachable", "production"),
+        "red": ("error", "failed", "delete", "denied", "missing", "dead letters"),
+        "yellow": ("warning", "skipped", "update", "limited", "unknown", "waiting", "deferred", "scheduled"),
+        "green": ("ok", "done", "create", "reachable", "empty"),
+    }.items()
+    for word in words
 }
 
 
@@ -78,8 +76,10 @@ def as_renderable(result: CommandResult) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    lines = (Text(printable(line)) for line in (*result.notes, result.summary) if line)
-    return Group(*map(_Fitted, result.screen or result.tables), *lines)
+    tables = result.screen or result.tables
+    lines = [Text(printable(line)) for line in (*result.notes, result.summary) if line]
+    gap = [Text()] if lines and tables and tables[-1].compact else []
+    return Group(*map(_Fitted, tables), *gap, *lines)
 
 
 def as_text(result: CommandResult) -> str:
@@ -105,18 +105,22 @@ class _Fitted:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
         from rich.text import Text
 
-        width = options.max_width
-        if _least_width(self.table, gap=_WIDE_GAP) <= width:
-            yield _grid(self.table)
+        width, table = options.max_width, self.table
+        if table.compact and table.title:  # a line of its own, since a table's title is folded to the table's width
+            yield Text(printable(table.title), style=_STYLES.get(table.title_style or "", "bold"))
+            table = replace(table, title="")
+        if _least_width(table, gap=_WIDE_GAP) <= width:
+            yield _grid(table)
             return
-        if not self.table.rows:
+        if not table.rows:
             return
-        table, everywhere = _shortened(self.table)
+        table, everywhere = _shortened(table)
         if everywhere:
             yield Text(everywhere)
         if _least_width(table, gap=_NARROW_GAP) <= width:
             yield _grid(table, narrow=True)
-            yield Text()
+            if not table.compact:
+                yield Text()
         else:
             yield from _blocks(table, width)
 
@@ -176,7 +180,7 @@ def _grid(table: Table, *, narrow: bool = False) -> "RichTable":
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        show_edge=not narrow,
+        show_edge=not (narrow or table.compact),
         padding=(0, 1, 0, 0) if narrow else (0, 1),
     )
     for column in table.columns:

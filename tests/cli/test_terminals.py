@@ -125,7 +125,7 @@ def test_help_fits_a_narrow_terminal_but_for_its_examples(full: Sbpair) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("status local --interval 0", ("Queue  State", "In every row: Queue: local-primary/x-servicebus-transfer/...")),
+        ("status local --interval 0", ("Queue State", "Backlog queues local-primary/x-servicebus-transfer/...")),
         ("peek local --body", ("Destination: invoices/incoming", "Message id")),
         ("ping local --count 1 --interval 0", ("Entity  p50 ms  p90 ms", "By: browse; Result: ok")),
         ("audit --list-checks", ("Code    Severity  What it finds",)),
@@ -143,7 +143,8 @@ def test_tables_at_60_columns_are_tables_or_blocks_that_can_be_read(
 def test_a_wide_terminal_gets_one_grid(full: Sbpair) -> None:
     screen = show(full, "status", "local", "--interval", "0", columns=200)
     assert "\u2588" in screen.shown
-    assert sum("local-primary/x-servicebus-transfer/" in line for line in screen.lines) == 10
+    assert sum("local-primary/x-servicebus-transfer/" in line for line in screen.lines) == 1
+    assert {line.split()[0] for line in screen.lines if line} >= set(map(str, range(10)))
     assert "In every row" not in screen.shown
 
 

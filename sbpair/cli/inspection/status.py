@@ -9,9 +9,11 @@ import typer
 
 from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit, Severity
 from sbpair.core.pairing import Pair
+from sbpair.core.serialization import utc_time
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.result import CommandResult, Format
 
@@ -31,7 +33,7 @@ _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
 def status(
     options: Options,
     pair: PairArgument = None,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh until interrupted (Ctrl-C).")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[str, typer.Option(help="Refresh interval; rates are computed from two samples.")] = "2s",
     count: Annotated[
         int | None, typer.Option(min=1, help="With --watch: stop after this many refreshes.", show_default=False)
@@ -79,7 +81,7 @@ def _watch(options: Options, pair: Pair, seconds: float, count: int | None, fail
         return CommandResult("status", None, text="", streamed=True, exit=code)
 
     with ExitStack() as stack:
-        show = _shower(chosen, stack, color=not options.no_color)
+        show = _shower(chosen, stack, seconds, color=not options.no_color)
         try:
             samples = _samples(options, pair, seconds, count, show)
         except Interrupted as interrupted:
@@ -87,7 +89,7 @@ def _watch(options: Options, pair: Pair, seconds: float, count: int | None, fail
     return done(shown.exit_of(samples[-1], fail_on))
 
 
-def _shower(chosen: Format, stack: ExitStack, *, color: bool) -> "OnSample":
+def _shower(chosen: Format, stack: ExitStack, seconds: float, *, color: bool) -> "OnSample":
     """How each sample is shown: in place on a terminal, as a record or a plain line elsewhere."""
     from sbpair.cli.inspection import status_shown as shown
 
@@ -95,7 +97,8 @@ def _shower(chosen: Format, stack: ExitStack, *, color: bool) -> "OnSample":
         from sbpair.render.progress import LiveView
 
         view = stack.enter_context(LiveView(color=color))
-        return lambda before, after: view.show(shown.result(before, after))
+        leave = f"every {format_duration(seconds)}; Ctrl-C leaves"
+        return lambda before, after: view.show(shown.result(before, after, leave=f"{_clock(after.taken_at)}, {leave}"))
     line = shown.record if chosen is Format.JSONL else shown.line
 
     def write(before: "PairStatus | None", after: "PairStatus") -> None:
@@ -103,6 +106,10 @@ def _shower(chosen: Format, stack: ExitStack, *, color: bool) -> "OnSample":
         sys.stdout.flush()
 
     return write
+
+
+def _clock(moment: float) -> str:
+    return f"{utc_time(moment):%H:%M:%S} UTC"
 
 
 def _samples(

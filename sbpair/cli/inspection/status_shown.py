@@ -1,5 +1,6 @@
 """A pair's status, as tables, lines, records, checks and metrics."""
 
+from dataclasses import replace
 from typing import Any
 
 from sbpair.cli.cost.forecasts import in_words
@@ -53,7 +54,10 @@ _QUEUE_COLUMNS = (
 )
 
 
-def result(before: PairStatus | None, after: PairStatus, fail_on: Grade = Grade.ERROR) -> CommandResult:
+def result(
+    before: PairStatus | None, after: PairStatus, fail_on: Grade = Grade.ERROR, *, leave: str = ""
+) -> CommandResult:
+    """What is shown of the later one of two samples. `leave` says on the screen how to end a watch."""
     rate = rate_per_second(before, after)
     notes = [
         f"{side.side.capitalize()} {side.host}: {with_hint(side.detail, side.hint)}"
@@ -72,11 +76,52 @@ def result(before: PairStatus | None, after: PairStatus, fail_on: Grade = Grade.
         checks=tuple(_checks(after)),
         closing=True,
         metrics=tuple(_metrics(after, rate)),
-        screen=(
-            Table("", _SIDE_COLUMNS, _side_rows(after), style_key="state"),
-            Table("", _QUEUE_COLUMNS, [_in_words(row) for row in _queue_rows(after)], style_key="state"),
-        ),
+        screen=_screen(after, leave),
     )
+
+
+MOST_ROWS = 10
+"""So many queues fit on a screen of 24 lines; of more, those that are empty are only counted."""
+
+
+def _screen(status: PairStatus, leave: str) -> tuple[Table, ...]:
+    """Both namespaces and the queues with their total, for 80 columns and 24 lines."""
+    environment = f" [{status.environment}]" if status.environment else ""
+    heading = f"{status.pair}{environment}{', ' if leave else ''}{leave}"
+    names = {side.host: side.label or side.host for side in _sides(status)}
+    sides = [row | {"name": names[row["name"]]} for row in _side_rows(status)]
+    tables = [
+        Table(heading, _SIDE_COLUMNS, sides, style_key="state", compact=True, title_style=status.environment),
+    ]
+    rows = [_in_words(row) for row in _queue_rows(status)]
+    if not rows:
+        return tuple(map(_filled, tables))
+    title = f"Backlog queues {rows[0]['name'].rpartition('/')[0]}/..."
+    total = _total(status)
+    if len(rows) > MOST_ROWS:
+        filled = [row for row in rows if row["state"] != QueueState.EMPTY]
+        title += f" ({len(rows) - len(filled):,} of {len(rows):,} are empty)"
+        rows = filled
+    rows = [row | {"name": row["name"].rpartition("/")[2]} for row in rows]
+    tables.append(Table(title, _QUEUE_COLUMNS, [*rows, total], style_key="state", compact=True))
+    return tuple(map(_filled, tables))
+
+
+def _filled(table: Table) -> Table:
+    """Without the columns that nobody needs to see, since nothing is in them."""
+    kept = tuple(one for one in table.columns if one.key != "detail" or any(row.get("detail") for row in table.rows))
+    return replace(table, columns=kept)
+
+
+def _total(status: PairStatus) -> dict[str, Any]:
+    age = status.backlog.oldest_age_seconds
+    return {
+        "name": "total",
+        "state": "",
+        "active": _known(status.backlog.active),
+        "dead_letter": _known(status.backlog.dead_letter),
+        "oldest": None if age is None else format_duration(age),
+    }
 
 
 def _sides(status: PairStatus) -> tuple[SideStatus, SideStatus]:

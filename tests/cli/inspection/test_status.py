@@ -1,6 +1,7 @@
 """`sbpair status` on two embedded namespaces: what it says, rates, watching, signals, trouble."""
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -85,6 +86,21 @@ def test_a_terminal_shows_each_look_in_place(provisioned: Sbpair) -> None:
     assert screen.shown.count("7 messages are waiting in 1 queue") >= 2
     assert "\x1b[1A" in screen.shown
     assert "\u2588" in screen.shown
+    assert re.search(r"local, \d\d:\d\d:\d\d UTC, every 200ms; Ctrl-C leaves", screen.shown)
+
+
+def test_ten_queues_with_their_total_fit_a_screen_of_24_lines(provisioned: Sbpair) -> None:
+    screen = show(provisioned, "status", "local", "--interval", "0", columns=80)
+    lines = [*screen.lines, *screen.talk.splitlines()]
+    assert len(lines) < 24, lines
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    assert set(map(str, range(10))) <= set(rows)
+    assert rows["3"][1:3] == ["waiting", "7"]
+    assert rows["total"][1] == "7"
+    assert rows["primary"][1:3] == ["local-primary", "reachable"]
+    assert lines[0] == "local"
+    assert {"32", "33"} <= set(screen.colours), "what is empty is green, what waits yellow"
 
 
 def test_options_that_do_not_go_together(provisioned: Sbpair) -> None:

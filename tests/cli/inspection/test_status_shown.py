@@ -1,0 +1,56 @@
+"""The screen of `sbpair status`: what it leaves out where a pair has more than fits, and what it marks."""
+
+import pytest
+
+from sbpair.cli.inspection.status_shown import MOST_ROWS, result
+from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus
+
+PRIMARY = SideStatus("primary", "127.0.0.1:1", REACHABLE, label="contoso-weu")
+SECONDARY = SideStatus("secondary", "contoso-neu.servicebus.windows.net", REACHABLE)
+
+
+def queue(index: int, active: int | None = 0, at: float | None = None) -> QueueContents:
+    path = f"contoso-weu/x-servicebus-transfer/{index}"
+    return QueueContents(path, active=active, deferred=0, scheduled=0, dead_letter=0, oldest_enqueued_at=at)
+
+
+def status(*queues: QueueContents, environment: str | None = None) -> PairStatus:
+    return PairStatus("orders", 1000.0, PRIMARY, SECONDARY, Backlog("orders", 1000.0, queues), environment)
+
+
+def test_of_many_queues_those_that_are_empty_are_only_counted() -> None:
+    many = [queue(index) for index in range(40)]
+    many[7] = queue(7, 3, 940.0)
+    many[31] = queue(31, None)
+    _, shown = result(None, status(*many)).screen
+    assert [row["name"] for row in shown.rows] == ["7", "31", "total"]
+    assert shown.title == "Backlog queues contoso-weu/x-servicebus-transfer/... (38 of 40 are empty)"
+    assert shown.rows[-1]["active"] == "unknown", "a sum of what is not known is not known"
+    assert shown.rows[-1]["oldest"] == "1m"
+    (table,) = result(None, status(*many)).tables
+    assert len(table.rows) == 42, "programs get every row"
+
+
+def test_what_fits_is_shown_whole() -> None:
+    _, shown = result(None, status(*map(queue, range(MOST_ROWS)))).screen
+    assert len(shown.rows) == MOST_ROWS + 1
+    assert shown.title.endswith("/...")
+
+
+def test_without_a_queue_there_is_no_table_of_queues() -> None:
+    (sides,) = result(None, status()).screen
+    assert [row["name"] for row in sides.rows] == ["contoso-weu", "contoso-neu.servicebus.windows.net"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "leave", "title"),
+    [
+        (None, "", "orders"),
+        ("production", "", "orders [production]"),
+        ("test", "Ctrl-C leaves", "orders [test], Ctrl-C leaves"),
+    ],
+)
+def test_the_heading_names_pair_environment_and_the_way_out(environment: str | None, leave: str, title: str) -> None:
+    sides, _ = result(None, status(queue(0), environment=environment), leave=leave).screen
+    assert (sides.title, sides.title_style) == (title, environment)
