@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -113,7 +113,10 @@ def emulator(
         typer.Option(help="Keep entities and messages in this folder; survives kill -9.", show_default=False),
     ] = None,
     seed: Annotated[
-        Path | None, typer.Option(help="YAML or JSON file with the entities to start with.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Entities to start with: YAML, JSON, or the Config.json of Microsoft's emulator.", show_default=False
+        ),
     ] = None,
     fault: Annotated[
         list[str] | None,
@@ -145,11 +148,12 @@ def emulator(
         return _limitations()
     if compatibility:
         return _compatibility()
-    names = [check_namespace_label(name) for name in namespace or DEFAULT_NAMESPACES]
     from sbpair.emulator import EmulatorError
     from sbpair.emulator.store import StoreError
 
-    contents = _read_seed(seed, names)
+    contents, suggested = _read_seed(seed)
+    names = [check_namespace_label(name) for name in namespace or suggested]
+    _check_named(contents, names, seed)
     configs = list(_configs(names, port, contents))
     faults = [_split_fault(text, names) for text in fault or ()]
 
@@ -206,24 +210,34 @@ def _compatibility() -> CommandResult:
     return CommandResult("emulator", tried, (Table("", columns, shown),))
 
 
-def _read_seed(path: Path | None, names: list[str]) -> Mapping[str, Any]:
+def _read_seed(path: Path | None) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Contents by namespace, and the namespaces to have where the command line names none: Microsoft's file is the
+    only one that an emulator of theirs is started with, so it says which."""
     if path is None:
-        return {}
+        return {}, DEFAULT_NAMESPACES
+    from sbpair.emulator.microsoft_config import is_microsoft_config, seed_of
+    from sbpair.emulator.seed import SeedError
     from sbpair.settings import DocumentError, parse_yaml, read_text
 
     try:
         seed = parse_yaml(read_text(path))
-    except DocumentError as error:
+        if is_microsoft_config(seed):
+            contents = seed_of(seed)
+            return contents, tuple(contents)
+    except (DocumentError, SeedError) as error:
         raise ConfigurationError(f"Cannot read the seed {path}: {error}") from error
     if not isinstance(seed, dict) or not all(isinstance(body, dict) for body in seed.values()):
         raise ConfigurationError(f"The seed {path} maps namespace names to their contents.")
+    return seed, DEFAULT_NAMESPACES
+
+
+def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -> None:
     unknown = set(seed) - set(names)
     if unknown:
         raise ConfigurationError(
             f"Seed file {path} refers to unknown namespaces: {shortened(', '.join(sorted(map(str, unknown))))}; "
             f"known: {', '.join(names)}."
         )
-    return seed
 
 
 def _configs(names: list[str], port: int, seed: Mapping[str, Any]) -> "Iterator[NamespaceConfig]":

@@ -67,6 +67,22 @@ def test_over_tls_the_same_commands_work(sbpair: Sbpair) -> None:
         stop(process)
 
 
+def test_the_configuration_of_microsofts_emulator_is_a_seed(sbpair: Sbpair) -> None:
+    queue = {"Name": "orders", "Properties": {"LockDuration": "PT20S", "ForwardTo": ""}}
+    namespaces = [{"Name": "sbemulatorns", "Queues": [queue]}, {"Name": "sbother"}]
+    (sbpair.home / "Config.json").write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
+    process = start(sbpair, "--seed", "Config.json")
+    try:
+        assert "SBEMULATORNS=" in sbpair("emulator", "env", "sbemulatorns").stdout
+        assert sbpair("send", "local", "orders", stdin="hello\n").code == 0
+    finally:
+        stop(process)
+    (sbpair.home / "Config.json").write_text(json.dumps({"UserConfig": {"Namespaces": [{"Queues": []}]}}))
+    ran = sbpair("emulator", "--seed", "Config.json")
+    assert ran.code == 2
+    assert "UserConfig.Namespaces[0]: `Name` is missing" in ran.stderr
+
+
 def test_an_application_is_told_how_to_reach_it(sbpair: Sbpair) -> None:
     process = start(sbpair, *NAMESPACES)
     try:
