@@ -34,6 +34,7 @@ from sbpair.pipeline.manifest import (
     newest,
     refuse_overlap,
 )
+from sbpair.pipeline.paths import is_folder
 from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.reports import ArchiveReport
 from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
@@ -81,7 +82,7 @@ class ArchiveRequest:
 
 def open_store(spark: "SparkSession", uri: str) -> Store:
     """The archive at a path or URI. A plain path is a folder that driver and executors share."""
-    if "://" not in uri and not uri.startswith("file:"):
+    if is_folder(uri):
         return LocalStore(Path(uri))
     from sbpair.pipeline.hadoop import HadoopStore
 

@@ -10,6 +10,11 @@ def spark_path(path: Path) -> str:
     return f"file://{path.absolute().as_posix()}" if path.drive == "" else f"file:///{path.absolute().as_posix()}"
 
 
+def is_folder(uri: str) -> bool:
+    """A path, not a URI of a file system that only Spark reaches."""
+    return "://" not in uri and not uri.startswith("file:")
+
+
 def put_in_place(temporary: Path, final: Path) -> None:
     """Rename a file that is safely on disk, folder entry included."""
     with temporary.open("rb+") as file:

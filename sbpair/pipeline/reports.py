@@ -38,6 +38,30 @@ class ArchiveResult:
     report: ArchiveReport = field(metadata=INLINED)
 
 
+@dataclass(slots=True)
+class FollowReport:
+    """What a run that kept an archive up to date has done."""
+
+    archive: str
+    rounds: int = 0
+    """That archived or removed something."""
+    rows: int = 0
+    settled: int = 0
+    """Archived messages that were removed from their queues."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Archived messages that the last round could not remove, by reason."""
+    total_rows: int = 0
+    ended: str = ""
+    """time (`--for`), idle (`--until-idle`), interrupted or terminated."""
+    seconds: float = field(default=0.0, metadata=rounded(3))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowResult:
+    pair: str
+    report: FollowReport = field(metadata=INLINED)
+
+
 @dataclass(frozen=True, slots=True)
 class Imported:
     """A file of a drain that was added; no rows if it had been added before."""

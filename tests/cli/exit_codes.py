@@ -385,6 +385,15 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
             Never("SIGTERM cancels the job where Ctrl-C does: sbpair.pipeline.spark.session"),
         ),
     ),
+    "pipeline follow": _spark(
+        "pipeline follow",
+        Proven("pipeline/test_follow.py::test_the_command_ends_in_good_order"),
+        "right --archive there",
+        usage=Run("pipeline follow right --archive there --dlq --with-dlq"),
+        partial=Never("messages left in their queue: as `pipeline archive` reports them"),
+        asks=Never("it makes the plan of `pipeline archive`"),
+        signals=Proven("pipeline/test_follow.py::test_the_command_ends_in_good_order"),
+    ),
     "pipeline replay": _spark(
         "pipeline replay",
         Proven(f"{_SPARK}test_archive_replay_and_reconcile"),

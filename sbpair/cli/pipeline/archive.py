@@ -122,8 +122,9 @@ def archive(
 def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: list[str] | None) -> CommandResult:
     from sbpair.pipeline.archive import archive as archive_backlog
     from sbpair.pipeline.archive import plan_in_folder, without_work
+    from sbpair.pipeline.paths import is_folder
 
-    folder = _is_folder(request.into)
+    folder = is_folder(request.into)
     plan = plan_in_folder(request) if folder else None
     if plan is not None and (report := without_work(request, plan)) is not None:
         return _result(request, report)
@@ -136,16 +137,12 @@ def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: 
     return _result(request, report)
 
 
-def _is_folder(into: str) -> bool:
-    """A path, not a URI of a file system that only Spark reaches."""
-    return "://" not in into and not into.startswith("file:")
-
-
 def _import(pair: str, into: str, file: Path) -> CommandResult:
     from sbpair.pipeline.importing import import_drained
     from sbpair.pipeline.manifest import LocalStore
+    from sbpair.pipeline.paths import is_folder
 
-    if not _is_folder(into):
+    if not is_folder(into):
         raise UsageError("--import writes into a folder, not a URI.")
     added = import_drained(LocalStore(Path(into)), pair, file)
     rows = sum(one.rows for one in added)

@@ -9,6 +9,7 @@ from sbpair.cli.options import before_the_command
 
 COMMANDS = {
     "archive": Entry("pipeline.archive", "archive", "Save a backlog as Parquet files."),
+    "follow": Entry("pipeline.follow", "follow", "Keep an archive up to date while a backlog grows."),
     "replay": Entry("pipeline.replay", "replay", "Send archived messages to their destinations."),
     "reconcile": Entry("pipeline.reconcile", "reconcile", "Check that each archived message has exactly one outcome."),
     "analyze": Entry("pipeline.analyze", "analyze", "Report what is in archived backlogs."),

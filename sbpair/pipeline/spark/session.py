@@ -92,7 +92,7 @@ class Session:
         thread = threading.Thread(target=work, name=f"spark {label}", daemon=True)
         thread.start()
         try:
-            with _signals_as_errors():
+            with signals_as_errors():
                 watch(context.statusTracker(), group, label, future, tell)
         except BaseException:
             context.cancelJobGroup(group)
@@ -137,7 +137,7 @@ def _make_active(spark: "SparkSession") -> None:
 
 
 @contextmanager
-def _signals_as_errors() -> Iterator[None]:
+def signals_as_errors() -> Iterator[None]:
     """SIGTERM as an error while a job is watched; Ctrl-C as Python's own, which PySpark's handler replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield

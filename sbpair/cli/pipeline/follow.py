@@ -1,0 +1,166 @@
+"""`sbpair pipeline follow`: an archive that is kept up to date."""
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.context import configure_logging, load_settings
+from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.cli.pipeline.session import ConfOption, JobLog, MasterOption, check_folder, pair_by_name, spark_session
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.pipeline.reports import ArchiveReport, FollowReport, FollowResult
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.spark.session import Session
+
+_log = logging.getLogger("sbpair")
+
+
+@command(output="pipeline.reports:FollowResult")
+def follow(
+    options: Options,
+    into: Annotated[
+        str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
+    ],
+    pair: PairArgument = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            metavar="INDEX|PATH",
+            help="Only this backlog queue; repeatable. Default: every one of the pair.",
+            show_default=False,
+        ),
+    ] = None,
+    dlq: Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")] = False,
+    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")] = False,
+    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Pause between two looks.")] = "30s",
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
+    ] = None,
+    until_idle: Annotated[
+        str | None,
+        typer.Option(
+            "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
+        ),
+    ] = None,
+    take: Annotated[
+        bool,
+        typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
+    ] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="DIR",
+            help="With --take: record each message that was removed in this folder.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: YesOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> CommandResult:
+    """Keep an archive up to date while a backlog grows: look every --every, and add what is new.
+
+    The archive is that of `pipeline archive`: `analyze` and `replay` read it at any time. The queues keep their
+    messages; --take removes each one after the file that holds it is part of the archive. SIGTERM, Ctrl-C and the end
+    of --for or --until-idle leave a whole archive; the same command goes on. Needs Listen on the secondary.
+
+    \b
+    Examples:
+      sbpair pipeline follow orders --archive /data/outage-2026-11
+      sbpair pipeline follow orders --archive /data/outage-2026-11 --every 5s --until-idle 10m --take --with-dlq
+    """
+    if dlq and with_dlq:
+        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
+    if ledger is not None and not take:
+        raise UsageError("--ledger records what --take removes. Give both, or neither.")
+    pause = duration_option(every) or 0.0
+    if pause < 1:
+        raise UsageError(f"--every is one second or more, not {every}.")
+    from sbpair.pipeline.spark.session import check_installed
+
+    check_installed()
+    from sbpair.pipeline.archive import ArchiveRequest
+    from sbpair.pipeline.follow import FollowRequest
+    from sbpair.pipeline.follow import follow as keep_up_to_date
+    from sbpair.pipeline.paths import is_folder
+
+    chosen = pair_by_name(options, pair)
+    if is_folder(into):
+        check_folder(Path(into), create=False)
+    if take:
+        confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
+        what = f"Take the messages of the backlog queues on {side_named(confirmed)}"
+        doing = f"{what} into {into}, which then has the only copy, and those that come later"
+        go_ahead(options, doing, yes=yes, state="Nothing was taken.")
+    archiving = ArchiveRequest(
+        chosen,
+        options.config,
+        into,
+        tuple(queue or ()),
+        (False, True) if with_dlq else (True,) if dlq else (False,),
+        take=take,
+        ledger=None if ledger is None else ledger.expanduser().absolute(),
+    )
+    request = FollowRequest(archiving, pause, duration_option(for_), duration_option(until_idle))
+    configure_logging(options)
+    with ExitStack() as stack:
+        opened: list[Session] = []
+        progress = JobLog(options)
+
+        def session() -> "Session":
+            if not opened:
+                spark = spark_session(options, master, conf, rows=None, name="follow", sources=not is_folder(into))
+                opened.append(stack.enter_context(spark))
+                stack.enter_context(progress)
+            return opened[0]
+
+        def begun() -> None:
+            _log.info(f"Following {chosen.name} into {into}, every {every}.")
+
+        report = keep_up_to_date(session, request, tell=progress, begun=begun, added=_say)
+    return _result(chosen.name, report, take=take)
+
+
+def _say(added: ArchiveReport) -> None:
+    taken = f", {added.settled:,} removed from their queues" if added.settled else ""
+    _log.info(f"{_count(added.rows)} added{taken}; the archive has {added.total_rows:,}.")
+
+
+def _count(number: int) -> str:
+    return f"{number:,} message{'s' if number != 1 else ''}"
+
+
+_EXITS = {"interrupted": Exit.INTERRUPTED, "terminated": Exit.TERMINATED}
+_ENDED = {
+    "time": "The time is over",
+    "idle": "Nothing new has come",
+    "interrupted": "Interrupted",
+    "terminated": "Terminated",
+}
+
+
+def _result(pair: str, report: FollowReport, *, take: bool) -> CommandResult:
+    taken = f"; {report.settled:,} removed from their queues" if take else ""
+    columns = (Column("rounds", "Rounds", right=True), Column("rows", "Added", right=True))
+    row = {"rounds": report.rounds, "rows": report.rows}
+    return CommandResult(
+        "pipeline follow",
+        FollowResult(pair, report),
+        (Table("", columns, [row]),),
+        notes=tuple(f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())),
+        summary=(
+            f"{_ENDED[report.ended]}. {_count(report.rows)} added to {report.archive}, "
+            f"which has {report.total_rows:,}{taken}."
+        ),
+        exit=_EXITS.get(report.ended) or (Exit.PARTIAL if report.left else Exit.OK),
+    )

@@ -1,0 +1,104 @@
+"""`pipeline follow`: keeps an archive up to date while a backlog grows.
+
+It looks into the queues again and again and has `archive` do what is new, so the manifest alone says how far it came: a
+run that was killed anywhere leaves whole commits, and the next one goes on from there. Nothing is archived twice. With
+`take` each round removes from the queues what its committed files hold, as `archive` does it.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbpair.core.errors import InterruptedWorkError
+from sbpair.pipeline.archive import ArchiveRequest, Tell, archive, open_store, plan_archive
+from sbpair.pipeline.manifest import LocalStore, Store
+from sbpair.pipeline.paths import is_folder
+from sbpair.pipeline.reports import ArchiveReport, FollowReport
+from sbpair.pipeline.spark.session import signals_as_errors
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.spark.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRequest:
+    """What to keep up to date, and until when."""
+
+    archiving: ArchiveRequest
+    every_seconds: float
+    """Pause between two looks."""
+    for_seconds: float | None = None
+    until_idle_seconds: float | None = None
+    """End when nothing new was found for this long."""
+
+
+def follow(
+    session: "Callable[[], Session]",
+    request: FollowRequest,
+    *,
+    tell: Tell | None = None,
+    begun: Callable[[], None] = lambda: None,
+    added: Callable[[ArchiveReport], None] = lambda done: None,
+) -> FollowReport:
+    """Archive what is new until the time is over, nothing comes any more, or SIGINT or SIGTERM; `ended` says which.
+
+    Args:
+        session: Spark's session, first asked for when there is something to archive.
+        begun: called once a signal ends the run in good order.
+        added: told of each round that changed something.
+
+    Raises:
+        SbpairError: the queues cannot be read or the archive cannot be written. What was committed before it stays.
+    """
+    into = request.archiving.into
+    store: Store = LocalStore(Path(into)) if is_folder(into) else open_store(session().spark, into)
+    report = FollowReport(store.uri)
+    began, rows = time.monotonic(), store.manifest().rows
+    try:
+        with signals_as_errors():
+            begun()
+            _rounds(session, request, store, report, tell, added)
+    except KeyboardInterrupt:
+        report.ended = "interrupted"
+    except InterruptedWorkError as stopped:
+        report.ended = stopped.exit_name
+    report.total_rows = store.manifest().rows
+    report.rows = report.total_rows - rows  # a round that was interrupted had commits, too
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def _rounds(
+    session: "Callable[[], Session]",
+    request: FollowRequest,
+    store: Store,
+    report: FollowReport,
+    tell: Tell | None,
+    added: Callable[[ArchiveReport], None],
+) -> None:
+    began = moved = time.monotonic()
+    while True:
+        plan = plan_archive(request.archiving, store.manifest())
+        if plan.missing or (request.archiving.take and plan.present):
+            done = archive(session(), request.archiving, plan=plan, tell=tell)
+            report.settled += done.settled
+            report.left = done.left
+            if done.rows or done.settled:
+                report.rounds += 1
+                moved = time.monotonic()
+                added(done)
+        else:
+            report.left = {}
+        now = time.monotonic()
+        waits = {"time": _left(request.for_seconds, began, now), "idle": _left(request.until_idle_seconds, moved, now)}
+        over = [name for name, seconds in waits.items() if seconds is not None and seconds <= 0]
+        if over:
+            report.ended = over[0]
+            return
+        time.sleep(min([request.every_seconds, *(one for one in waits.values() if one is not None)]))
+
+
+def _left(most: float | None, since: float, now: float) -> float | None:
+    return None if most is None else since + most - now

@@ -1,0 +1,107 @@
+"""`pipeline follow`: what is new is archived once, and every end leaves a whole archive."""
+
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from sbpair.pipeline.archive import ArchiveRequest
+from sbpair.pipeline.follow import FollowRequest, follow
+from sbpair.pipeline.manifest import LocalStore
+from sbpair.pipeline.reports import ArchiveReport
+from tests.cli.schema_checks import check_document
+from tests.pipeline.stage import Stage, messages
+from tests.pipeline.test_command_line import command, environment
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.spark.session import Session
+
+
+def request(stage: Stage, *, take: bool = False, **ends: Any) -> FollowRequest:
+    archiving = ArchiveRequest(stage.pair, stage.config, stage.archive_path, take=take)
+    return FollowRequest(archiving, every_seconds=0.1, **ends)
+
+
+def archived(stage: Stage) -> Counter[str]:
+    """How often each message is in the archive."""
+    root = Path(stage.archive_path)
+    files = LocalStore(root).manifest().files
+    tables = (pq.ParquetFile(root / one.path).read(["message_id"]) for one in files)
+    return Counter(name for table in tables for name in table["message_id"].to_pylist())
+
+
+def never() -> "Session":
+    raise AssertionError("Spark was started for nothing")
+
+
+@pytest.mark.parametrize("ends", [{"for_seconds": 0.3}, {"until_idle_seconds": 0.3}])
+def test_without_a_message_no_spark_is_started(stage: Stage, ends: dict[str, float]) -> None:
+    report = follow(never, request(stage, **ends))
+    assert (report.ended, report.rounds, report.total_rows) == ("time" if "for_seconds" in ends else "idle", 0, 0)
+    assert not Path(stage.archive_path).exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("take", [False, True])
+def test_what_comes_later_is_added_once(session: "Session", stage: Stage, take: bool) -> None:
+    stage.divert(messages(20, prefix="first", sessions=3))
+    rounds: list[int] = []
+
+    def more(done: ArchiveReport) -> None:
+        rounds.append(done.rows)
+        if len(rounds) == 1:
+            stage.divert(messages(7, prefix="later"), queue=1)
+
+    report = follow(lambda: session, request(stage, take=take, until_idle_seconds=1.0), added=more)
+    assert rounds == [20, 7]
+    assert (report.ended, report.rounds, report.rows, report.total_rows) == ("idle", 2, 27, 27)
+    assert archived(stage) == Counter(
+        [f"first-{number}" for number in range(20)] + [f"later-{number}" for number in range(7)]
+    )
+    assert stage.in_backlog() == (0 if take else 27)
+    assert report.settled == (27 if take else 0)
+    again = follow(lambda: session, request(stage, take=take, for_seconds=0.0))
+    assert (again.ended, again.rows, again.total_rows) == ("time", 0, 27)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("number", "ended"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_ends_it_with_what_is_committed(
+    session: "Session", stage: Stage, number: signal.Signals, ended: str
+) -> None:
+    before = signal.getsignal(number)
+    stage.divert(messages(5))
+    report = follow(lambda: session, request(stage), added=lambda _: signal.raise_signal(number))
+    assert (report.ended, report.rows, report.total_rows) == (ended, 5, 5)
+    assert signal.getsignal(number) is before
+    assert archived(stage).total() == 5
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
+def test_the_command_ends_in_good_order(stage: Stage, number: signal.Signals | None) -> None:
+    """An empty backlog: nothing of it needs a JVM."""
+    given = ("--for", "1s") if number is None else ()
+    asked = command(stage, "follow", "shop", "--archive", stage.archive_path, "--every", "1s", *given, "-o", "json")
+    with subprocess.Popen(
+        asked, env=environment(stage), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            first = process.stderr.readline()
+            assert first.endswith(f"Following shop into {stage.archive_path}, every 1s.\n"), first
+            if number is not None:
+                process.send_signal(number)
+            printed, said = process.communicate(timeout=90)
+        finally:
+            process.kill()
+    assert process.returncode == (0 if number is None else 128 + number), said
+    assert "Traceback" not in said
+    document = check_document("pipeline follow", printed)
+    assert document["exit_code"] == process.returncode
+    assert (
+        document["data"]["ended"] == {None: "time", signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    )
