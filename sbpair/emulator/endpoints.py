@@ -5,7 +5,7 @@ Refused, in this order: an address that leads nowhere (`amqp:not-found`), a miss
 use the entity does not have (`amqp:not-allowed`), a disabled entity (`com.microsoft:entity-disabled`).
 """
 
-from sbpair.amqp.types import Described, Ulong
+from sbpair.amqp.types import Ulong
 from sbpair.emulator import errors
 from sbpair.emulator.auth import LISTEN, SEND, rights_for
 from sbpair.emulator.broker.addresses import Location, locate
@@ -14,7 +14,7 @@ from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler
+from sbpair.emulator.engine.link import Link, LinkHandler
 from sbpair.emulator.engine.receivers import (
     PEEK_MODE_PROPERTY,
     SESSION_FILTER,
@@ -53,23 +53,7 @@ class Endpoints:
             return _attach_receiver(link, location, self._namespace.transactions)
         except BrokerError as error:
             link.reject(error.condition, error.description)
-            return RefusedLink()
-
-
-class RefusedLink:
-    """The handler of a link that has never been open."""
-
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
-        """A client that sends before it has read the refusal gets no answer."""
-
-    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
-        """Nothing was delivered."""
-
-    def on_credit(self) -> None:
-        """Nothing will be delivered."""
-
-    def on_detach(self, closed: bool, connection_lost: bool) -> None:
-        """Nothing is kept."""
+            return LinkHandler()  # what a client sends before it has read that is not answered
 
 
 def _locate(namespace: Namespace, link: Link) -> Location:

@@ -74,8 +74,9 @@ class LinkSession(Protocol):
     def forget_link(self, link: "Link") -> None: ...
 
 
-class LinkHandler(Protocol):
-    """What the broker does with one open link."""
+class LinkHandler:
+    """What the broker does with one open link; a handler leaves out what cannot happen on its kind of link, or is
+    nothing to it."""
 
     def on_transfer(self, delivery: "IncomingDelivery") -> Iterator[None] | None:
         """The client sent a whole message. What may take long comes back, to be gone through in slices of time."""

@@ -18,7 +18,7 @@ from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
 from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.clock import Timer
-from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.link import Link, LinkHandler
 from sbpair.emulator.engine.performatives import (
     ACCEPTED,
     MODIFIED,
@@ -75,7 +75,7 @@ def ticks(instant: float) -> Long:
 _SETTLED_BY_SENDER = 1
 
 
-class Receiver:
+class Receiver(LinkHandler):
     """The handler of one receiving link, and a consumer of its mailbox."""
 
     def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link, transactions: Transactions) -> None:
@@ -164,9 +164,6 @@ class Receiver:
         self._link.detach(condition, description)
 
     # -- as a link handler
-
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
-        """A client that receives sends nothing."""
 
     def on_credit(self) -> None:
         self._mailbox.want(self)
@@ -309,7 +306,7 @@ def plain_properties(value: object) -> dict[str, object]:
 PEEK_MODE_PROPERTY = "com.microsoft:peek-mode"
 
 
-class Browser:
+class Browser(LinkHandler):
     """The handler of a receiving link in peek mode, which the retired library and Service Bus Explorer browse with.
 
     Every message is shown once, oldest first, in whatever state it is: not locked, not counted, not taken. Messages
@@ -358,12 +355,6 @@ class Browser:
             if message is not None and partition_of(message.sequence_number) == partition:
                 return message
         return None
-
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
-        """A client that receives sends nothing."""
-
-    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
-        """What is shown is settled already."""
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
         self._leave()

@@ -12,7 +12,7 @@ from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.engine.link import IncomingDelivery, Link
+from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler
 from sbpair.emulator.engine.performatives import (
     DECLARE,
     DISCHARGE,
@@ -30,7 +30,7 @@ from sbpair.emulator.faults import Action, FaultKind
 from sbpair.emulator.namespace import Namespace
 
 
-class Sender:
+class Sender(LinkHandler):
     """The handler of one sending link."""
 
     def __init__(self, entity: Queue | Topic, link: Link, transactions: Transactions) -> None:
@@ -102,12 +102,6 @@ class Sender:
             return in_transaction(transaction.id, rejected(error.condition, error.description))
         return in_transaction(transaction.id, accepted())
 
-    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
-        """A client that sends has nothing to settle."""
-
-    def on_credit(self) -> None:
-        """A client that sends gives no credit."""
-
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
         self._entity.links.discard(self)
 
@@ -120,7 +114,7 @@ class Sender:
 _MAX_REQUEST_BYTES = 1024
 
 
-class Coordinator:
+class Coordinator(LinkHandler):
     """The handler of one link to the transaction coordinator (AMQP 1.0 §4.5): declare and discharge.
 
     The link needs no token: a transaction can do nothing that the links in it may not. Its transactions end with it.
@@ -167,12 +161,6 @@ class Coordinator:
         else:
             self._transactions.commit(transaction_id)
         return accepted()
-
-    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
-        """A client that sends has nothing to settle."""
-
-    def on_credit(self) -> None:
-        """A client that sends gives no credit."""
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
         for transaction_id in self._mine:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int
 from sbpair.emulator.auth import AuthError, Claims, authenticate, resource_path, service_bus_audiences
-from sbpair.emulator.engine.link import IncomingDelivery, Link, NamespaceView
+from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler, NamespaceView
 from sbpair.emulator.engine.performatives import accepted, rejected
 from sbpair.emulator.engine.replies import Replies
 
@@ -96,7 +96,7 @@ class CbsNode:
         return next(iter(named or near or self._receivers), None)
 
 
-class _Sender:
+class _Sender(LinkHandler):
     """The link on which the client asks."""
 
     def __init__(self, node: CbsNode) -> None:
@@ -105,17 +105,8 @@ class _Sender:
     def on_transfer(self, delivery: IncomingDelivery) -> None:
         self._node.answer(delivery)
 
-    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
-        """A client that sends has nothing to settle."""
 
-    def on_credit(self) -> None:
-        """A client that sends gives no credit."""
-
-    def on_detach(self, closed: bool, connection_lost: bool) -> None:
-        """Nothing is kept per sender."""
-
-
-class _Receiver:
+class _Receiver(LinkHandler):
     """The link on which the client is answered. An answer waits for credit."""
 
     def __init__(self, node: CbsNode, link: Link) -> None:
@@ -125,9 +116,6 @@ class _Receiver:
 
     def deliver(self, payload: bytes) -> None:
         self._replies.deliver(payload)
-
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
-        """A client that receives sends nothing."""
 
     def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
         if not settled:

@@ -19,7 +19,7 @@ from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection
+from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection, LinkHandler
 from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
 from sbpair.emulator.engine.replies import Replies
 from sbpair.emulator.errors import BrokerError
@@ -200,7 +200,7 @@ class RequestNodes:
             del self._nodes[key]
 
 
-class _ManagementLink:
+class _ManagementLink(LinkHandler):
     """What both directions share: they belong to the entity and to the node."""
 
     def __init__(self, node: RequestNode, link: Link) -> None:
@@ -235,9 +235,6 @@ class RequestLink(_ManagementLink):
     def on_transfer(self, delivery: IncomingDelivery) -> None:
         self._node.answer(delivery)
 
-    def on_credit(self) -> None:
-        """A client that sends gives no credit."""
-
 
 class ReplyLink(_ManagementLink):
     """The link on which the client is answered. An answer waits for credit."""
@@ -249,9 +246,6 @@ class ReplyLink(_ManagementLink):
 
     def deliver(self, payload: bytes) -> None:
         self._replies.deliver(payload)
-
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
-        """A client that receives sends nothing."""
 
     def on_credit(self) -> None:
         self._replies.on_credit()
