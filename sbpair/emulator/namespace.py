@@ -8,13 +8,13 @@ import base64
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sbpair.emulator import validation
 from sbpair.emulator.auth import Rights, Signer
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.entity import Entity as AnyEntity
-from sbpair.emulator.broker.journal import Journal, NoJournal
+from sbpair.emulator.broker.journal import Journal
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
@@ -61,11 +61,12 @@ Witness = Callable[[str, list[Message]], None]
 """Told of the messages that a queue, topic or subscription has taken in, before anybody receives them."""
 
 
-class NamespaceStore(Journal, Protocol):
+class NamespaceStore(Journal):
     """A journal that also knows what an earlier process has left."""
 
     def restore(self, namespace: "Namespace") -> None:
         """Put it back, before the namespace serves anybody."""
+        raise NotImplementedError
 
 
 class Namespace:
@@ -89,7 +90,7 @@ class Namespace:
         self.tier = tier
         self.clock = clock
         self.faults = faults if faults is not None else Faults(clock)
-        self.journal: Journal = store if store is not None else NoJournal()
+        self.journal: Journal = store if store is not None else Journal()
         self.endpoint = ""
         self.host = "localhost"
         self.port = 0

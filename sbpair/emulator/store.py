@@ -43,7 +43,7 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.errors import BrokerError, EmulatorError
 from sbpair.emulator.filters import FilterSyntaxError, Rule
-from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.namespace import Namespace, NamespaceStore
 from sbpair.files import make_private_file, make_private_folder
 
 # Descriptions of entities to and from JSON, for the durable store. Lossless, AMQP types in rules included.
@@ -283,7 +283,7 @@ def open_store(directory: Path) -> "Store":
     return Store(directory / FILE_NAME)
 
 
-class Store:
+class Store(NamespaceStore):
     """A journal (see `broker.journal.Journal`) on disk."""
 
     def __init__(self, path: Path) -> None:
@@ -301,7 +301,6 @@ class Store:
         self._settings = ""
         self._flushing = False
         self._closed = False
-        self.failure: str | None = None
         self._last_row = int(self._database.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0])
 
     # -- as a journal

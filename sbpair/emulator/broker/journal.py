@@ -1,4 +1,4 @@
-"""What the broker tells a durable store, and the store that keeps nothing."""
+"""What the broker tells a durable store."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -15,8 +15,15 @@ class KeptEntity(Protocol):
     def path(self) -> str: ...
 
 
-class Journal(Protocol):
-    """Notes of changes, in order. Nothing is safe before `after_commit` has called back."""
+class Journal:
+    """Notes of changes, in order. Nothing is safe before `after_commit` has called back.
+
+    As it stands it keeps nothing: everything lives in memory alone, and counts as safe at once. A store overrides all
+    of it.
+    """
+
+    failure: str | None = None
+    """Why nothing can be kept at present (a full disk); None while all is well."""
 
     def put_entity(self, entity: KeptEntity) -> None:
         """An entity is new or its description (or rules) changed."""
@@ -39,51 +46,13 @@ class Journal(Protocol):
     def put_settings(self) -> None:
         """Keys or aliases of the namespace may have changed."""
 
-    @property
-    def failure(self) -> str | None:
-        """Why nothing can be kept at present (a full disk); None while all is well."""
-
     def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Call back once everything noted so far is safe; at once when it already is. Calls keep their order.
 
         When it cannot be made safe for the time being, `otherwise` is called instead, if there is one; what was noted
         is still tried, so nobody knows then whether it will be safe.
         """
-
-    def close(self) -> None:
-        """Nothing more will come."""
-
-
-class NoJournal:
-    """Everything lives in memory alone, and counts as safe at once."""
-
-    def put_entity(self, entity: KeptEntity) -> None:
-        """Nothing to keep."""
-
-    def drop_entity(self, entity: KeptEntity) -> None:
-        """Nothing to forget."""
-
-    def put_message(self, entity: KeptEntity, place: str, message: Message) -> None:
-        """Nothing to keep."""
-
-    def drop_message(self, message: Message) -> None:
-        """Nothing to forget."""
-
-    def put_session(self, entity: KeptEntity, session: Session) -> None:
-        """Nothing to keep."""
-
-    def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
-        """Nothing to keep."""
-
-    def put_settings(self) -> None:
-        """Nothing to keep."""
-
-    @property
-    def failure(self) -> str | None:
-        return None
-
-    def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         action()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing more will come."""
