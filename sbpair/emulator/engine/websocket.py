@@ -32,6 +32,7 @@ class SocketCarrier:
         self._owner.adopt(self.wire)
         tasks = [asyncio.create_task(work) for work in (self._read(), self._write(), self._done.wait())]
         try:
+            # What the rest of the house has for this is not shared with the embedded namespace.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
