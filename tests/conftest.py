@@ -8,19 +8,31 @@ ROOT = Path(__file__).parents[1]
 LONGEST = (
     "tests/test_readme.py",
     "tests/stories/test_recovery.py",
+    "tests/pipeline/test_kills.py",
     "tests/pipeline/test_command_line.py",
     "tests/cli/test_signals.py",
-    "tests/pipeline/test_cluster.py",
-    "tests/pipeline/test_faults.py",
+    "tests/cli/test_terminals.py",
+    "tests/cli/inspection/test_provision_cleanup.py",
     "tests/soak/test_kills.py",
+    "tests/pipeline/test_cluster.py",
     "tests/runtime/test_replicate.py",
     "tests/cli/replication/test_replicate.py",
-    "tests/pipeline/test_analyze.py",
     "tests/clients/test_sync.py",
-    "tests/cli/test_terminals.py",
+    "tests/cli/failover/test_send.py",
+    "tests/pipeline/test_faults.py",
+    "tests/cli/inspection/test_audit.py",
+    "tests/pipeline/test_analyze.py",
+    "tests/cli/test_secrets.py",
+    "tests/cli/test_schema.py",
+    "tests/pipeline/test_replay.py",
+    "tests/cli/test_mistakes.py",
+    "tests/clients/test_shared.py",
+    "tests/pipeline/test_reconcile.py",
     "tests/soak/test_drain.py",
+    "tests/contract/test_journals.py",
+    "tests/clients/test_refusals.py",
 )
-"""Files of more than half a minute, the longest first, as the suite's own list of durations has them."""
+"""Files of about half a minute and more, the longest first, as the suite's own list of durations has them."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

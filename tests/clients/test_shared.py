@@ -10,7 +10,7 @@ from sbpair import ServiceBusClient
 from sbpair.aio import ServiceBusClient as AsyncServiceBusClient
 from sbpair.core.failover.machine import State
 from sbpair.events import Diverted, FailedBack, FailedOver, SendFailed
-from tests.clients.conftest import QUEUES, World, backlog_queue, own_threads, state_of, wait_until
+from tests.clients.conftest import World, own_threads, state_of, wait_until
 
 SLOW_RETRIES = {"retry_total": 3, "retry_backoff_factor": 2.0}
 """2, 4 and 8 seconds of pauses: whoever meets the dark primary waits for them."""
@@ -30,7 +30,7 @@ def send(world: World, body: str, **more: object) -> None:
 
 
 def queues_with_something(world: World) -> list[list[str]]:
-    return [found for index in range(QUEUES) if (found := world.bodies(backlog_queue(index), "fabrikam"))]
+    return [found for found in world.backlog_by_queue() if found]
 
 
 def test_a_client_for_each_message_meets_the_outage_once_and_keeps_the_order(world: World) -> None:

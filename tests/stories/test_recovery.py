@@ -133,7 +133,7 @@ def test_what_went_elsewhere_is_not_called_back_on_the_primary(world: World) -> 
 
 
 def test_two_operators_drain_at_once_and_one_is_killed(world: World) -> None:
-    world.backlog_queues(range(CONFIGURED))
+    world.backlog_queues(range(CONFIGURED), lock_seconds=20)  # what the killed one holds is waited for
     world.destination("orders")
     ids = world.strand("orders", 2000, queues=range(CONFIGURED))
     one = world.runner.start("drain", "local", "--rate", "300")

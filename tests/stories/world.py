@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,12 +64,13 @@ class World:
         document = json.dumps({"version": 1, "pairs": pairs})
         (self.home / "sbpair.yaml").write_text(document, encoding="utf-8")
 
-    def backlog_queues(self, indexes: Sequence[int]) -> None:
+    def backlog_queues(self, indexes: Sequence[int], *, lock_seconds: float = 60.0) -> None:
         """As an application that provisioned its own queues once left them."""
+        settings = replace(_BACKLOG, lock_duration_seconds=lock_seconds)
 
         async def work(sides: Sides) -> None:
             for index in indexes:
-                await sides.secondary_admin.create_queue(backlog_queue_path(PRIMARY, index), _BACKLOG)
+                await sides.secondary_admin.create_queue(backlog_queue_path(PRIMARY, index), settings)
 
         self.do(work)
 
