@@ -106,10 +106,8 @@ def replication_audit(
 
     \b
     Examples:
-      sbpair peek orders-pair --entity parcels --side primary -n 1000000 -o jsonl > primary.jsonl
-      sbpair peek orders-pair --entity parcels --side secondary -n 1000000 -o jsonl > secondary.jsonl
-      sbpair pipeline replication-audit --primary-archive primary.jsonl --secondary-archive secondary.jsonl \\
-        --journal sqlite:journal.db --engine local
+      sbpair peek orders-pair --entity parcels --side primary -n 1000000 -o jsonl > p.jsonl
+      sbpair pipeline replication-audit --primary-archive p.jsonl --secondary-archive s.jsonl --journal sqlite:j.db
     """
     if engine not in ("spark", "local"):
         raise UsageError(f"--engine is spark or local, not {engine!r}.")

@@ -56,6 +56,15 @@ def test_what_is_sent_is_processed_once_in_order_and_shown(replicated: Sbpair, t
     )
     assert json.loads(more.stdout)["accepted"] == ["primary", "secondary"]
 
+    archives = []
+    for side in ("primary", "secondary"):
+        peeked = replicated("peek", "local", "--entity", QUEUE, "--side", side, "-o", "jsonl", "-n", "1000")
+        (tmp_path / side).write_text(peeked.stdout)
+        archives += [f"--{side}-archive", str(tmp_path / side)]
+    audit = ("pipeline", "replication-audit", "--engine", "local", *archives, *journal, "-o", "json")
+    before = replicated(*audit)
+    assert (before.code, before.data["counts"]["unprocessed"], before.data["findings"]) == (5, 13, 13), before
+
     log = tmp_path / "log"
     command = f"""sh -c 'echo "$SBPAIR_SESSION_ID $(cat)" >> {log}'"""
     done = replicated(
@@ -68,6 +77,11 @@ def test_what_is_sent_is_processed_once_in_order_and_shown(replicated: Sbpair, t
         by_session.setdefault(session, []).append(body)
     bodies = [f"body {number}" for number in range(4)]
     assert by_session == {"a0": [*bodies, "late"], "a1": bodies, "a2": bodies}, "also across two runs of send"
+
+    after = replicated(*audit)
+    assert (after.code, after.data["findings"], after.data["completed"]) == (0, 0, 13), after
+    (row,) = after.data["destinations"]
+    assert (row["destination"], row["on_primary"], row["on_secondary"], row["stamped"]) == (QUEUE, 13, 13, 13)
 
     shown = replicated("replicate", "status", *journal, "-o", "json")
     assert (shown.code, shown.data["by_state"]["completed"], shown.data["completed_messages"]) == (0, 3, 13)
