@@ -146,7 +146,7 @@ def report(seed: int, result: Result) -> str:
         f"seed {seed}: {proof.sent:,} sent, {len(proof.lost)} lost, {len(proof.altered)} altered, "
         f"{len(proof.disordered)} sessions out of order, {result.doubles} doubles, {proof.left} left; "
         f"{result.kills_after_moving} of {result.kills} kills hit a drain that had moved something; "
-        f"{'holds' if result.holds else 'FAILED: ' + (proof.complaints() or f'the last drain: {result.final}')}"
+        f"{'holds' if result.holds else f'FAILED: {proof.complaints()}; the last drain: {result.final}'}"
     )
 
 

@@ -30,6 +30,9 @@ SESSIONS = 24
 BACKLOG_QUEUES = 5
 LOCK_SECONDS = 10
 PAIR = "soak"
+UNBOUNDED = 2**31 - 1
+"""Deliveries of a message of a backlog queue as `sbpair provision` makes it. With the default of 10 the messages
+that ten killed drains had locked are dead letters."""
 
 
 def free_port() -> int:
@@ -130,7 +133,12 @@ class World:
         self.backlog = [f"{prefix}/{index}" for index in range(self.queues)]
         self.primary = Side("soak-primary", self.folder, DESTINATIONS)
         self.secondary = Side(
-            "soak-secondary", self.folder, {path: {"lock_duration_seconds": self.lock_seconds} for path in self.backlog}
+            "soak-secondary",
+            self.folder,
+            {
+                path: {"lock_duration_seconds": self.lock_seconds, "max_delivery_count": UNBOUNDED}
+                for path in self.backlog
+            },
         )
         self.runner = Sbpair(self.folder)
         self.ledger = self.folder / "ledger.jsonl"
