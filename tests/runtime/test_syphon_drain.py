@@ -24,7 +24,7 @@ from sbpair.core.errors import (
 from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, Paused, QueueAppeared, Resumed
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
-from sbpair.core.transfer.filters import MessageFilter, parse_where
+from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import DrainRequest, ToArchive, ToQueue, drain, syphon
@@ -496,7 +496,7 @@ async def test_filters_leave_the_rest_untouched():
         wanted=MessageFilter("INVOICES/*", session_id="s0", where=parse_where("sys.MessageId <> 'm0'"))
     )
     assert report.forwarded == 49
-    assert report.left == (Left("filtered out", 251),)
+    assert (report.left, report.filtered_out) == ((), 251)
     untouched = [stored for queue in world.queues for stored in queue.messages.values()]
     assert all(stored.lock is None and stored.delivery_count == 0 for stored in untouched)
 
@@ -880,3 +880,29 @@ async def test_the_syphon_survives_the_secondary():
     await world.syphon()
     await healing
     assert ids(world.orders.payloads) == ["m1"]
+
+
+@virtual_time
+async def test_a_filter_that_cannot_be_evaluated_ends_the_run_with_a_report_and_without_locks():
+    world = World()
+    wanted = MessageFilter(where=parse_where("amount + 1 > 1"))
+    for number in range(10):
+        world.divert(message(number, application_properties={"amount": 0}), queue=2)
+    text = [message(number, application_properties={"amount": "five"}) for number in range(10, 20)]
+    world.divert(text[0], queue=1)
+    with pytest.raises(FilterError, match=r"cannot be evaluated for message \d+: .* Nothing was moved\."):
+        await world.drain(wanted=wanted)
+    assert all(stored.lock is None for queue in world.queues for stored in queue.messages.values())
+    world.queues[1].messages.clear()
+    for number in range(300):
+        world.divert(message(number, application_properties={"amount": 5}))
+    running = asyncio.create_task(world.drain(wanted=wanted, idle_seconds=100.0))
+    await world.clock.sleep(30.0)
+    for payload in text:
+        world.divert(payload, queue=1)
+    report = await running
+    assert (report.ended_by, report.forwarded, report.filtered_out) == ("filter", 300, 10)
+    assert "cannot be evaluated for message" in (report.broken_off or "")
+    assert len(world.orders.payloads) == 300
+    assert world.remaining() == 20
+    assert all(stored.lock is None for queue in world.queues for stored in queue.messages.values())

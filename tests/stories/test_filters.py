@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,18 @@ def world(tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
-def sbpair(world: Stage, *arguments: str, code: int = 0) -> Any:
+def command_line(world: Stage, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sbpair", *arguments, "--config", str(world.config), "-o", "json", "--no-input"]
+
+
+def environment(world: Stage) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_"))}
+    return kept | {"HOME": str(world.folder), "PYTHONPATH": str(ROOT)}
+
+
+def sbpair(world: Stage, *arguments: str, code: int = 0) -> Any:
     ran = subprocess.run(
-        [sys.executable, "-m", "sbpair", *arguments, "--config", str(world.config), "-o", "json", "--no-input"],
-        capture_output=True,
-        text=True,
-        env=kept | {"HOME": str(world.folder), "PYTHONPATH": str(ROOT)},
-        timeout=250,
+        command_line(world, *arguments), capture_output=True, text=True, env=environment(world), timeout=250
     )
     assert ran.returncode == code, (ran.stdout, ran.stderr)
     document = json.loads(ran.stdout)
@@ -76,6 +81,31 @@ def test_restore_takes_the_same_filters(world: Stage) -> None:
     assert sbpair(world, *restore, "--until", "1h")["sent"] == {}
     assert sbpair(world, *restore, "--session-id", "s-0", "--since", "1h")["sent"] == {"orders": 10}
     assert sbpair(world, *restore, "--destination", "INV*")["sent"] == {"invoices": 10}
+
+
+def test_a_filter_that_cannot_be_evaluated_ends_a_drain_with_its_report(world: Stage) -> None:
+    """What was moved before is told, what is left is counted, and nothing stays locked."""
+    none = sbpair(world, "drain", "shop", "--where", "country + 1 > 2", code=2)
+    assert none["message"].endswith("Nothing was moved.")
+    assert world.in_backlog() == 30
+    world.divert(messages(5, prefix="n", application_properties={"amount": 5}))
+    drain = subprocess.Popen(
+        command_line(world, "drain", "shop", "--where", "amount + 1 > 1", "--until-idle", "4m"),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(world),
+    )
+    deadline = time.monotonic() + 120
+    while len(world.at_home()) < 5 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    world.divert(messages(5, prefix="t", sessions=1, application_properties={"amount": "five"}))
+    said, _ = drain.communicate(timeout=120)
+    ended = json.loads(said)
+    assert ended["exit_code"] == 3
+    assert (ended["data"]["ended_by"], ended["data"]["forwarded"]) == ("filter", 5)
+    assert "cannot be evaluated for message" in ended["data"]["broken_off"]
+    rest = sbpair(world, "drain", "shop", "--where", "amount = 'five'")
+    assert (rest["forwarded"], rest["left"], rest["filtered_out"]) == (5, {}, 30)
 
 
 @pytest.mark.parametrize("command", ["peek", "drain", "syphon"])

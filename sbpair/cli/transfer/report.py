@@ -202,7 +202,6 @@ def report_result(
 
 def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
     from sbpair.core.transfer.report import Kind, fields_of, numbers
-    from sbpair.core.transfer.verdict import FILTERED_OUT
 
     went = "archived" if report.archive is not None else "moved" if asked.queue is not None else "to the primary"
     named = {one.name: one.metadata["row"] or went for one in fields_of(Kind.BY_NAME)}
@@ -210,13 +209,7 @@ def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
         for where, messages in getattr(report, name):
             yield {"what": what, "where": where, "messages": messages}
     for one in report.left:
-        # What a filter leaves aside was not asked for, so it is not left.
-        filtered = one.reason == FILTERED_OUT
-        yield {
-            "what": one.reason if filtered else "left",
-            "where": "" if filtered else one.reason,
-            "messages": one.count,
-        }
+        yield {"what": "left", "where": one.reason, "messages": one.count}
     for number in numbers():
         if number.metadata["row"] and getattr(report, number.name):
             yield {"what": number.metadata["row"], "where": "", "messages": getattr(report, number.name)}

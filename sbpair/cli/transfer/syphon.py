@@ -184,7 +184,7 @@ async def run_service(
         async with _ending(request, stop, observer) as ending:
             end = ending.end
             report = await serve(run, stop=end, clock=clock, observer=observer)
-    if not stop.is_set():
+    if not stop.is_set() and report.broken_off is None:
         report = replace(report, ended_by=ending.why)
     return Drained(report, backlog, usage.forecast())
 

@@ -17,7 +17,7 @@ from sbpair.core.inspection.backlog import Advice, Backlog, Verdict, advice, emp
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published
 from sbpair.core.transfer.report import DrainReport, Left
-from sbpair.core.transfer.verdict import FILTERED_OUT, NOT_CONFIGURED
+from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted, listed
 
 _ERROR_CODE = re.compile(r"\(([a-z-]+)\)$")
@@ -94,7 +94,12 @@ def _before(report: DrainReport) -> str:
     return f"; {report.already_forwarded:,} had been sent before and {verb} completed without being sent again"
 
 
-_EARLY = {"stop": "stopped by a signal", "time": "the time was up", "count": "the limit was reached"}
+_EARLY = {
+    "stop": "stopped by a signal",
+    "time": "the time was up",
+    "count": "the limit was reached",
+    "filter": "stopped at a message for which the filter cannot be evaluated",
+}
 ENDED = _EARLY | {"idle": "nothing more came for the time asked for"}
 
 
@@ -153,7 +158,8 @@ def hindered_by(report: DrainReport, *, apart_from: Collection[str] = ()) -> Exi
         for code in (Exit.DENIED, Exit.UNREACHABLE):
             if set(hindrances) == {code.label}:
                 return code
-    return Exit.PARTIAL if hindrances or report.dead_lettered or report.uncompleted else None
+    handled_less = hindrances or report.dead_lettered or report.uncompleted or report.broken_off is not None
+    return Exit.PARTIAL if handled_less else None
 
 
 def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
@@ -186,8 +192,8 @@ def _were(backlog: Backlog) -> str:
 
 
 def _left(report: DrainReport) -> list[str]:
-    """Reasons for which messages are left, a filter apart."""
-    return [one.reason for one in report.left if one.reason != FILTERED_OUT and one.count]
+    """Reasons for which messages are left."""
+    return [one.reason for one in report.left if one.count]
 
 
 def _exit_name(reason: str) -> str:
@@ -232,6 +238,8 @@ _TRY_AGAIN = "The destination did not take them in time; drain again when it doe
 
 
 def _notes(report: DrainReport) -> Iterator[str]:
+    if report.broken_off is not None:
+        yield f"{report.broken_off} What was moved until then has left the backlog; correct the filter to go on."
     if report.locked:
         until = datetime.fromtimestamp(max(one.until for one in report.locked), UTC)
         yield (

@@ -119,6 +119,10 @@ class _View:
         """Whoever gives a filter to a command may have it look as long as it takes."""
 
 
+class FilterError(UsageError):
+    """A condition cannot be evaluated for a message: it compares text with a number, say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """A condition in Service Bus SQL. It compiles where it is used first: its text goes to other processes."""
@@ -126,11 +130,11 @@ class Where:
     text: str
 
     def matches(self, summary: MessageSummary, received: Received) -> bool:
-        """Raises UsageError: the condition cannot be evaluated for this message, say text plus a number."""
+        """Raises FilterError: the condition cannot be evaluated for this message, say text plus a number."""
         try:
             return _compiled(self.text)(_View(summary, received)) is True
         except FilterEvaluationError as error:
-            raise UsageError(
+            raise FilterError(
                 f"The filter {quoted(self.text)} cannot be evaluated for message {_number(received)}: {error}"
             ) from error
 
@@ -217,7 +221,7 @@ class MessageFilter:
         return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
 
     def wants(self, received: Received, summary: MessageSummary) -> bool:
-        """Raises UsageError as `Where.matches`."""
+        """Raises FilterError as `Where.matches`."""
         at = received.enqueued_at
         if self.since is not None and (at is None or at < self.since):
             return False

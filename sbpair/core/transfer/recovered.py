@@ -8,10 +8,9 @@ from sbpair.core.serialization import INLINED
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
 from sbpair.core.transfer.recovery import CAME_LATER
 from sbpair.core.transfer.report import DrainReport
-from sbpair.core.transfer.verdict import FILTERED_OUT
 from sbpair.core.words import counted
 
-_NOT_ASKED_FOR = (FILTERED_OUT, CAME_LATER)
+_NOT_ASKED_FOR = (CAME_LATER,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def closing(done: Recovered, doing: Doing) -> str:
     if report.dry_run:
         rest = f" {left:,} would be left." if left else ""
         return f"{what}.{rest} Nothing was changed."
-    if left or report.failures or report.ended_by == "stop":
+    if left or report.failures or report.ended_by in ("stop", "filter"):
         return f"{what}. {f'{left:,} {_are(left)} left. ' if left else ''}Go on with: {doing.go_on}"
     return f"{what}."
 
@@ -66,9 +65,10 @@ def notes(done: Recovered) -> Iterator[str]:
     """Why messages are left, and what a resent message cannot keep."""
     report = done.report
     for one in report.left:
-        if one.reason != FILTERED_OUT:
-            would = "would be" if report.dry_run else _are(one.count)
-            yield f"{one.count:,} {would} left: {one.reason}."
+        would = "would be" if report.dry_run else _are(one.count)
+        yield f"{one.count:,} {would} left: {one.reason}."
+    if report.broken_off is not None:
+        yield report.broken_off
     for failure in report.failures:
         yield f"Not read: {failure.queue}: {failure.error.message}"
     if report.unchecked:

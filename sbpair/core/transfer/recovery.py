@@ -18,8 +18,9 @@ from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.machine import PURGED
+from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
-from sbpair.core.transfer.verdict import FILTERED_OUT, Faults, Judge, fault_of
+from sbpair.core.transfer.verdict import Faults, Judge, fault_of
 
 CAME_LATER = "came after this run had looked"
 """A consumer that dead-letters what is sent to it again would otherwise keep the run going for ever."""

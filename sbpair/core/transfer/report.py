@@ -104,6 +104,8 @@ def _destination(accepted: Accepted) -> str:
 
 
 Named = tuple[tuple[str, int], ...]
+FILTERED_OUT = "filtered out"
+"""The reason for which a message stays that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,15 @@ class DrainReport:
             row="deleted",
         ),
     )
+    filtered_out: int = field(
+        default=0,
+        metadata=_count(
+            "Messages that the filter of this run leaves aside.",
+            metric="sbpair_filtered_out_messages",
+            row="filtered out",
+            last=True,
+        ),
+    )
     locks_lost: int = field(
         default=0,
         metadata=_count("Locks that ran out while a message was held.", Moment.LOCK_LOST, metric="sbpair_lost_locks"),
@@ -245,12 +256,16 @@ class DrainReport:
         ),
     )
     left: tuple[Left, ...] = field(default=(), metadata=AS_OBJECT)
+    """What could not go, by reason; what a filter leaves aside was not asked for and is `filtered_out`."""
     failures: tuple[QueueFailure, ...] = ()
     confirmed_empty: bool = field(default=False, metadata=HIDDEN)
     """The part of the queues that it was asked about holds nothing: a browse and the counts, where they could be had,
     say so. Whether the whole backlog is empty is another question: `core.inspection.backlog`."""
     ended_by: str = "empty"
-    """`empty` (nothing more to do), `idle` (nothing came for as long as was asked for), `stop`, `time`, `count`."""
+    """`empty` (nothing more to do), `idle` (nothing came for as long as was asked for), `stop`, `time`, `count`,
+    `filter` (it cannot be evaluated for a message)."""
+    broken_off: str | None = None
+    """The error that ended the run after messages had moved."""
     archive: Path | None = None
     dry_run: bool = False
     locked: tuple[LockedQueue, ...] = ()
@@ -258,6 +273,12 @@ class DrainReport:
     unchecked: tuple[str, ...] = ()
     """Of a dry run: destinations of which nobody could say whether they are full or take sessions only."""
     seconds: float = field(default=0.0, metadata=rounded(3))
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether anything left its queue, or was sent."""
+        gone = self.completed or self.already_forwarded or self.dead_lettered or self.pings or self.purged
+        return bool(self.forwarded or gone)
 
 
 def fields_of(kind: Kind) -> Iterator["dataclasses.Field[Any]"]:
@@ -308,6 +329,11 @@ def _counting(moment: Moment) -> tuple[_Looks, _Looks]:
         return tuple((one.name, one.metadata["of"]) for one in fields_of(kind) if one.metadata["on"] is moment)
 
     return of(Kind.COUNT), of(Kind.BY_NAME)
+
+
+def reasons(left: Mapping[str, int]) -> tuple[Left, ...]:
+    """Why messages are left as a report has it."""
+    return tuple(Left(reason, count) for reason, count in sorted(left.items()) if count and reason != FILTERED_OUT)
 
 
 def in_order(names: Mapping[str, int]) -> Named:

@@ -10,9 +10,9 @@ from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import TtlMode, for_primary, is_ping
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Leave, Verdict
 
-FILTERED_OUT = "filtered out"
 NOT_CONFIGURED = "not among the pair's entities: "
 """Beginning of the reason for which a message is left whose destination is not one of those allowed."""
 OTHERS = "(others)"

@@ -19,10 +19,10 @@ from sbpair.core.events import BacklogCounted
 from sbpair.core.names import subscription_of
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
 from sbpair.core.transfer.machine import DEAD_LETTERED, Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
-from sbpair.core.transfer.report import DrainReport, Left, LockedQueue, QueueFailure, in_order
+from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, LockedQueue, QueueFailure, in_order, reasons
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier, Judge
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
@@ -224,18 +224,21 @@ def make_report(
     ended_by: str,
     sink: Sink,
     locked: tuple[LockedQueue, ...] = (),
+    broken_off: str | None = None,
 ) -> DrainReport:
     """The machine's tally as a report. `sent_before`: what an earlier run had sent."""
     return DrainReport(
         **machine.tally.counted(),
         uncompleted=len(machine.uncompleted - sent_before),
         original_faults=in_order(classifier.original_faults),
-        left=tuple(Left(reason, count) for reason, count in sorted(left.items())),
+        left=reasons(left),
+        filtered_out=left[FILTERED_OUT],
         failures=failures_of(sources),
         confirmed_empty=confirmed_empty,
         ended_by=ended_by,
         archive=sink.path if isinstance(sink, ArchiveSink) else None,
         locked=locked,
+        broken_off=broken_off,
         seconds=seconds,
     )
 
@@ -293,7 +296,7 @@ async def drain(
 
     Raises:
         ServiceError: no queue at all could be read; the first one's error.
-        UsageError: the filter compares things that cannot be compared.
+        FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the report says so.
         OSError: the ledger or archive cannot be written.
     """
     if facts is None:
@@ -397,8 +400,9 @@ class _Run:
             watch.cancel()
             left = Counter(machine.left().values())
             await pump.finish()
-        if pump.fatal is not None:
-            raise pump.fatal
+        broken = pump.fatal
+        if broken is not None and not isinstance(broken, FilterError):
+            raise broken
         if halt.is_set() and not stop.is_set():
             give_up_what_still_fails(self._sources)
         raise_if_none_was_readable(self._sources)
@@ -407,7 +411,7 @@ class _Run:
                 path = source.receiver.source
                 locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
                 left += found.reasons(machine.uncompleted, locked)
-        return make_report(
+        report = make_report(
             machine,
             self._classify,
             self._sources,
@@ -415,10 +419,14 @@ class _Run:
             sent_before=sent_before,
             seconds=self._clock.monotonic() - self._began,
             confirmed_empty=empty,
-            ended_by=self._ended_by(stop, halt, machine),
+            ended_by="filter" if broken is not None else self._ended_by(stop, halt, machine),
             sink=sink,
             locked=locked_queues(self._sources, machine, self._clock),
+            broken_off=None if broken is None else broken.message,
         )
+        if broken is not None and not report.has_moved:
+            raise broken.with_state("Nothing was moved.")
+        return report
 
     async def _watch(self, stop: asyncio.Event, halt: asyncio.Event) -> None:
         """Set `halt` when asked to stop or when the time is up."""

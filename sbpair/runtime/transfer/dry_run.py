@@ -14,7 +14,7 @@ from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.transfer import machine
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
-from sbpair.core.transfer.report import DrainReport, Left, in_order
+from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, in_order, reasons
 from sbpair.core.transfer.state import Finish, Forward, Verdict
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, NamespaceAdmin
@@ -125,7 +125,8 @@ class DryRun:
             dead_lettered=sum(self.dead_letters.values()),
             pings=self.pings,
             purged=self.purged,
-            left=tuple(Left(reason, count) for reason, count in sorted((+self.left).items())),
+            left=reasons(self.left),
+            filtered_out=self.left[FILTERED_OUT],
             per_destination=in_order({path: number for path, number in going.items() if number}),
             dead_letter_reasons=in_order(self.dead_letters),
             original_faults=in_order(self.classify.original_faults),

@@ -19,6 +19,7 @@ from sbpair.core.events import DeadLettered, Event, Forwarded, LockedElsewhere, 
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
+from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Skipped
 from sbpair.core.transfer.state import (
@@ -177,6 +178,8 @@ class Pump:
         await end(*self._receiving)
         self.machine.release_left()
         self._wake.set()
+        if self.fatal is not None and self._looping is not None and not self._looping.done():
+            self._do_what_is_due()  # below nobody waits for what has not been begun when something broke down
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 while self.machine.live and (self.fatal is None or self._tasks):
@@ -225,7 +228,7 @@ class Pump:
         self.machine.tried(path, received, self._now())
         source.idle = not received and not self.machine.awaits(path, self._now())
         self._tell(Polled(self._utc(), source.path, len(received)))
-        verdicts = [self._classify(one) for one in received]
+        verdicts = self._verdicts(source, received)
         try:
             proven = await self._browse_skipped(source, received, verdicts)
         except ServiceError as error:
@@ -239,6 +242,16 @@ class Pump:
             self._arrived(source, received, verdicts)
         else:
             self._refuse(source, received, verdicts)
+
+    def _verdicts(self, source: Source, received: Sequence[Received]) -> list[Verdict]:
+        """A filter that cannot be evaluated ends the run: what has come goes back, or it would stay locked."""
+        try:
+            return [self._classify(one) for one in received]
+        except FilterError:
+            until = self._now() + source.locks.lock_seconds
+            for one in received:
+                self.machine.refused(one, lock_until=until, lock_seconds=source.locks.lock_seconds)
+            raise
 
     def _arrived(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> None:
         now = self._now()
@@ -365,8 +378,7 @@ class Pump:
             while True:
                 self._wake.clear()
                 now = self._now()
-                for action in self.machine.poll(now):
-                    self._begin(action)
+                self._do_what_is_due()
                 self._announce_now_and_then(now)
                 self._room.set()
                 if self._nothing_to_do():
@@ -375,6 +387,10 @@ class Pump:
                 await self._for_wake(seconds)
         except Exception as error:  # noqa: BLE001 - told to whoever runs the pump
             self._break_down(error)
+
+    def _do_what_is_due(self) -> None:
+        for action in self.machine.poll(self._now()):
+            self._begin(action)
 
     async def _for_wake(self, seconds: float) -> None:
         try:

@@ -18,6 +18,7 @@ from sbpair.core.errors import AccessDeniedError, IncompatibleSdkError, SbpairEr
 from sbpair.core.events import BacklogCounted, QueueAppeared, Restarting
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.retry import SYPHON
+from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.report import DrainReport, Tally, together
 from sbpair.core.transfer.state import Key
@@ -257,7 +258,8 @@ async def serve(run: Run, *, stop: asyncio.Event, clock: Clock, observer: Observ
     After a breakdown it waits 1 second, growing to 2 minutes (the retired library's limits).
 
     Raises:
-        UsageError, IncompatibleSdkError: of a run; another would end the same way.
+        UsageError, IncompatibleSdkError: of a run; another would end the same way. A filter that cannot be evaluated
+            is told by the report instead, if anything had moved before.
         What broke down while it was stopping.
     """
     began = clock.monotonic()
@@ -268,6 +270,9 @@ async def serve(run: Run, *, stop: asyncio.Event, clock: Clock, observer: Observ
         broken = await _once(run, runs)
         if broken is None:
             break
+        done = together([one.report for one in runs], seconds=clock.monotonic() - began)
+        if isinstance(broken, FilterError) and done.has_moved:
+            return replace(done, ended_by="filter", broken_off=broken.message)
         if stop.is_set() or isinstance(broken, _NO_USE_TRYING):
             raise broken
         failures = 1 if clock.monotonic() - started >= STEADY_SECONDS else failures + 1

@@ -28,8 +28,8 @@ from sbpair.core.transfer.recovery import (
     refuse_destination,
     wishes,
 )
+from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Forward, Leave
-from sbpair.core.transfer.verdict import FILTERED_OUT
 
 NOW = 1_700_000_000.0
 DEAD = "orders/$deadletterqueue"
