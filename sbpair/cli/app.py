@@ -30,6 +30,8 @@ GROUPS = {
     },
     "Any entity": {
         "dlq": Entry("transfer.dlq", "app", "List, resubmit and delete dead letters of any queue or subscription."),
+        "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
+        "purge": Entry("transfer.purge", "purge", "Delete messages of any entity, archived first."),
     },
     "Applications": {
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),

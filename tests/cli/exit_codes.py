@@ -135,6 +135,7 @@ def _of_entity(
 
 
 _DEAD = "cli/transfer/test_dead_letters.py::test_"
+_MOVE = "cli/transfer/test_move.py::test_"
 _SPARK = "pipeline/test_command_line.py::"
 _FLEET = "cli/inspection/test_provision_cleanup.py::"
 
@@ -239,6 +240,22 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("dlq purge orders --pair right --yes"),
         partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
         findings=Proven(f"{_DEAD}purging_for_good_takes_what_matches_only"),
+    ),
+    "move": _of_entity(
+        "move",
+        arguments="orders parked --yes",
+        ok=Proven(f"{_MOVE}a_dry_run_of_a_move_changes_nothing_and_a_filter_leaves_the_rest"),
+        usage=Run("move orders orders --pair right --yes"),
+        partial=Proven(f"{_MOVE}scheduled_messages_stay_and_are_named"),
+        findings=Proven(f"{_MOVE}a_dry_run_of_a_move_changes_nothing_and_a_filter_leaves_the_rest"),
+    ),
+    "purge": _of_entity(
+        "purge",
+        arguments="orders --no-archive --yes",
+        ok=Run("purge orders --pair right --no-archive --yes"),
+        usage=Run("purge orders --pair right --yes"),
+        partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
+        findings=Proven(f"{_MOVE}a_purged_queue_is_empty_and_its_archive_brings_all_back"),
     ),
     "restore": row(
         "restore",

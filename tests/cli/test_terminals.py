@@ -24,6 +24,8 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "drain": ("drain local --dry-run --exit-zero",),
     "syphon": ("syphon --help",),
     "restore": ("restore --help",),
+    "move": ("move --help",),
+    "purge": ("purge --help",),
     "dlq": ("dlq --help", "dlq list orders", "dlq resubmit --help"),
     "replicate": ("replicate provision local parcels --dry-run --exit-zero",),
     "send": ("send local orders --file lines",),

@@ -10,7 +10,7 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place, refuse_unnamed
-from sbpair.cli.transfer.recovering import Recovery, command_line, number_of, result_of, shown, tell_plan
+from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, number_of, result_of, shown, tell_plan
 from sbpair.core.errors import UsageError
 from sbpair.core.names import subscription_of
 from sbpair.core.transfer.recovered import Doing
@@ -68,6 +68,44 @@ def purge_dead_letters(
     )
 
 
+@command(output="core.transfer.recovered:Recovered")
+def purge(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    filters: Filters,
+    limit: LimitOption = None,
+    archive: ArchiveOption = None,
+    no_archive: NoArchiveOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Delete the messages of a queue or subscription that are there now, deferred ones too, archived first.
+
+    Asks for the entity's name. --archive DIR or --no-archive has to be given. `sbpair restore` sends archived messages
+    to the queue, or to the topic of a subscription, which gives every subscription a copy. Scheduled messages and dead
+    letters stay (`sbpair dlq purge`), and queues that hand out messages by session are refused. Needs Listen.
+
+    \b
+    Examples:
+      sbpair purge orders --archive purged/
+      sbpair purge contoso-weu:orders --no-archive --until 30d --dry-run
+    """
+    return _purge(
+        options,
+        "purge",
+        (entity, on),
+        (filters, []),
+        dead_letter=False,
+        limit=limit,
+        archive=archive,
+        no_archive=no_archive,
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
 def _purge(
     options: Options,
     name: str,
@@ -104,11 +142,11 @@ def _purge(
         dead_letter=dead_letter,
         to=ToPrimary() if archive is None else ToArchive(archive),
         max_messages=limit,
+        deferred=not dead_letter,
         patience_seconds=options.timeout_seconds(120.0),
     )
     noun = "dead letter" if dead_letter else "message"
-    given = [f"--reason={reason}" for reason in reasons]
-    given += [word for pair in filters.words() if pair[1] is not None for word in (pair[0], pair[1])]
+    given = filter_words(filters, reasons)
     given += ["--no-archive"] if archive is None else ["--archive", str(archive)]
     doing = Doing("deleted", noun, command_line(["sbpair", *name.split(), entity, *on.words(), *given]))
     recovery = Recovery(options, source, None, request, make_judge)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.cli.context import EventLog, Interrupted, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.drain import open_ledger
+from sbpair.cli.transfer.options import Filters
 from sbpair.cli.transfer.place import Place
 from sbpair.cli.transfer.report import ledger_errors
 from sbpair.core.access import namespace_name
@@ -127,7 +128,7 @@ class Recovery:
         """What the administration tells of the entity, if it may be asked.
 
         Raises:
-            UsageError: it is a topic.
+            UsageError: it is a topic, or its messages are received by session.
         """
         from sbpair.runtime.transfer.drain import entity_facts
 
@@ -141,6 +142,11 @@ class Recovery:
             raise UsageError(
                 f"{self._source} is a topic, which holds no messages.",
                 hint=f"Name one of its subscriptions: {path}/Subscriptions/NAME",
+            )
+        if known is not None and known.settings.requires_session and not self._request.dead_letter:
+            raise UsageError(
+                f"{self._source} hands out its messages by session, which this command does not ask for.",
+                hint=f"Its dead letters have no such rule: sbpair dlq list {shlex.quote(path)}",
             )
         return {} if known is None else {path: known}
 
@@ -260,6 +266,12 @@ def _rows(done: Recovered, doing: Doing) -> list[dict[str, Any]]:
         {"what": "not read", "where": f"{one.queue}: {one.error.message}", "messages": None} for one in report.failures
     ]
     return rows
+
+
+def filter_words(filters: Filters, reasons: Sequence[str] = ()) -> list[str]:
+    """The filters as they were given, for a command line that goes on."""
+    words = [f"--reason={reason}" for reason in reasons]
+    return words + [word for option, value in filters.words() if value is not None for word in (option, value)]
 
 
 def command_line(words: Sequence[str | None]) -> str:

@@ -1,5 +1,6 @@
 """`sbpair dlq resubmit`: dead letters, sent again as their application sent them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ from sbpair.cli.transfer.options import (
     ReasonOption,
 )
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, find_place, refuse_unnamed
-from sbpair.cli.transfer.recovering import Recovery, command_line, number_of, result_of, shown, tell_plan
+from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, number_of, result_of, shown, tell_plan
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
 from sbpair.core.transfer.recovered import Doing
@@ -88,7 +89,7 @@ def resubmit(
     target = source if to is None else find_place(settings, on, to, source)
     check_destination(target)
     wanted = wishes(filters.wanted(), reasons or ())
-    same = target.same_as(source) or _topic_of(source) == target.path.lower()
+    same = sent_there_before(source, target)
 
     def make_judge(seen: "DestinationSeen") -> "Judge":
         return Resender(seen, wanted, same_entity=same, now=lambda: datetime.now(UTC).timestamp())
@@ -103,9 +104,8 @@ def resubmit(
         leave_missing=True,
         patience_seconds=options.timeout_seconds(120.0),
     )
-    words = [f"--reason={reason}" for reason in reasons or ()]
-    words += [word for pair in filters.words() if pair[1] is not None for word in (pair[0], pair[1])]
-    given = [*(["--to", to] if to else []), *on.words(), *words, *(["--ledger", str(ledger)] if ledger else [])]
+    given = [*(["--to", to] if to else []), *on.words(), *filter_words(filters, reasons or ())]
+    given += ["--ledger", str(ledger)] if ledger else []
     doing = Doing("sent", "dead letter", command_line(["sbpair", "dlq", "resubmit", entity, *given]))
     recovery = Recovery(options, source, target, request, make_judge)
     planned = recovery.plan()
@@ -128,6 +128,8 @@ def check_destination(target: "Place") -> None:
         raise UsageError(f"{target.path!r} is no queue or topic: nothing can be sent to it. Nothing was moved.")
 
 
-def _topic_of(source: "Place") -> str | None:
+def sent_there_before(source: "Place", target: "Place") -> bool:
+    """Whether the messages of an entity were sent to the target once: to the queue itself, or the subscription's topic.
+    Duplicate detection may know their ids."""
     found = subscription_of(source.path)
-    return None if found is None else found[0].lower()
+    return target.same_as(source if found is None else replace(source, path=found[0]))
