@@ -11,7 +11,13 @@ that the configuration or the options give them.
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
@@ -47,6 +53,13 @@ class BacklogDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with marking_errors():
             return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite), schema.names)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from sbpair.pipeline.streaming.writer import ReplayStreamWriter
+
+        with marking_errors():
+            options = WriteOptions.parse(self.options, overwrite=overwrite, stream=True)
+            return ReplayStreamWriter(options, schema.names)
 
 
 class ServiceBusDataSource(DataSource):

@@ -22,6 +22,7 @@ from sbpair.pipeline.executors import Connection
 from sbpair.runtime.transfer.ledger import Ledger, Way, outcomes_in
 
 RUN_FILE = "run"
+ANY_TASK = "*"
 TASKS_SECONDS = 40.0
 """How long tasks of a run that is over may take to notice: a little more than one send."""
 
@@ -55,7 +56,7 @@ def task_name(partition: int) -> str:
 
 
 def done_by(folder: Path, run: str, task: str) -> set[Key]:
-    """What earlier attempts of a task have sent, or found to need no sending."""
+    """What earlier attempts of a task, or of ANY_TASK, have sent or found to need no sending."""
     files = folder.glob(f"{run}-{task}-*.jsonl")
     return {key for path in files for key, outcome in outcomes_in(path) if outcome != REFUSED_OUTCOME}
 

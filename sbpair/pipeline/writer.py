@@ -6,6 +6,7 @@ out what the ledger has. A batch that was sent but not acknowledged may arrive t
 
     pair, config    as for a read
     ledger          folder that driver and executors share; without it nothing is remembered
+    to              queue or topic of the primary that takes all messages; default: each goes to its own destination
     rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
     ttl             full (default): the time to live starts again; remaining: the time in the backlog is taken off
     run             name of this run in the ledger's files; default: one per job
@@ -30,6 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
+from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
 from sbpair.core.transfer.report import Tally as Counters
@@ -38,7 +40,7 @@ from sbpair.core.transfer.verdict import Classifier
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
-from sbpair.pipeline.runs import check_run, done_by, drop_locks, ledger_of, task_name, the_only_attempt
+from sbpair.pipeline.runs import ANY_TASK, check_run, done_by, drop_locks, ledger_of, task_name, the_only_attempt
 from sbpair.pipeline.source_options import known_options, truth
 from sbpair.runtime.browse import PATIENCE_SECONDS
 from sbpair.runtime.clock import Quiet
@@ -69,13 +71,17 @@ class WriteOptions:
     run: str
     only_run: bool
     report: Path | None
+    to: str | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], *, overwrite: bool) -> "WriteOptions":
+    def parse(cls, given: Mapping[str, str], *, overwrite: bool, stream: bool = False) -> "WriteOptions":
         """Raises UsageError: an unknown option, a value that is none, or a write that is to replace something."""
         if overwrite:
             raise UsageError("What was sent cannot be overwritten; write with mode append.")
-        options = known_options(given, ("pair", "config", "ledger", "rate", "tasks", "ttl", "run", "onlyRun", "report"))
+        of_batch = () if stream else ("run", "onlyRun", "report")
+        options = known_options(given, ("pair", "config", "ledger", "to", "rate", "tasks", "ttl", *of_batch))
+        if "to" in options and not is_destination(options["to"]):
+            raise UsageError(f"The option to is the path of a queue or a topic, not {options['to']!r}.")
         try:
             return cls(
                 pair=options.get("pair"),
@@ -87,6 +93,7 @@ class WriteOptions:
                 run=options.get("run") or uuid.uuid4().hex[:12],
                 only_run=truth(options, "onlyRun", False),
                 report=Path(options["report"]) if options.get("report") else None,
+                to=options.get("to"),
             )
         except ValueError as error:
             raise UsageError(f"An option of the write cannot be read: {error}.") from error
@@ -115,6 +122,7 @@ class Tally:
 @dataclass
 class ReplayMessage(WriterCommitMessage):
     tally: Tally
+    run: str
 
 
 class ReplayWriter(DataSourceArrowWriter):
@@ -132,17 +140,22 @@ class ReplayWriter(DataSourceArrowWriter):
             self.pair = PairByName.load(options.pair, options.config)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
+        return self.write_in(self.options.run, iterator)
+
+    def write_in(self, run: str, iterator: Iterator["pa.RecordBatch"], *, whole_run: bool = False) -> ReplayMessage:
+        """Send the rows of this task as part of a run. `whole_run`: leave out what any task of the run has sent, not
+        only this one's attempts."""
         context = TaskContext.get()
         task = task_name(context.partitionId() if context is not None else 0)
-        folder, run = self.options.ledger, self.options.run
+        folder = self.options.ledger
         with marking_errors(), nullcontext() if folder is None else the_only_attempt(folder, run, task):
-            done = done_by(folder, run, task) if folder is not None else set()
+            done = done_by(folder, run, ANY_TASK if whole_run else task) if folder is not None else set()
             way = self.pair.way()
             with (
                 Connection.to(self.pair, "primary") as connection,
                 ledger_of(connection, folder, way, run, task) as ledger,
             ):
-                return ReplayMessage(self._send(connection, iterator, ledger, done))
+                return ReplayMessage(self._send(connection, iterator, ledger, done), run)
 
     def _send(
         self, connection: Connection, batches: Iterator["pa.RecordBatch"], ledger: Ledger | None, done: set[Key]
@@ -160,7 +173,7 @@ class ReplayWriter(DataSourceArrowWriter):
         sending = connection.start(
             send_stored(
                 stored,
-                Classifier(now=lambda: CLOCK.now().timestamp(), ttl=self.options.ttl),
+                Classifier(now=lambda: CLOCK.now().timestamp(), ttl=self.options.ttl, destination=self.options.to),
                 machine,
                 sink,
                 ledger=ledger,

@@ -1,0 +1,64 @@
+"""Sends the rows of a stream to the primary: the writer of a replay, micro-batch after micro-batch.
+
+Spark runs a micro-batch again that it is not sure of, after a crash with the same query id and number. These are the
+name of the run in the ledger, so what any task of the micro-batch has sent before is left out: by the place of each
+message, its MessageId and the time at which it was put there. A batch of messages that was sent but not acknowledged
+when a process died may arrive twice, with the same MessageId: duplicate detection at the destination covers that.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from sbpair.core.errors import UsageError
+from sbpair.pipeline.errors import marking_errors
+from sbpair.pipeline.runs import drop_locks
+from sbpair.pipeline.writer import ReplayMessage, ReplayWriter, WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Where Spark tells a task of which query and micro-batch it is."""
+
+
+class ReplayStreamWriter(DataSourceStreamArrowWriter):
+    """Sends rows to the primary. Needs the columns of a replay and a ledger.
+
+    Raises:
+        UsageError: no ledger, or a frame that lacks a column.
+    """
+
+    def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
+        if options.ledger is None:
+            raise UsageError(
+                "A stream needs the option ledger: without it a micro-batch that Spark repeats would be sent twice.",
+                hint="Name a folder that driver and executors share.",
+            )
+        self._folder = options.ledger
+        self._writer = ReplayWriter(options, columns)
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
+        return self._writer.write_in(_run_of_task(), iterator, whole_run=True)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        self._drop_locks(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing can be taken back; the ledger has what was sent. Tasks may still run, so their locks stay."""
+
+    def _drop_locks(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        for run in {one.run for one in messages if isinstance(one, ReplayMessage)}:
+            drop_locks(self._folder, run)
+
+
+def _run_of_task() -> str:
+    """The name of a micro-batch in the ledger's files, the same each time it runs."""
+    context = TaskContext.get()
+    found = [None if context is None else context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY)]
+    with marking_errors():
+        if None in found:
+            raise UsageError("Spark does not say of which query and micro-batch this task is; nothing was sent.")
+    return f"stream-{found[0]}-{found[1]}"
