@@ -146,7 +146,7 @@ class Part:
 
 
 _COMMAND = re.compile(
-    r"(?:^|(?<=`)|(?<=then )|(?<=: )|(?<=or )|(?<=run ))sbpair [a-z][^`\n]*?(?=`|[.;,]?$| as a | and )"
+    r"(?:^|(?<=`)|(?<=then )|(?<=: )|(?<=or )|(?<=run ))sbpair [a-z][^`\n]*?(?=`|; |[.;,]?$| as a | and )"
 )
 
 

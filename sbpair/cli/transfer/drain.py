@@ -23,11 +23,12 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.render.console import unwritable
-from sbpair.render.result import CommandResult
+from sbpair.render.result import CommandResult, Format
 
 if TYPE_CHECKING:
     import asyncio
 
+    from sbpair.core.events import Event
     from sbpair.runtime.inspection.backlog import FoundQueues
     from sbpair.runtime.transfer.drain import DrainRequest
     from sbpair.runtime.transfer.ledger import Ledger, Way
@@ -53,6 +54,7 @@ def drain(
     Examples:
       sbpair drain orders --dry-run
       sbpair drain orders --ledger drain.jsonl --for 15m --rate 500
+      sbpair drain orders --ledger drain.jsonl -o html --outfile incident.html
     """
     chosen = pair_to_write(options, load_settings(options), pair, "Drain")
     request = make_request(chosen, moves)
@@ -80,13 +82,28 @@ def drain(
             )
 
     asked = what_was_asked(chosen, moves)
+    began_at = system_clock().now().timestamp()
+
+    def shown(drained: Drained) -> CommandResult:
+        result = report_result("drain", chosen, drained, asked, verbose=options.verbose)
+        return _as_page(chosen, drained, result, began_at, moves.ledger) if options.output is Format.HTML else result
+
     try:
-        return report_result("drain", chosen, run_async(options, work), asked, verbose=options.verbose)
+        return shown(run_async(options, work))
     except Interrupted as interrupted:
         if not isinstance(interrupted.partial, Drained):
             raise interrupted.with_state("Nothing was moved.") from None
-        result = report_result("drain", chosen, interrupted.partial, asked, verbose=options.verbose)
-        return replace(result, exit=Exit.from_label(interrupted.exit_name))
+        return replace(shown(interrupted.partial), exit=Exit.from_label(interrupted.exit_name))
+
+
+def _as_page(
+    pair: Pair, drained: Drained, result: CommandResult, began_at: float, ledger: Path | None
+) -> CommandResult:
+    from sbpair.cli.transfer.report_page import Course, LedgerFile, page_of
+
+    with ledger_errors(ledger):
+        file = LedgerFile.of(ledger) if ledger is not None and ledger.is_file() else None
+    return replace(result, page=page_of(pair, drained, result, Course(began_at, drained.before, file)))
 
 
 _AFTER_SECONDS = 10.0
@@ -108,6 +125,7 @@ async def run_drain(
     Raises:
         SbpairError: no backlog queue exists, or none of that path.
     """
+    from sbpair.core.events import BacklogCounted
     from sbpair.render.progress import MoveProgress
     from sbpair.runtime.inspection.backlog import find_queues, is_own, read_backlog
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
@@ -115,8 +133,16 @@ async def run_drain(
 
     opened_ledger = open_ledger(ledger, way_of(pair, request), new=new_ledger)
     usage, clock = Usage(), system_clock()
-    log = None if options.quiet else EventLog().notify
-    with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
+    log = None if options.quiet else EventLog()
+    before: dict[str, int] = {}
+
+    def noted(event: "Event") -> None:
+        if isinstance(event, BacklogCounted):
+            before.setdefault(event.queue, event.messages)
+        if log is not None:
+            log.notify(event)
+
+    with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=noted) as progress:
         async with open_sides(pair) as sides:
             secondary = CountedMessaging(sides.secondary, usage)
             admin, primary_admin = CountedAdmin(sides.secondary_admin, usage), CountedAdmin(sides.primary_admin, usage)
@@ -145,7 +171,7 @@ async def run_drain(
                 if opened_ledger is not None:
                     await opened_ledger.close()
             if left_over:
-                return Drained(report, None, usage.forecast())
+                return Drained(report, None, usage.forecast(), before)
             # Searched for again: a queue that was made meanwhile belongs to the backlog, too.
             found = await find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
             backlog = await read_backlog(
@@ -158,7 +184,7 @@ async def run_drain(
                 only=only or None,
                 recount=False,
             )
-    return Drained(report, backlog, usage.forecast())
+    return Drained(report, backlog, usage.forecast(), before)
 
 
 def chosen_paths(pair: Pair, found: "FoundQueues", only: tuple[str, ...]) -> tuple[str, ...]:

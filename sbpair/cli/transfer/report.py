@@ -1,8 +1,8 @@
 """What drain and syphon share: the request out of options, the report as a result."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +167,8 @@ class Drained:
     report: "DrainReport"
     backlog: "Backlog | None"
     used: "Forecast"
+    before: Mapping[str, int] = field(default_factory=dict)
+    """Messages to move by queue, where they could be counted at the beginning."""
 
 
 def report_result(

@@ -1,0 +1,104 @@
+"""A drain as a page: before, after, destinations, dead letters, the ledger's digest, and what is left to do."""
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sbpair.cli.transfer.report import Drained, report_result
+from sbpair.cli.transfer.report_page import Course, LedgerFile, page_of
+from sbpair.core.cost.forecast import Forecast
+from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.transfer.conclusion import Asked
+from sbpair.core.transfer.report import DrainReport, Left
+from sbpair.render.html import to_html
+from sbpair.render.page import Bars, Page, Tone
+from sbpair.render.result import Table
+from tests.cli.process import Sbpair
+from tests.core.snapshots import a_pair
+
+ASKED = Asked("orders", "contoso-weu", "sbpair drain orders")
+QUEUE = QueueContents("contoso-weu/x-servicebus-transfer/0", active=0, deferred=0, scheduled=0, dead_letter=0)
+EMPTY = Backlog("orders", 1000.0, (QUEUE,))
+DIVERT = """
+import asyncio
+from sbpair import compose, for_backlog, open_sides
+from sbpair.settings import load
+async def main():
+    pair = load().pair("local")
+    async with open_sides(pair) as sides:
+        payloads = [for_backlog(compose(body="x", message_id=str(n)), "orders") for n in range(3)]
+        payloads.append(for_backlog(compose(body="x", message_id="lost"), "no-such-queue"))
+        await sides.secondary.sender(pair.backlog_paths()[1]).send(payloads, timeout_seconds=30)
+asyncio.run(main())
+"""
+
+
+def page(report: DrainReport, backlog: Backlog | None, course: Course) -> Page:
+    drained = Drained(report, backlog, Forecast(), course.before)
+    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained, ASKED), course)
+
+
+def tables(made: Page) -> dict[str, list[dict[str, object]]]:
+    return {one.title: [dict(row) for row in one.rows] for one in made.sections if isinstance(one, Table)}
+
+
+def test_a_drain_that_went_well_says_so_first_and_shows_before_and_after() -> None:
+    report = DrainReport(
+        forwarded=3, completed=3, per_destination=(("carts", 1), ("orders", 2)), confirmed_empty=True, seconds=2.5
+    )
+    made = page(report, EMPTY, Course(0.0, {QUEUE.queue: 3}))
+    assert made.tone is Tone.GOOD
+    assert made.lead.startswith("3 messages are back on")
+    assert ("Began", "1970-01-01T00:00:00.000Z") in made.facts
+    (row,) = tables(made)["Backlog queues"]
+    assert (row["before"], row["active"]) == (3, 0)
+    (went,) = (one for one in made.sections if isinstance(one, Bars))
+    assert [(bar.label, bar.value) for bar in went.bars] == [("orders", 2), ("carts", 1)]
+    assert "Dead-lettered in this run" not in tables(made)
+
+
+def test_what_is_left_why_and_what_is_not_known_are_told() -> None:
+    left = replace(QUEUE, active=None, deferred=None, dead_letter=2, error_code="timeout", exit_name="unreachable")
+    report = DrainReport(
+        forwarded=1,
+        dead_lettered=2,
+        dead_letter_reasons=(("TooLarge", 2),),
+        left=(Left("timeout", 4),),
+        per_destination=(("orders", 1),),
+    )
+    made = page(report, replace(EMPTY, queues=(left,)), Course(0.0))
+    assert made.tone is not Tone.GOOD
+    found = tables(made)
+    assert found["Dead-lettered in this run"] == [{"why": "TooLarge", "messages": 2}]
+    assert found["Left in the backlog"] == [{"why": "timeout", "messages": 4}]
+    (row,) = found["Backlog queues"]
+    assert (row["before"], row["active"], row["dead_letter"]) == ("not counted", "unknown", 2)
+    assert "could not be counted before the run" in to_html(made)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 50_000])
+def test_the_ledger_is_told_by_its_digest(tmp_path: Path, lines: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b'{"a": "line of the ledger"}\n' * lines)
+    file = LedgerFile.of(path)
+    assert (file.lines, file.sha256) == (lines, hashlib.sha256(path.read_bytes()).hexdigest())
+    made = page(DrainReport(), EMPTY, Course(0.0, ledger=file))
+    assert ("SHA-256 of the ledger", file.sha256) in made.facts
+
+
+def test_the_command_writes_it(local: Sbpair) -> None:
+    assert local("provision", "local", "--queues", "2").code == 0
+    local.make_queue("orders")
+    local.python(DIVERT)
+    ran = local("drain", "local", "--yes", "--ledger", "l.jsonl", "-o", "html", "--outfile", "incident.html")
+    assert ran.code == 3, ran
+    text = (local.home / "incident.html").read_text(encoding="utf-8")
+    digest = hashlib.sha256((local.home / "l.jsonl").read_bytes()).hexdigest()
+    for told in ("Drain of local", "3 messages are back on local-primary", "orders", "no-such-queue", digest):
+        assert told in text.replace("<wbr>", ""), told
+    copied = re.findall(r'<code class="command">(.*?)</code>', text)
+    assert "sbpair drain local --ledger l.jsonl" in copied
+    assert all(one.count("sbpair ") == 1 for one in copied), "what is copied is one command"
