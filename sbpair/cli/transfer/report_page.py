@@ -12,7 +12,7 @@ from sbpair.core.inspection.backlog import Backlog
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import iso_time
-from sbpair.core.transfer.verdict import FILTERED_OUT
+from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
 from sbpair.render.result import Column, CommandResult, Table
