@@ -16,9 +16,11 @@ from sbpair.cli.options import Options, command, duration_option, moment_option
 from sbpair.cli.pipeline.session import (
     ArchivesArgument,
     ConfOption,
+    EngineOption,
     HtmlOption,
     JobLog,
     MasterOption,
+    check_engine,
     check_folder,
     rows_in,
     spark_session,
@@ -84,9 +86,7 @@ def analyze(
     region: Annotated[str | None, typer.Option(help="Azure region of the prices.", show_default=False)] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
-    ] = "spark",
+    engine: EngineOption = "spark",
 ) -> CommandResult:
     """Report what is in archived backlogs: destinations, sizes, ages, sessions, duplicates, outages, drain forecast.
 
@@ -98,8 +98,7 @@ def analyze(
       sbpair pipeline analyze backlog/ --engine local
       sbpair pipeline analyze monday/ tuesday/ --snapshot today.json --assume-rate 500 -o json
     """
-    if engine not in ("spark", "local"):
-        raise UsageError(f"--engine is spark or local, not {engine!r}.")
+    check_engine(engine)
     from sbpair.pipeline.spark.session import check_columnar
 
     check_columnar()

@@ -9,10 +9,16 @@ from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
+    ArchiveDlqOption,
+    ArchiveWithDlqOption,
     ConfOption,
+    IntoOption,
     JobLog,
     MasterOption,
+    TakenLedgerOption,
+    TakeOption,
     check_folder,
+    check_taking,
     pair_by_name,
     spark_session,
 )
@@ -34,32 +40,19 @@ _SMALL_ROWS = 100_000
 @command(output="pipeline.reports:ArchivePrinted")
 def archive(
     options: Options,
-    into: Annotated[
-        str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
-    ],
+    into: IntoOption,
     pair: PairArgument = None,
     queue: QueuesOption = None,
-    dlq: Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")] = False,
-    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")] = False,
+    dlq: ArchiveDlqOption = False,
+    with_dlq: ArchiveWithDlqOption = False,
     from_sequence: Annotated[int, typer.Option(min=1, help="First sequence number.")] = 1,
     to_sequence: Annotated[
         int | None, typer.Option(min=1, help="Last sequence number (inclusive).", show_default=False)
     ] = None,
     *,
     filters: Filters,
-    take: Annotated[
-        bool,
-        typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
-    ] = False,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger",
-            metavar="DIR",
-            help="With --take: record each message that was removed in this folder.",
-            show_default=False,
-        ),
-    ] = None,
+    take: TakeOption = False,
+    ledger: TakenLedgerOption = None,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
     compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
     import_: Annotated[
@@ -84,10 +77,7 @@ def archive(
       sbpair pipeline archive orders --archive /data/outage-2026-11 --take --with-dlq
       sbpair pipeline archive orders --archive abfss://backlog@lake.dfs.core.windows.net/orders --master spark://head:7077
     """
-    if dlq and with_dlq:
-        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
-    if ledger is not None and not take:
-        raise UsageError("--ledger records what --take removes. Give both, or neither.")
+    check_taking(dlq=dlq, with_dlq=with_dlq, take=take, ledger=ledger)
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()

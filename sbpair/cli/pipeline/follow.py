@@ -10,7 +10,20 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import configure_logging, load_settings
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.pipeline.session import ConfOption, JobLog, MasterOption, check_folder, pair_by_name, spark_session
+from sbpair.cli.pipeline.session import (
+    ArchiveDlqOption,
+    ArchiveWithDlqOption,
+    ConfOption,
+    IntoOption,
+    JobLog,
+    MasterOption,
+    TakenLedgerOption,
+    TakeOption,
+    check_folder,
+    check_taking,
+    pair_by_name,
+    spark_session,
+)
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.pipeline.reports import ArchiveReport, FollowReport, FollowResult
@@ -25,9 +38,7 @@ _log = logging.getLogger("sbpair")
 @command(output="pipeline.reports:FollowResult")
 def follow(
     options: Options,
-    into: Annotated[
-        str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
-    ],
+    into: IntoOption,
     pair: PairArgument = None,
     queue: Annotated[
         list[str] | None,
@@ -38,8 +49,8 @@ def follow(
             show_default=False,
         ),
     ] = None,
-    dlq: Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")] = False,
-    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")] = False,
+    dlq: ArchiveDlqOption = False,
+    with_dlq: ArchiveWithDlqOption = False,
     every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Pause between two looks.")] = "30s",
     for_: Annotated[
         str | None,
@@ -51,19 +62,8 @@ def follow(
             "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
         ),
     ] = None,
-    take: Annotated[
-        bool,
-        typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
-    ] = False,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger",
-            metavar="DIR",
-            help="With --take: record each message that was removed in this folder.",
-            show_default=False,
-        ),
-    ] = None,
+    take: TakeOption = False,
+    ledger: TakenLedgerOption = None,
     yes: YesOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -79,10 +79,7 @@ def follow(
       sbpair pipeline follow orders --archive /data/outage-2026-11
       sbpair pipeline follow orders --archive /data/outage-2026-11 --every 5s --until-idle 10m --take --with-dlq
     """
-    if dlq and with_dlq:
-        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
-    if ledger is not None and not take:
-        raise UsageError("--ledger records what --take removes. Give both, or neither.")
+    check_taking(dlq=dlq, with_dlq=with_dlq, take=take, ledger=ledger)
     pause = duration_option(every) or 0.0
     if pause < 1:
         raise UsageError(f"--every is one second or more, not {every}.")

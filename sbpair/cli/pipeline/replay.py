@@ -18,7 +18,7 @@ from sbpair.cli.pipeline.session import (
     rows_in,
     spark_session,
 )
-from sbpair.cli.transfer.options import Filters, OnlyEntitiesOption
+from sbpair.cli.transfer.options import AlthoughInTheQueuesOption, Filters, OnlyEntitiesOption, RateOption, TtlOption
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
@@ -47,12 +47,8 @@ def replay(
     *,
     filters: Filters,
     only_entities: OnlyEntitiesOption = False,
-    rate: Annotated[
-        float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
-    ] = None,
-    ttl: Annotated[
-        TtlMode, typer.Option("--ttl", help="Restart the time to live in full, or keep what remains of it.")
-    ] = TtlMode.FULL,
+    rate: RateOption = None,
+    ttl: TtlOption = TtlMode.FULL,
     dedupe: Annotated[
         str,
         typer.Option(
@@ -62,13 +58,7 @@ def replay(
     tasks: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Concurrent tasks.", show_default="one per core")
     ] = None,
-    although_in_the_queues: Annotated[
-        bool,
-        typer.Option(
-            "--although-in-the-queues",
-            help="Also send messages that are still in the backlog queues; nobody looks.",
-        ),
-    ] = False,
+    although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
         bool,
         typer.Option(

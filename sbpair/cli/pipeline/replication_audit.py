@@ -7,7 +7,14 @@ import typer
 
 from sbpair.cli.context import run_async, stoppable, system_clock
 from sbpair.cli.options import Options, command, moment_option
-from sbpair.cli.pipeline.session import ConfOption, JobLog, MasterOption, spark_session
+from sbpair.cli.pipeline.session import (
+    ConfOption,
+    EngineOption,
+    JobLog,
+    MasterOption,
+    check_engine,
+    spark_session,
+)
 from sbpair.cli.replication.options import (
     JournalKeyOption,
     JournalOption,
@@ -16,7 +23,6 @@ from sbpair.cli.replication.options import (
     journal_at,
     make_terms,
 )
-from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
@@ -93,9 +99,7 @@ def replication_audit(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
     master: MasterOption = None,
     conf: ConfOption = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
-    ] = "spark",
+    engine: EngineOption = "spark",
 ) -> CommandResult:
     """Find messages of active/active that are missing, unprocessed, out of order, begun twice or on one side only.
 
@@ -109,8 +113,7 @@ def replication_audit(
       sbpair peek orders-pair --entity parcels --side primary -n 1000000 -o jsonl > p.jsonl
       sbpair pipeline replication-audit --primary-archive p.jsonl --secondary-archive s.jsonl --journal sqlite:j.db
     """
-    if engine not in ("spark", "local"):
-        raise UsageError(f"--engine is spark or local, not {engine!r}.")
+    check_engine(engine)
     from sbpair.pipeline.spark.session import check_columnar, check_installed
 
     check_columnar()

@@ -40,6 +40,49 @@ ExplainOption = Annotated[bool, typer.Option("--explain-plan", help="Only show S
 ArchivesArgument = Annotated[
     list[str], typer.Argument(metavar="ARCHIVE...", help="Folders or URIs that `sbpair pipeline archive` wrote.")
 ]
+IntoOption = Annotated[
+    str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
+]
+ArchiveDlqOption = Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")]
+ArchiveWithDlqOption = Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")]
+TakeOption = Annotated[
+    bool,
+    typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
+]
+TakenLedgerOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        metavar="DIR",
+        help="With --take: record each message that was removed in this folder.",
+        show_default=False,
+    ),
+]
+EngineOption = Annotated[
+    str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
+]
+
+
+def check_taking(*, dlq: bool, with_dlq: bool, take: bool, ledger: Path | None) -> None:
+    """Refuse options of an archive that contradict each other.
+
+    Raises:
+        UsageError: they do.
+    """
+    if dlq and with_dlq:
+        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
+    if ledger is not None and not take:
+        raise UsageError("--ledger records what --take removes. Give both, or neither.")
+
+
+def check_engine(engine: str) -> None:
+    """Refuse what is no engine.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if engine not in ("spark", "local"):
+        raise UsageError(f"--engine is spark or local, not {engine!r}.")
 
 
 @contextmanager

@@ -66,6 +66,14 @@ OnlyEntitiesOption = Annotated[
 ]
 
 
+AlthoughInTheQueuesOption = Annotated[
+    bool,
+    typer.Option(
+        "--although-in-the-queues", help="Also send messages that are still in the backlog queues; nobody looks."
+    ),
+]
+
+
 class OnMissing(StrEnum):
     """What becomes of a message whose destination does not exist."""
 

@@ -16,6 +16,7 @@ from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import (
+    AlthoughInTheQueuesOption,
     ConcurrencyOption,
     Filters,
     LedgerOption,
@@ -75,13 +76,7 @@ def restore(
     rate: RateOption = None,
     concurrency: ConcurrencyOption = 8,
     ledger: LedgerOption = None,
-    although_in_the_queues: Annotated[
-        bool,
-        typer.Option(
-            "--although-in-the-queues",
-            help="Also send messages that are still in the backlog queues; nobody looks.",
-        ),
-    ] = False,
+    although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
         bool,
         typer.Option("--although-gone", help="Also send messages that were only browsed and have left their queues."),
