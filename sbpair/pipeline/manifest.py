@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -235,10 +236,7 @@ class LocalStore:
         folder = self.root / COMMITS
         try:
             numbers = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
-            commits = [
-                Commit.from_json((folder / _name(number)).read_bytes(), number, str(folder / _name(number)))
-                for number in numbers
-            ]
+            commits = [_commit_at(folder / _name(number), number) for number in numbers]
         except OSError as error:
             raise ArchiveError(f"Cannot read the archive {self.root}: {error}.") from error
         return Manifest(tuple(commits))
@@ -275,6 +273,17 @@ class LocalStore:
 
     def delete(self, relative: str) -> None:
         (self.root / relative).unlink(missing_ok=True)
+
+
+def _commit_at(path: Path, number: int) -> Commit:
+    """A commit that was read before is not read again: whoever follows a backlog asks for all of them many times."""
+    facts = path.stat()
+    return _read_commit(path, number, facts.st_ino, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=20_000)
+def _read_commit(path: Path, number: int, *_is_the_same_file: int) -> Commit:
+    return Commit.from_json(path.read_bytes(), number, str(path))
 
 
 def _name(number: int) -> str:

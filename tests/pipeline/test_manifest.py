@@ -42,6 +42,14 @@ def test_what_is_committed_is_read_back(tmp_path: Path) -> None:
     assert manifest.rows == 10
 
 
+def test_an_archive_in_the_place_of_another_is_read_anew(tmp_path: Path) -> None:
+    """Commits are kept in memory; which file they came from decides, not its name."""
+    for run in ("first", "other"):
+        append(LocalStore(tmp_path), Commit(0.0, run))
+        assert [one.run for one in LocalStore(tmp_path).manifest().commits] == [run]
+        (tmp_path / "_commits" / "00000001.json").unlink()
+
+
 def test_what_somebody_began_to_take_has_not_left_its_queue_by_a_drain() -> None:
     commits = (
         Commit(1.0, "archived", added=(FILE,)),
