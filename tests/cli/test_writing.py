@@ -105,6 +105,30 @@ def test_a_yes_goes_on_and_so_does_the_option(home: Sbpair) -> None:
     assert len(browsed.data["messages"]) == 2
 
 
+def test_a_dry_run_sends_nothing_and_says_what_would_be_taken(home: Sbpair) -> None:
+    home.make_queue("looked-at")
+    send = home("send", "mine", "looked-at", "-f", "lines", "--dry-run", "-o", "json", env=configured(home))
+    assert send.code == 5, send
+    (place,) = send.data["places"]
+    assert (send.data["messages"], place["would_take"], place["would_refuse"]) == (1, 1, {})
+    assert "1 message would be sent to looked-at on local-primary. Nothing was sent." in send.stderr
+    both = ("replicate", "send", "mine", "looked-at", "-f", "lines", "--session-id", "s", "--dry-run", "-o", "json")
+    twice = home(*both, env=configured(home))
+    assert twice.code == 5, twice
+    assert [place["would_take"] for place in twice.data["places"]] == [1, 0]
+    assert twice.data["places"][1]["would_refuse"] == {"entity-not-found": 1}
+    broken = home("send", "mine", "looked-at", "--input", "jsonl", "--dry-run", stdin="{no\n", env=configured(home))
+    assert broken.code == 2
+    assert "It would stop at line 1" in broken.stderr
+    ping = home("ping", "mine", "looked-at", "--message", "--dry-run", "-c", "1", "-o", "json", env=configured(home))
+    assert ping.code == 5, ping
+    assert [one["by"] for one in ping.data["entities"]] == ["link"]
+    assert "1 ping message would be sent to each of looked-at on local-primary [production]" in ping.stderr
+    assert home("ping", "mine", "looked-at", "--dry-run", env=configured(home)).code == 2
+    browsed = home("peek", "local", "--entity", "looked-at", "--side", "primary", "-o", "json")
+    assert browsed.data["messages"] == []
+
+
 def test_a_dry_run_is_not_asked_about(home: Sbpair) -> None:
     assert home("provision", "mine", "--yes", env=configured(home)).code == 0
     shown = home("drain", "mine", "--dry-run", env=configured(home))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from sbpair.core.names import check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.serialization import INLINED, to_plain
+from sbpair.core.words import counted
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 if TYPE_CHECKING:
@@ -151,6 +152,9 @@ def ping(
         bool,
         typer.Option("--message", help="Send queues and topics the documented ping message, which lives one second."),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --message: open the links only, and name what would be sent.")
+    ] = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Measure whether and how fast each namespace of a pair answers, and with which credential and right.
@@ -164,20 +168,26 @@ def ping(
     Examples:
       sbpair ping orders
       sbpair ping orders invoices/incoming --side primary --count 20 --interval 250ms -o json
+      sbpair ping orders invoices/incoming --message --dry-run
       sbpair ping orders invoices/incoming --message --yes
       sbpair ping orders --until-ok --timeout 5m && deploy
     """
     if message and control_plane:
         raise UsageError("--control-plane sends no message; give it or --message.")
+    if dry_run and not message:
+        raise UsageError("Without --message nothing is sent, so there is no --dry-run.")
     settings = load_settings(options)
-    chosen = pair_to_write(options, settings, pair, "Send ping messages to") if message else settings.pair(pair)
+    writes = message and not dry_run
+    chosen = pair_to_write(options, settings, pair, "Send ping messages to") if writes else settings.pair(pair)
     kinds = dict(_wanted(chosen, [check_entity_path(path) for path in entity or ()], side, control_plane, message))
     if not kinds:
         raise ConfigurationError(
             f"Pair {chosen.name!r} names no entities on its primary.",
             hint="Name them on the command line, or under `entities:` in the configuration.",
         )
-    if message:
+    would_send = [(side, path) for (side, path), by in kinds.items() if by is By.MESSAGE] if dry_run else []
+    kinds |= dict.fromkeys(would_send, By.LINK)
+    if writes:
         go_ahead(options, _doing(chosen, kinds), yes=yes, state="Nothing was sent.")
     pause = duration_option(interval) or 0.0
     total = options.timeout_seconds(0.0) if until_ok and options.timeout else None
@@ -201,8 +211,18 @@ def ping(
                 ),
             )
 
-    report = run_async(options, work)
-    return _result(chosen, report, kinds)
+    result = _result(chosen, run_async(options, work), kinds)
+    return _as_dry_run(chosen, result, would_send, count) if dry_run else result
+
+
+def _as_dry_run(pair: Pair, result: CommandResult, would_send: list[tuple[Side, str]], count: int) -> CommandResult:
+    """With what the real run would send, which is what there is to find."""
+    places = ", ".join(f"{path} on {side_named(pair, side)}" for side, path in would_send)
+    summary = f"{result.summary} {counted(count, 'ping message')} would be sent to each of {places}. Nothing was sent."
+    if not would_send:
+        summary = f"{result.summary} No ping message would be sent."
+    found = would_send and result.exit is Exit.OK
+    return replace(result, summary=summary, exit=Exit.FINDINGS if found else result.exit, closing=True)
 
 
 def _doing(pair: Pair, kinds: Mapping[tuple[Side, str], By]) -> str:

@@ -12,6 +12,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
 from sbpair.cli.context import EventLog, Interrupted, load_settings, run_async, system_clock, unchanged
+from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
     FileOption,
@@ -79,7 +80,10 @@ class SendResult:
     """A line that is no message; nothing after it was sent."""
 
 
-@command(output="cli.failover.send:SendResult")
+SendPrinted = SendResult | SendDryRun
+
+
+@command(output="cli.failover.send:SendPrinted")
 def send(
     options: Options,
     first: Annotated[
@@ -116,6 +120,7 @@ def send(
     hold_sessions: Annotated[
         bool, typer.Option("--hold-sessions", help="Keep order within a session across failover and failback.")
     ] = False,
+    only_look: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to a queue or topic; to the backlog while the primary is down.
@@ -128,11 +133,15 @@ def send(
     \b
     Examples:
       echo hello | sbpair send orders-pair orders
+      sbpair send orders-pair orders -f events.jsonl --dry-run
       sbpair peek local -o jsonl | sbpair send local orders
     """
     pair_name, entity = (None, first) if second is None else (first, second)
     check_entity_path(entity)
-    chosen = pair_to_write(options, load_settings(options), pair_name, f"Send to {entity} of")
+    settings = load_settings(options)
+    chosen = (
+        settings.pair(pair_name) if only_look else pair_to_write(options, settings, pair_name, f"Send to {entity} of")
+    )
     pair = _with_options(chosen, failover_interval, ping_interval, policy)
     retry_seconds = duration_option(retry_for) or 0.0
     source = open_input(file)
@@ -140,8 +149,12 @@ def send(
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
     if file is None:
         tell_that_it_reads(options)
-    else:
+    elif not only_look:
         go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
+
+    if only_look:
+        lines = _Tally(streaming=False)
+        return dry_run(options, "send", pair, entity, [Side.PRIMARY], lines, source, form, _payload)
 
     async def work(stop: "asyncio.Event") -> "_Tally":
         from sbpair.connect import open_pairing

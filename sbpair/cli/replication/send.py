@@ -13,6 +13,7 @@ import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
 from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
     FileOption,
@@ -83,7 +84,10 @@ class SendResult:
     """A line that is no message; nothing after it was sent."""
 
 
-@command(output="cli.replication.send:SendResult")
+SendPrinted = SendResult | SendDryRun
+
+
+@command(output="cli.replication.send:SendPrinted")
 def send(
     options: Options,
     first: FirstArgument,
@@ -99,6 +103,7 @@ def send(
     journal_key: JournalKeyOption = COSMOS_KEY,
     retention: RetentionOption = "14d",
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 32,
+    only_look: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to both namespaces, in order within each session.
@@ -111,15 +116,25 @@ def send(
     Examples:
       sbpair replicate send orders-pair orders -f events.jsonl --journal sqlite:journal.db
       echo arrived | sbpair replicate send local orders --session-id parcel-7
+      sbpair replicate send local orders -f events.jsonl --dry-run
     """
     pair_name, queue = pair_and_queue(first, second)
-    pair = pair_to_write(options, load_settings(options), pair_name, f"Send to {queue} on both sides of")
+    settings = load_settings(options)
+    pair = (
+        settings.pair(pair_name)
+        if only_look
+        else pair_to_write(options, settings, pair_name, f"Send to {queue} on both sides of")
+    )
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
     source = open_input(file)
     if file is None:
         tell_that_it_reads(options)
-    else:
+    elif not only_look:
         go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
+    to_message = partial(_payload, session=session_id)
+    if only_look:
+        lines = _Sent(streaming=False, journal=False)
+        return dry_run(options, "replicate send", pair, queue, list(Side), lines, source, form, to_message)
     store = None if journal is None else journal_at(journal, journal_key)
     terms = make_terms(retention=retention)
     delay_seconds = duration_option(delay) or 0.0
@@ -142,7 +157,7 @@ def send(
                 terms=terms,
             )
             stack.push_async_callback(sender.close)
-            payloads = tally.payloads(source, form, stop, partial(_payload, session=session_id))
+            payloads = tally.payloads(source, form, stop, to_message)
             seconds = options.timeout_seconds(10.0)
             async for sent in sender.send_all(payloads, overlap=concurrency, timeout_seconds=seconds):
                 tally.add(sent)

@@ -1,0 +1,133 @@
+"""`--dry-run` of `sbpair send` and `sbpair replicate send`: the input is read, the destinations are asked."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from sbpair.cli.context import open_sides, run_async
+from sbpair.cli.failover.records import InputFormat, Lines
+from sbpair.cli.options import Options
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair, Side
+from sbpair.core.words import counted
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.transfer.destinations import DestinationSeen, Wanted
+
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Only read the lines and ask the destinations; exit 5 if anything would be sent."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One destination: messages that it would take, those it would not by the reason, and whether its properties could
+    be asked for, which tell whether it is full or takes messages with a session only."""
+
+    side: Side
+    namespace: str
+    entity: str
+    would_take: int
+    would_refuse: Mapping[str, int]
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendDryRun:
+    """What a dry run found. `stopped_at`: a line that is no message; the real run sends nothing after it."""
+
+    entity: str
+    dry_run: bool
+    messages: int
+    size_bytes: int
+    places: tuple[Place, ...]
+    stopped_at: str | None
+
+
+def dry_run(
+    options: Options,
+    name: str,
+    pair: Pair,
+    entity: str,
+    sides: Sequence[Side],
+    lines: "Lines[Any]",
+    source: BinaryIO,
+    form: InputFormat,
+    to_payload: Callable[[bytes, InputFormat], bytes],
+) -> CommandResult:
+    """Say of the command `name` what its real run would meet on these sides."""
+
+    async def work(stop: "asyncio.Event") -> SendDryRun:
+        from sbpair.core.summary import describe
+        from sbpair.core.transfer.destinations import Wanted
+        from sbpair.runtime.transfer.dry_run import ask_destinations
+        from sbpair.runtime.transfer.sinks import NamespaceSink
+
+        wanted = Wanted()
+        async for payload in lines.payloads(source, form, stop, to_payload):
+            wanted.add(len(payload), describe(payload).session_id)
+        places = []
+        async with open_sides(pair) as opened:
+            for side in sides:
+                first = side is Side.PRIMARY
+                sink = NamespaceSink(opened.primary if first else opened.secondary)
+                admin = opened.primary_admin if first else opened.secondary_admin
+                label = pair.primary.label if first else pair.secondary.label
+                try:
+                    seen = await ask_destinations([entity], sink=sink, admin=admin, stop=stop)
+                finally:
+                    await sink.close()
+                places += [_place(side, label, one, wanted) for one in seen]
+        return SendDryRun(entity, True, wanted.messages, wanted.size_bytes, tuple(places), lines.bad_line)
+
+    return _result(name, run_async(options, work))
+
+
+def _place(side: Side, label: str, seen: "DestinationSeen", wanted: "Wanted") -> Place:
+    from sbpair.core.transfer.destinations import Stays, expected
+
+    left, refused = wanted.messages, Counter[str]()
+    for trouble in expected(seen, wanted):
+        if isinstance(trouble, Stays):
+            reason, number = trouble.code, left
+        else:
+            reason, number = trouble.reason, min(trouble.messages, left)
+        refused[reason] += number
+        left -= number
+    return Place(side, label, seen.path, left, dict(+refused), seen.asked or seen.error is not None)
+
+
+def _result(name: str, found: SendDryRun) -> CommandResult:
+    rows: list[dict[str, Any]] = []
+    for place in found.places:
+        where = f"{place.entity} on {place.namespace}"
+        rows.append({"what": "would be sent", "where": where, "messages": place.would_take})
+        for reason, number in place.would_refuse.items():
+            rows.append({"what": "would not be taken", "where": f"{where}: {reason}", "messages": number})
+    blind = [place.namespace for place in found.places if not place.asked]
+    notes = [
+        f"Not checked without Manage on {namespace}: whether {found.entity} is full or takes messages with a session "
+        "only."
+        for namespace in blind
+    ]
+    if found.stopped_at is not None:
+        notes.append(f"It would stop at {found.stopped_at}; nothing after it would be sent.")
+    columns = (Column("what", "What"), Column("where", "Where"), Column("messages", "Messages", right=True))
+    places = " and ".join(place.namespace for place in found.places)
+    exit = Exit.FINDINGS if found.messages else Exit.OK
+    return CommandResult(
+        name,
+        found,
+        (Table("", columns, rows),),
+        notes=tuple(notes),
+        summary=f"{counted(found.messages, 'message')} would be sent to {found.entity} on {places}. Nothing was sent.",
+        exit=Exit.USAGE if found.stopped_at is not None else exit,
+        closing=True,
+    )
