@@ -33,7 +33,7 @@ def test_every_shell_block_works_in_the_order_printed(place: Place) -> None:
             continue
         if block.note == "with a backlog":
             place.divert_messages()
-        done = place.run(block.body, timeout=300)
+        done = place.run(block.body, timeout=600)
         assert done.returncode in block.exit_codes, f"{block.body}\n{done.stdout}\n{done.stderr}"
 
 
@@ -48,11 +48,15 @@ def test_what_runs_until_stopped_starts_and_stops(place: Place, block: Block, tm
         stderr=subprocess.PIPE,
         text=True,
     )
-    said, _, _ = select.select([process.stdout, process.stderr], [], [], 120)
-    assert said, "nothing was said: it has not started to serve"
-    assert process.poll() is None, process.communicate()[1]
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=90)
+    try:
+        said, _, _ = select.select([process.stdout, process.stderr], [], [], 120)
+        assert said, "nothing was said: it has not started to serve"
+        assert process.poll() is None, process.communicate()[1]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=90)
+    finally:
+        process.kill()  # a syphon that goes on would take the messages of the tests after this
+        process.wait()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
 
