@@ -171,9 +171,10 @@ class ServiceMetrics:
 
     def text(self) -> str:
         """All samples in the Prometheus text format."""
-        return exposition(self._samples())
+        return exposition(self.samples())
 
-    def _samples(self) -> Iterator[Metric]:
+    def samples(self) -> Iterator[Metric]:
+        """What is known now, each by its labels."""
         counts = self._counts
         yield from self._counter(
             "forwarded_messages_total", "Messages sent back to the primary.", counts.forwarded, _FROM_TO

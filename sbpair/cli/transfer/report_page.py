@@ -12,7 +12,6 @@ from sbpair.core.inspection.backlog import Backlog
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import iso_time
-from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
 from sbpair.render.result import Column, CommandResult, Table
@@ -89,7 +88,7 @@ def _sections(drained: Drained, result: CommandResult, course: Course) -> Iterat
     if report.dead_letter_reasons:
         dead = [{"why": reason, "messages": messages} for reason, messages in report.dead_letter_reasons]
         yield Table("Dead-lettered in this run", why, dead)
-    left = [{"why": one.reason, "messages": one.count} for one in report.left if one.reason != FILTERED_OUT]
+    left = [{"why": one.reason, "messages": one.count} for one in report.left]
     if left:
         yield Table("Left in the backlog", why, left)
     rows = list(_queues(backlog, course))

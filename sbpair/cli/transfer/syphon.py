@@ -131,6 +131,7 @@ async def run_service(
 ) -> Drained:
     """Syphon with the pair's real sides until `stop`; each new start after an error has fresh connections."""
     from sbpair.cli.transfer.metrics_endpoint import metrics_file, metrics_port
+    from sbpair.cli.transfer.telemetry import telemetry
     from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.inspection.backlog import find_queues
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
@@ -143,6 +144,7 @@ async def run_service(
 
     async with AsyncExitStack() as stack:
         observer = await stack.enter_async_context(_saying(metrics))
+        await stack.enter_async_context(telemetry(metrics))
         if service.port is not None:
             await stack.enter_async_context(metrics_port(metrics, service.host, service.port))
         if service.file is not None:

@@ -1,0 +1,83 @@
+"""The syphon's counters for OpenTelemetry, where its API is installed: the same samples that Prometheus gets.
+
+Nothing is configured here: `opentelemetry-instrument sbpair syphon ...` and the variables `OTEL_...` say where they go.
+The samples are taken in the service's own thread every 15 seconds and at its end; the exporter's thread reads the last
+ones.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Any
+
+from sbpair.cli.transfer.metrics_endpoint import FILE_SECONDS
+from sbpair.concurrency import end
+from sbpair.render.result import Metric
+from sbpair.render.service import ServiceMetrics
+from sbpair.version import __version__
+
+_ATTRIBUTES = {
+    "pair": "sbpair.pair",
+    "queue": "sbpair.queue",
+    "entity": "messaging.destination.name",
+    "code": "error.type",
+    "reason": "sbpair.reason",
+}
+"""Label of a sample -> attribute, as the clients name it."""
+
+
+def instrument_name(metric: Metric) -> str:
+    """`sbpair.syphon.forwarded_messages` for `sbpair_syphon_forwarded_messages_total`."""
+    return metric.name.removesuffix("_total").replace("sbpair_syphon_", "sbpair.syphon.", 1)
+
+
+class Instruments:
+    """An observable instrument for each name of a sample, made when the first sample of that name is there."""
+
+    def __init__(self, metrics: ServiceMetrics, meter: Any, observation: Any) -> None:
+        self._metrics, self._meter, self._observation = metrics, meter, observation
+        self._last: dict[str, list[Any]] = {}
+
+    def refresh(self) -> None:
+        """Take the samples anew."""
+        found: dict[str, list[Any]] = {}
+        made: list[Metric] = []
+        for one in self._metrics.samples():
+            name = instrument_name(one)
+            if name not in found and name not in self._last:
+                made.append(one)
+            attributes = {_ATTRIBUTES[label]: value for label, value in one.labels}
+            found.setdefault(name, []).append(self._observation(one.value, attributes))
+        self._last = {name: [] for name in self._last} | found
+        for one in made:
+            self._make(one)
+
+    def _make(self, metric: Metric) -> None:
+        name = instrument_name(metric)
+        make = self._meter.create_observable_counter if metric.counter else self._meter.create_observable_gauge
+        make(name, [lambda options: self._last[name]], description=metric.help)
+
+
+@asynccontextmanager
+async def telemetry(metrics: ServiceMetrics) -> AsyncIterator[None]:
+    """Give the samples to OpenTelemetry while the context lasts; without its API nothing is done."""
+    try:
+        api: Any = import_module("opentelemetry.metrics")
+    except ImportError:
+        yield
+        return
+    instruments = Instruments(metrics, api.get_meter("sbpair", __version__), api.Observation)
+    instruments.refresh()
+
+    async def now_and_then() -> None:
+        while True:
+            await asyncio.sleep(FILE_SECONDS)
+            instruments.refresh()
+
+    task = asyncio.create_task(now_and_then())
+    try:
+        yield
+    finally:
+        await end(task)
+        instruments.refresh()
