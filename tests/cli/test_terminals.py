@@ -26,7 +26,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "restore": ("restore --help",),
     "move": ("move --help",),
     "purge": ("purge --help",),
-    "dlq": ("dlq --help", "dlq list orders", "dlq resubmit --help"),
+    "dlq": ("dlq --help", "dlq list orders --pair local", "dlq resubmit --help"),
     "replicate": ("replicate provision local parcels --dry-run --exit-zero",),
     "send": ("send local orders --file lines",),
     "ping": ("ping local --count 1 --interval 0",),

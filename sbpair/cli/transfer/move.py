@@ -99,8 +99,8 @@ def move(
         )
     wanted, before = wishes(filters.wanted(), ()), sent_there_before(start, target)
 
-    def make_judge(seen: "DestinationSeen") -> "Judge":
-        return Resender(seen, wanted, same_entity=before, now=lambda: datetime.now(UTC).timestamp())
+    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
+        return Resender(seen, wanted, same_entity=before, now=lambda: datetime.now(UTC).timestamp(), recent=recent)
 
     request = DrainRequest(
         queues=(start.path,),
@@ -120,7 +120,7 @@ def move(
     planned = recovery.plan()
     if (shown_only := shown(planned, dry_run=dry_run)) is not None:
         return result_of("move", shown_only, doing)
-    tell_plan(options, planned)
+    tell_plan(options, planned, yes=yes)
     sentence = f"Move {number_of(planned, 'message')} of {start} to {target}"
     go_ahead(options, sentence, yes=yes, state="Nothing was moved.")
     done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)

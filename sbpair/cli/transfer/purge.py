@@ -134,7 +134,7 @@ def _purge(
         refuse_unnamed(options, source, yes=yes)
     wanted = wishes(filters.wanted(), reasons)
 
-    def make_judge(seen: "DestinationSeen") -> "Judge":
+    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
         return Purger(wanted) if archive is None else Archiver(wanted, _restored_to(source))
 
     request = DrainRequest(
@@ -153,7 +153,7 @@ def _purge(
     planned = recovery.plan()
     if (shown_only := shown(planned, dry_run=dry_run)) is not None:
         return result_of(name, shown_only, doing)
-    tell_plan(options, planned)
+    tell_plan(options, planned, yes=yes)
     kept = "for good" if archive is None else f"after writing them to {archive}"
     go_ahead_by_name(
         options,

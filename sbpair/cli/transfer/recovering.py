@@ -3,11 +3,12 @@
 import logging
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbpair.cli.asking import can_ask
 from sbpair.cli.context import EventLog, Interrupted, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.drain import open_ledger
@@ -74,7 +75,7 @@ class Recovery:
         source: Place,
         target: Place | None,
         request: "DrainRequest",
-        make_judge: "Callable[[DestinationSeen], Judge]",
+        make_judge: "Callable[[DestinationSeen, frozenset[str]], Judge]",
     ) -> None:
         self._options = options
         self._source = source
@@ -93,7 +94,9 @@ class Recovery:
         async def work(stop: "asyncio.Event") -> "DrainReport":
             async with open_ends(self._source, self._target) as ends:
                 facts = await stoppable(stop, self._facts(ends))
-                planned = Planned(self._make_judge(await stoppable(stop, self._seen(ends))))
+                seen = await stoppable(stop, self._seen(ends))
+                recent = await stoppable(stop, self._recent(ends, seen))
+                planned = Planned(self._make_judge(seen, recent))
                 report = await self._run(ends, replace(self._request, dry_run=True), planned, facts, stop)
                 planned.settle()
                 self._planned = planned
@@ -123,6 +126,38 @@ class Recovery:
             await sink.close()
         refuse_destination(asked[0], self._target.access.label)
         return asked[0]
+
+    async def _recent(self, ends: Ends, seen: "DestinationSeen") -> frozenset[str]:
+        """MessageIds that lie in a queue which would drop another message with one of them. What a consumer has taken
+        from there already cannot be seen.
+
+        Raises:
+            ServiceError: it cannot be browsed.
+        """
+        from sbpair.core.errors import MalformedMessageError
+        from sbpair.core.rewrite import as_sent
+        from sbpair.core.transfer.recovery import window_of
+        from sbpair.runtime.browse import pages
+        from sbpair.runtime.links import close_quietly
+
+        found: set[str] = set()
+        window, clock = window_of(seen), system_clock()
+        if window is None or seen.queue is None:
+            return frozenset()
+        since = clock.now().timestamp() - window
+        for dead_letter in (False, True):
+            if dead_letter and ends.to_messaging is ends.messaging and self._source.path.lower() == seen.path.lower():
+                continue  # what is about to be sent: its own time says whether it is remembered
+            receiver = ends.to_messaging.receiver(seen.path, dead_letter=dead_letter)
+            try:
+                async for page in pages(receiver, clock=clock, patience_seconds=self._request.patience_seconds):
+                    for one in page:
+                        if (one.enqueued_at or 0.0) >= since:
+                            with suppress(MalformedMessageError):
+                                found.add(as_sent(one.payload).message_id or "")
+            finally:
+                await close_quietly(receiver)
+        return frozenset(found - {""})
 
     async def _facts(self, ends: Ends) -> "dict[str, QueueFacts | None]":
         """What the administration tells of the entity, if it may be asked.
@@ -228,9 +263,9 @@ def shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
     return replace(planned, report=replace(planned.report, dry_run=False))
 
 
-def tell_plan(options: Options, planned: Recovered) -> None:
+def tell_plan(options: Options, planned: Recovered, *, yes: bool) -> None:
     """Before the question: what the dry run found that will not go."""
-    if not options.quiet:
+    if can_ask(options) and not yes:
         for line in notes(planned):
             _log.info(line)
 

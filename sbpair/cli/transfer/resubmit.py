@@ -91,8 +91,8 @@ def resubmit(
     wanted = wishes(filters.wanted(), reasons or ())
     same = sent_there_before(source, target)
 
-    def make_judge(seen: "DestinationSeen") -> "Judge":
-        return Resender(seen, wanted, same_entity=same, now=lambda: datetime.now(UTC).timestamp())
+    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
+        return Resender(seen, wanted, same_entity=same, now=lambda: datetime.now(UTC).timestamp(), recent=recent)
 
     request = DrainRequest(
         queues=(source.path,),
@@ -111,7 +111,7 @@ def resubmit(
     planned = recovery.plan()
     if (shown_only := shown(planned, dry_run=dry_run)) is not None:
         return result_of("dlq resubmit", shown_only, doing)
-    tell_plan(options, planned)
+    tell_plan(options, planned, yes=yes)
     sentence = f"Send {number_of(planned, 'dead letter')} of {source} to {target}"
     go_ahead(options, sentence, yes=yes, state="Nothing was sent.")
     done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import INLINED
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
-from sbpair.core.transfer.recovery import CAME_LATER
+from sbpair.core.transfer.recovery import CAME_LATER, stays
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.words import counted
 
@@ -56,9 +56,10 @@ def closing(done: Recovered, doing: Doing) -> str:
     if report.dry_run:
         rest = f" {left:,} would be left." if left else ""
         return f"{what}.{rest} Nothing was changed."
-    if left or report.failures or report.ended_by in ("stop", "filter"):
-        return f"{what}. {f'{left:,} {_are(left)} left. ' if left else ''}Go on with: {doing.go_on}"
-    return f"{what}."
+    rest = f" {left:,} {_are(left)} left." if left else ""
+    may_go = any(not stays(one.reason) and one.reason != CAME_LATER for one in report.left)
+    again = may_go or report.failures or report.ended_by in ("stop", "filter")
+    return f"{what}.{rest}{f' Go on with: {doing.go_on}' if again else ''}"
 
 
 def notes(done: Recovered) -> Iterator[str]:

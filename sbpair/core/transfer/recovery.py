@@ -30,6 +30,7 @@ SAME_ID = "another message of this run has the same MessageId: the duplicate det
 UNREADABLE = "it is not an AMQP message"
 TOO_LARGE = "it is larger than the destination takes"
 DUPLICATE = "the duplicate detection would drop it"
+PRESENT = f"{DUPLICATE}: the destination got a message with the same MessageId not long ago"
 
 
 def refuse_destination(seen: DestinationSeen, namespace: str) -> None:
@@ -51,6 +52,28 @@ def refuse_destination(seen: DestinationSeen, namespace: str) -> None:
             f"{seen.path} on {namespace} forwards what it gets to {target}. {state}",
             hint="Name the entity where the messages are to lie.",
         )
+
+
+def window_of(seen: DestinationSeen) -> float | None:
+    """Seconds for which the destination remembers MessageIds; None: it does not, or nobody could ask."""
+    queue, topic = seen.queue, seen.topic
+    if queue is not None and queue.settings.requires_duplicate_detection:
+        return queue.settings.duplicate_detection_history_time_window_seconds
+    if topic is not None and topic.requires_duplicate_detection:
+        return topic.duplicate_detection_history_time_window_seconds
+    return None
+
+
+def stays(reason: str) -> bool:
+    """Whether a message left for this reason would be left by the same command again."""
+    return reason.startswith(DUPLICATE) or reason in (
+        FILTERED_OUT,
+        NEEDS_SESSION,
+        NO_TIME_TO_LIVE,
+        SAME_ID,
+        TOO_LARGE,
+        UNREADABLE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +104,20 @@ class Resender:
     Args:
         seen: what was learnt about the destination.
         same_entity: the messages were sent to it before, so that its duplicate detection may know them.
+        recent: MessageIds that it was seen to have got within the window of its duplicate detection.
         now: the present moment in UTC epoch seconds.
     """
 
-    def __init__(self, seen: DestinationSeen, wanted: Wishes, *, same_entity: bool, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        seen: DestinationSeen,
+        wanted: Wishes,
+        *,
+        same_entity: bool,
+        now: Callable[[], float],
+        recent: Collection[str] = (),
+    ) -> None:
+        self._recent = frozenset(recent)
         self._seen = seen
         self._wanted = wanted
         self._same_entity = same_entity
@@ -119,23 +152,16 @@ class Resender:
         return Forward(sent.payload, self._seen.path, sent.session_id, sent.partition_key)
 
     def _as_duplicate(self, received: Received, message_id: str | None) -> str | None:
-        window = self._window()
+        window = window_of(self._seen)
         if window is None or not message_id:
             return None
+        if message_id in self._recent:
+            return PRESENT
         if self._first_with_id.setdefault(message_id, key_of(received)) != key_of(received):
             return SAME_ID
         if self._same_entity and received.enqueued_at is not None and self._now() < received.enqueued_at + window:
             until = datetime.fromtimestamp(received.enqueued_at + window, UTC)
             return f"{DUPLICATE} until {until:%Y-%m-%d %H:%M} UTC"
-        return None
-
-    def _window(self) -> float | None:
-        """Seconds for which the destination remembers ids; None: it does not, or nobody could ask."""
-        queue, topic = self._seen.queue, self._seen.topic
-        if queue is not None and queue.settings.requires_duplicate_detection:
-            return queue.settings.duplicate_detection_history_time_window_seconds
-        if topic is not None and topic.requires_duplicate_detection:
-            return topic.duplicate_detection_history_time_window_seconds
         return None
 
 

@@ -105,6 +105,8 @@ def test_of_two_with_one_id_duplicate_detection_would_drop_the_second(made: Enti
     made.dead(queue, messages("a", "a", "b"))
     ran = made.runner("dlq", "resubmit", queue, "--to", other, "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], sum(ran.data["left"].values())) == (3, 2, 1)
+    again = made.runner("dlq", "resubmit", queue, "--to", other, "--yes", "-o", "json")
+    assert (again.code, again.data["forwarded"], sum(again.data["left"].values())) == (3, 0, 1)
     assert made.ids(other) == ["a", "b"]
     assert made.ids(queue, dead_letter=True) == ["a"]
 
