@@ -1,5 +1,6 @@
 """Every command, file and program in the README works as printed, in order, against the embedded namespace."""
 
+import json
 import os
 import select
 import shutil
@@ -73,10 +74,12 @@ def test_the_spark_program_runs(place: Place, tmp_path: Path) -> None:
     """With the JDK of the extra where the machine has none."""
     place.divert_messages()
     environment = place.environment | {"JAVA_HOME": str(launcher_home(find_java(), tmp_path / "java"))}
-    (block,) = blocks("python", "spark program")
-    done = replace(place, environment=environment).run(f"python - <<'EOF'\n{block.body}\nEOF", timeout=600)
+    program = "\n".join(block.body for note in ("spark program", "spark stream") for block in blocks("python", note))
+    done = replace(place, environment=environment).run(f"python - <<'EOF'\n{program}\nEOF", timeout=600)
     assert done.returncode == 0, done.stderr
     assert "|contoso-weu/x-ser" in done.stdout
+    assert list((place.folder / "backlog").glob("*.parquet"))
+    assert [json.loads(line)["outcome"] for file in (place.folder / "sent").glob("*.jsonl") for line in file.open()]
 
 
 @pytest.mark.timeout(300)  # it is idle for 20 seconds at its end
