@@ -275,6 +275,8 @@ class Soak:
             for entity in SOURCES
         }
         self._messaging = dict(zip(Side, messaging, strict=True))
+        # So many at once of anybody's: hundreds that open links together would all run out of their time for ever.
+        self._slots = {side: asyncio.Semaphore(SENDERS) for side in Side}
         try:
             free = asyncio.Semaphore(SENDERS)
             lanes = [(entity, session, ids) for entity in SOURCES for session, ids in self._lanes().items()]
@@ -324,15 +326,15 @@ class Soak:
             payload = compose(
                 body=f"{message} is on its way", message_id=message, session_id=session, scheduled_at=later
             )
-            try:
-                await sender.send([payload], timeout_seconds=SEND_SECONDS)
-            except ServiceError:
-                self.outcome.sent_again_by_anybody += 1
-                await asyncio.sleep(0.5)
-                continue
-            finally:
-                await close_quietly(sender)
-            return
+            async with self._slots[side]:
+                try:
+                    await sender.send([payload], timeout_seconds=SEND_SECONDS)
+                    return
+                except ServiceError:
+                    self.outcome.sent_again_by_anybody += 1
+                finally:
+                    await close_quietly(sender)
+            await asyncio.sleep(0.5)
 
     async def _send_one(self, sender: DualSender, session: str, message: str) -> None:
         payload = compose(body=f"{message} is on its way", message_id=message, session_id=session)
