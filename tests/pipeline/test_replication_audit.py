@@ -41,6 +41,7 @@ def test_every_story_has_its_verdict(request: pytest.FixtureRequest, tmp_path: P
         found.setdefault((one.session_id, one.message_id), set()).add(one.verdict)
     assert found == expected
     (row,) = report.destinations
+    assert row.unstamped == len({one["message_id"] for rows in archives.rows.values() for one in rows}) - 7
     assert (row.destination, row.unknown, row.sent_again, row.stamped) == (DESTINATION, 1, 1, 7)
     assert report.findings == len(report.listed) == sum(len(said) for said in expected.values())
     assert report.copies == sum(len(rows) for rows in archives.rows.values())
@@ -100,7 +101,8 @@ def test_messages_without_stamps_give_no_sign_of_one_that_neither_side_has(
     archives = Archives()
     archives.put("s", "w2", (1, 1))
     journal = journal_of(tmp_path / "journal.db", [done("s", "w2", 1)], [])
-    assert audited(request, archives.as_lines(tmp_path), journal).findings == 0
+    report = audited(request, archives.as_lines(tmp_path), journal)
+    assert (report.findings, report.destinations[0].unstamped) == (0, 1)
 
 
 def test_the_same_copies_in_two_archives_count_once(request: pytest.FixtureRequest, tmp_path: Path) -> None:

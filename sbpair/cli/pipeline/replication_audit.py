@@ -188,7 +188,7 @@ def result_of(report: ReplicationReport) -> CommandResult:
         )
     if report.without_ids:
         notes.append(f"{counted(report.without_ids, 'message')} without a session id or message id left out.")
-    unstamped = report.messages - sum(one.stamped for one in report.destinations)
+    unstamped = sum(one.unstamped for one in report.destinations)
     if unstamped:
         notes.append(
             f"{counted(unstamped, 'message')} without a stamp: nothing would tell of one that is on neither side."

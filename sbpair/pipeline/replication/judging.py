@@ -19,12 +19,12 @@ All rows of a session have to be here. What can be said, and from what:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, OVERTAKEN, State
 from sbpair.pipeline.analysis.partials import database
-from sbpair.pipeline.replication.report import VERDICTS
+from sbpair.pipeline.replication.report import VERDICTS, AuditedDestination
 from sbpair.pipeline.replication.sources import COLUMNS, Rows, table_of
 
 if TYPE_CHECKING:
@@ -247,10 +247,12 @@ _FINDINGS: Final[Mapping[str, str]] = {
 
 _GRAVITY: Final = f"list_position([{', '.join(repr(name) for name in VERDICTS)}], verdict)"
 _LISTED: Final = f"select verdict, {_KEY}, why from found order by {_GRAVITY}, {_KEY}"
+_COUNTS: Final = tuple(one.name for one in fields(AuditedDestination) if one.name not in ("destination", "verdicts"))
 _DESTINATIONS: Final = f"""
     with counted as (
         select destination, count(*) as messages, count(*) filter (primaries > 0) as on_primary,
             count(*) filter (secondaries > 0) as on_secondary, count(*) filter (stamped) as stamped,
+            count(*) filter (not stamped) as unstamped,
             count(*) filter ({_COMPLETED} or (state is null and finished and not passed)) as completed,
             count(*) filter (most_in_line > 1) as sent_again,
             count(*) filter (open and not coalesce(sure, false)
@@ -258,8 +260,5 @@ _DESTINATIONS: Final = f"""
         from messages group by all),
     wrong as (select destination, {", ".join(f"count(*) filter (verdict = '{name}') as {name}" for name in VERDICTS)}
         from found group by all)
-    select destination, coalesce(messages, 0) as messages, coalesce(on_primary, 0) as on_primary,
-        coalesce(on_secondary, 0) as on_secondary, coalesce(stamped, 0) as stamped, coalesce(completed, 0) as completed,
-        coalesce(sent_again, 0) as sent_again, coalesce(unknown, 0) as unknown,
-        {", ".join(f"coalesce({name}, 0) as {name}" for name in VERDICTS)}
+    select destination, {", ".join(f"coalesce({name}, 0) as {name}" for name in (*_COUNTS, *VERDICTS))}
     from counted full join wrong using (destination)"""

@@ -38,7 +38,9 @@ class AuditedDestination:
     """Messages of which the primary's archives have a copy."""
     on_secondary: int
     stamped: int
-    """Messages of sbpair's own senders."""
+    """Messages in the archives of sbpair's own senders."""
+    unstamped: int
+    """Messages in the archives of anybody else."""
     completed: int
     sent_again: int
     """Messages that one side has more than once."""
