@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sbpair.cli.inspection.plans import OperationsLog
-from sbpair.emulator.broker.journal import NoJournal
 from sbpair.emulator.store import StoreError, open_store
 from sbpair.emulator.tls import TlsFiles
 from sbpair.files import AppendedFile, make_private_file, make_private_folder, write_private
@@ -21,7 +20,6 @@ from sbpair.runtime.transfer.sinks import ArchiveSink
 from sbpair.settings import first_use, remember_default_pair
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
-assert NoJournal
 
 
 @pytest.fixture(autouse=True)
