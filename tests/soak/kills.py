@@ -142,11 +142,12 @@ def _end(worker: Worker, number: signal.Signals) -> None:
 def report(seed: int, result: Result) -> str:
     """What became of the messages, in one line."""
     proof = result.proof
+    failed = f"FAILED: {proof.complaints(one_ledger=False)}; the last drain: {result.final}"
     return (
         f"seed {seed}: {proof.sent:,} sent, {len(proof.lost)} lost, {len(proof.altered)} altered, "
         f"{len(proof.disordered)} sessions out of order, {result.doubles} doubles, {proof.left} left; "
         f"{result.kills_after_moving} of {result.kills} kills hit a drain that had moved something; "
-        f"{'holds' if result.holds else f'FAILED: {proof.complaints()}; the last drain: {result.final}'}"
+        f"{'holds' if result.holds else failed}"
     )
 
 

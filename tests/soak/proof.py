@@ -36,9 +36,9 @@ class Proof:
         wrong = self.lost or self.unrecorded or self.altered or self.strange or self.disordered or self.unexplained
         return not (wrong or self.left or self.doubles_despite_detection)
 
-    def complaints(self) -> str:
-        """The first few of everything that is wrong."""
-        names = ("lost", "unrecorded", "altered", "strange", "disordered", "unexplained")
+    def complaints(self, *, one_ledger: bool = True) -> str:
+        """The first few of everything that is wrong. Several ledgers: what `World.ledger` alone has says nothing."""
+        names = ["lost", "altered", "strange", "disordered"] + ["unrecorded", "unexplained"] * one_ledger
         return ", ".join(f"{name} {getattr(self, name)[:5]}" for name in names if getattr(self, name))
 
 

@@ -76,7 +76,7 @@ def line(one: Run, alone: Run | None, sessions: bool) -> str:
     """What came of a run, in one line."""
     kind = "with sessions" if sessions else "without sessions"
     ratio = f", {one.seconds / alone.seconds:.2f} x one alone" if alone is not None else ""
-    verdict = "holds" if one.holds else f"FAILED: exit codes {one.codes} {one.proof.complaints()}"
+    verdict = "holds" if one.holds else f"FAILED: exit codes {one.codes} {one.proof.complaints(one_ledger=False)}"
     spent = f"{one.seconds:.1f} s{ratio}, CPU {one.cpu_seconds:.1f} s"
     return f"{kind}, {one.drains} at once: {spent}, moved {one.forwarded}; {verdict}"
 
