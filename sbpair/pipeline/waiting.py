@@ -110,6 +110,6 @@ def refused_as_gone(gone: int, todo: int, pair: str, archives: Sequence[str]) ->
     return UsageError(
         f"{gone:,} of {counted(todo, 'message')} have left the backlog queues, and the archive did not take them out: "
         "a drain or syphon may have sent them back already. Nothing was sent.",
-        hint="Name its ledger as well (--ledger drain.jsonl): what it has is left out. To see what has arrived: sbpair "
-        f"pipeline reconcile {archives[0]} --pair {pair}. --although-gone sends them nevertheless.",
+        hint="Name its ledger as well (--ledger drain.jsonl): what it has is left out. See what has arrived (sbpair "
+        f"pipeline reconcile {archives[0]} --pair {pair}). --although-gone sends them nevertheless.",
     )
