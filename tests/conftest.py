@@ -15,7 +15,7 @@ LONGEST = (
     "tests/cli/inspection/test_provision_cleanup.py",
     "tests/soak/test_kills.py",
     "tests/pipeline/test_cluster.py",
-    "tests/runtime/test_replicate.py",
+    "tests/runtime/replication/test_replicate.py",
     "tests/cli/replication/test_replicate.py",
     "tests/clients/test_sync.py",
     "tests/cli/failover/test_send.py",

@@ -15,7 +15,7 @@ from sbpair.core.events import MessageHandled
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.journal.sqlite import SqliteJournal
-from tests.runtime.replication import BRISK, QUEUE, Stage, access_to, stage
+from tests.runtime.replication.stage import BRISK, QUEUE, Stage, access_to, stage
 
 LONG_ENOUGH = {"until_idle_seconds": 3.0, "terms": BRISK}
 

@@ -37,7 +37,7 @@ from sbpair.core.failover.machine import State
 from sbpair.core.rewrite import compose, for_backlog, for_primary
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import EPOCH, virtual_time
-from tests.runtime.pairs import World, a_pair, a_world, message, open_pairing, opened
+from tests.runtime.failover.pairs import World, a_pair, a_world, message, open_pairing, opened
 
 
 def homeward(payload: bytes) -> tuple[str, str | None, str | None]:

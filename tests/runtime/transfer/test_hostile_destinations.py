@@ -16,7 +16,7 @@ from sbpair.core.transfer.verdict import NOT_CONFIGURED, Classifier
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import DrainRequest, syphon
-from tests.runtime.test_drain_emulator import Stage, stage
+from tests.runtime.transfer.test_drain_emulator import Stage, stage
 
 FAR_FUTURE = Timestamp(4_000_000_000_000)
 NOT_DESTINATIONS = (

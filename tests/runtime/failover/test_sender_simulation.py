@@ -31,7 +31,7 @@ from sbpair.core.events import EntityInvalid, FailedBack, FailedOver, PingSent, 
 from sbpair.core.rewrite import for_primary
 from sbpair.runtime.failover.sender import SendResult
 from tests.fakes import EPOCH, virtual_time
-from tests.runtime.pairs import World, message, opened
+from tests.runtime.failover.pairs import World, message, opened
 
 ENTITIES = ("orders", "invoices")
 ERRORS = (

@@ -7,7 +7,7 @@ import pytest
 
 from sbpair.core.errors import UsageError
 from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
-from tests.runtime.test_drain_emulator import browse, compose, stage
+from tests.runtime.transfer.test_drain_emulator import browse, compose, stage
 
 WAY = Way("contoso-neu.servicebus.windows.net", "contoso-weu.servicebus.windows.net")
 KEY = ("q/0", 7, "m\x1b]0;evil\x07", 1)

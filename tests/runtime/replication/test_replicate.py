@@ -23,7 +23,7 @@ from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
 from sbpair.runtime.replication.handlers import Delivery, RetryLater
 from sbpair.runtime.replication.store import DESTINATION, MESSAGE, SESSION, key_of
-from tests.runtime.replication import BRISK, QUEUE, SIDES, Stage, eventually, stage
+from tests.runtime.replication.stage import BRISK, QUEUE, SIDES, Stage, eventually, stage
 
 PRIMARY, SECONDARY = SIDES
 

@@ -8,7 +8,7 @@ from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
 from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
-from tests.runtime.test_drain_emulator import Stage, stage
+from tests.runtime.transfer.test_drain_emulator import Stage, stage
 
 NEVER = 10**9
 POLL_SECONDS = 2

@@ -23,7 +23,7 @@ from sbpair.runtime.browse import peeking
 from sbpair.runtime.inspection.gather import Scope, gather, gather_each
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
-from tests.runtime.admin_fake import Lies, LyingAdmin
+from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
 
 MESSAGE = compose(body=b"hello", message_id="1")
 READS = calls_per_read("data-plane")

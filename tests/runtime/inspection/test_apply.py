@@ -26,7 +26,7 @@ from sbpair.runtime.inspection.apply import Applying, apply, check_fresh
 from sbpair.runtime.inspection.gather import gather
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
-from tests.runtime.admin_fake import Lies, LyingAdmin
+from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
 
 MESSAGE = compose(body=b"hello", message_id="1")
 

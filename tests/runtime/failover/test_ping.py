@@ -29,7 +29,7 @@ from sbpair.runtime.failover.ping import (
     message_target,
 )
 from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, virtual_time
-from tests.runtime.pairs import a_pair, a_world, message, open_pairing, opened
+from tests.runtime.failover.pairs import a_pair, a_world, message, open_pairing, opened
 
 
 class Recorder(FakeMessaging):

@@ -13,7 +13,7 @@ from sbpair.amqp import sections
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import compose
 from sbpair.runtime.replication.handlers import CommandHandler, Delivery, HandlerFailed, RetryLater
-from tests.runtime.replication import eventually
+from tests.runtime.replication.stage import eventually
 
 
 def delivery(payload: bytes | None = None) -> Delivery:
@@ -118,10 +118,10 @@ def test_a_command_dies_with_a_consumer_that_is_killed(tmp_path: Path) -> None:
     own = tmp_path / "own"
     script = f"""
 import asyncio, os
-from tests.runtime.test_handlers import delivery, shell
+from tests.runtime.replication.test_handlers import delivery, shell
 asyncio.run(shell("echo $$ > {own}; exec sleep 600", timeout_seconds=600)(delivery()))
 """
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     consumer = subprocess.Popen([sys.executable, "-c", script], cwd=root, env=os.environ | {"PYTHONPATH": str(root)})
     asyncio.run(eventually(lambda: own.exists() and bool(own.read_text().strip())))
     assert is_at_work(own)

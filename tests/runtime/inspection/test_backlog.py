@@ -19,7 +19,7 @@ from sbpair.core.rewrite import compose, for_backlog
 from sbpair.runtime.inspection.backlog import MOST_BROWSED_MESSAGES, FoundQueues, find_queues, read_backlog
 from sbpair.runtime.inspection.status import StatusReader
 from tests.fakes import FakeClock, FakeNamespace, virtual_time
-from tests.runtime.admin_fake import Lies, LyingAdmin
+from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
 
 PAIR = Pair(
     name="orders",

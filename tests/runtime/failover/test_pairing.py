@@ -23,7 +23,7 @@ from sbpair.core.pairing import DOCUMENTED_SETTINGS, Side
 from sbpair.runtime.failover.pairing import PairedNamespaces
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import EPOCH, FakeMessaging, FakeNamespace, virtual_time
-from tests.runtime.pairs import World, a_pair, a_world, message, open_pairing, opened
+from tests.runtime.failover.pairs import World, a_pair, a_world, message, open_pairing, opened
 
 PATHS = [f"contoso/x-servicebus-transfer/{index}" for index in range(10)]
 
