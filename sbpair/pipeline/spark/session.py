@@ -95,9 +95,19 @@ class Session:
             with signals_as_errors():
                 watch(context.statusTracker(), group, label, future, tell)
         except BaseException:
-            context.cancelJobGroup(group)
+            self._cancel(group)
             raise
         return self._result(future)
+
+    def _cancel(self, group: str) -> None:
+        """Cancel a job, if the JVM can still be told. A Ctrl-C in the middle of a call to it may spoil that connection
+        and the next; what is not cancelled then ends with the JVM."""
+        from py4j.protocol import Py4JError
+
+        for _ in range(2):
+            with suppress(Py4JError, OSError):
+                self.spark.sparkContext.cancelJobGroup(group)
+                return
 
     def _result(self, future: "Future[T]") -> T:
         try:

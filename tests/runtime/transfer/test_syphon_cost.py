@@ -74,7 +74,8 @@ async def test_the_namespace_itself_counts_no_more_than_that() -> None:
         await running
         most = (clock.monotonic() - began) / POLL_SECONDS + 1
         asked = requests(on, fault)
-        assert asked == usage.management_calls <= 2 * (most + 1)  # a list is two requests of the data plane
+        assert asked <= usage.management_calls <= 2 * (most + 1)  # a list is two requests of the data plane
+        assert usage.management_calls - asked <= 2  # the stop may end a list that is on its way
         assert asked >= 4
         assert usage.empty_receives <= 6 * most
 

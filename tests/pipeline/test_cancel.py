@@ -1,0 +1,41 @@
+"""Cancelling a Spark job after a Ctrl-C that has spoilt the connection to the JVM: the Ctrl-C is what counts."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.sizing import sizing_for
+
+
+class Context:
+    """As much of a SparkContext as is asked for; its first `spoilt` calls fail."""
+
+    def __init__(self, spoilt: int) -> None:
+        self.spoilt = spoilt
+        self.cancelled: list[str] = []
+
+    def setJobGroup(self, *arguments: Any, **named: Any) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    def statusTracker(self) -> Any:
+        raise KeyboardInterrupt
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.spoilt -= 1
+        if self.spoilt >= 0:
+            raise Py4JNetworkError("Answer from Java side is empty")
+        self.cancelled.append(group)
+
+
+@pytest.mark.parametrize(("spoilt", "cancelled"), [(0, 1), (1, 1), (5, 0)])
+def test_a_ctrl_c_comes_out_whatever_becomes_of_the_job(spoilt: int, cancelled: int) -> None:
+    context = Context(spoilt)
+    spark: Any = SimpleNamespace(sparkContext=context)
+    session = Session(spark, Path("log"), sizing_for(None), "Java")
+    with pytest.raises(KeyboardInterrupt):
+        session.run(lambda: None, "Archiving")
+    assert len(context.cancelled) == cancelled
