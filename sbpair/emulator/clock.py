@@ -84,8 +84,8 @@ class ManualClock:
 class AdvancingClock:
     """Real time that can be moved on: `advance(3600)` makes what falls due within that hour happen at once.
 
-    The due calls are made in their order, each at its own instant, so that a message that expires before another one
-    becomes active does so here as well. Clients stay in real time.
+    The due calls are made in their order, each at its own instant, so that of two scheduled messages the earlier one
+    becomes active first. Expiry is no call: whoever reads a mailbox next sees to it. Clients stay in real time.
     """
 
     def __init__(self) -> None:
