@@ -18,15 +18,8 @@ from sbpair.cli.transfer.options import (
     RateOption,
 )
 from sbpair.cli.transfer.place import NamespaceOptions, find_place, refuse_unnamed
-from sbpair.cli.transfer.recovering import (
-    Recovery,
-    command_line,
-    filter_words,
-    number_of,
-    result_of,
-    shown,
-    tell_plan,
-)
+from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, perform
+from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.resubmit import check_destination, sent_there_before
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.recovered import Doing
@@ -85,8 +78,7 @@ def move(
     from sbpair.core.transfer.recovery import Resender, wishes
     from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
 
-    if new_ledger and ledger is None:
-        raise UsageError("--new-ledger needs --ledger FILE.")
+    check_new_ledger(ledger, new=new_ledger)
     settings = load_settings(options)
     start = find_place(settings, on, source)
     if not dry_run:
@@ -117,11 +109,18 @@ def move(
     given += ["--ledger", str(ledger)] if ledger else []
     doing = Doing("moved", "message", command_line(["sbpair", "move", source, to, *given]))
     recovery = Recovery(options, start, target, request, make_judge)
-    planned = recovery.plan()
-    if (shown_only := shown(planned, dry_run=dry_run)) is not None:
-        return result_of("move", shown_only, doing)
-    tell_plan(options, planned, yes=yes)
-    sentence = f"Move {number_of(planned, 'message')} of {start} to {target}"
-    go_ahead(options, sentence, yes=yes, state="Nothing was moved.")
-    done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)
-    return result_of("move", done, doing, ended)
+
+    def ask(messages: str) -> None:
+        go_ahead(options, f"Move {messages} of {start} to {target}", yes=yes, state="Nothing was moved.")
+
+    return perform(
+        "move",
+        recovery,
+        doing,
+        options=options,
+        ask=ask,
+        dry_run=dry_run,
+        yes=yes,
+        ledger=ledger,
+        new_ledger=new_ledger,
+    )

@@ -10,7 +10,7 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place, refuse_unnamed
-from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, number_of, result_of, shown, tell_plan
+from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, perform
 from sbpair.core.errors import UsageError
 from sbpair.core.names import subscription_of
 from sbpair.core.transfer.recovered import Doing
@@ -150,20 +150,13 @@ def _purge(
     given += ["--no-archive"] if archive is None else ["--archive", str(archive)]
     doing = Doing("deleted", noun, command_line(["sbpair", *name.split(), entity, *on.words(), *given]))
     recovery = Recovery(options, source, None, request, make_judge)
-    planned = recovery.plan()
-    if (shown_only := shown(planned, dry_run=dry_run)) is not None:
-        return result_of(name, shown_only, doing)
-    tell_plan(options, planned, yes=yes)
-    kept = "for good" if archive is None else f"after writing them to {archive}"
-    go_ahead_by_name(
-        options,
-        f"Delete {number_of(planned, noun)} of {source} {kept}",
-        source.path,
-        yes=yes,
-        state="Nothing was deleted.",
-    )
-    done, ended = recovery.carry_out()
-    return result_of(name, done, doing, ended)
+
+    def ask(messages: str) -> None:
+        kept = "for good" if archive is None else f"after writing them to {archive}"
+        question = f"Delete {messages} of {source} {kept}"
+        go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
+
+    return perform(name, recovery, doing, options=options, ask=ask, dry_run=dry_run, yes=yes)
 
 
 def _restored_to(source: Place) -> str:

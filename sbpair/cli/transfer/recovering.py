@@ -254,7 +254,32 @@ class Recovery:
         return Recovered(source.access.label, entity, to_namespace, to, report)
 
 
-def shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
+def perform(
+    command: str,
+    recovery: Recovery,
+    doing: Doing,
+    *,
+    options: Options,
+    ask: Callable[[str], None],
+    dry_run: bool,
+    yes: bool,
+    ledger: Path | None = None,
+    new_ledger: bool = False,
+) -> CommandResult:
+    """The whole of a command: what would be done is planned, then shown or asked about, then done.
+
+    `ask` puts the question, given what it is about, such as "3 dead letters", and raises where the answer is no.
+    """
+    planned = recovery.plan()
+    if (shown_only := _shown(planned, dry_run=dry_run)) is not None:
+        return _result_of(command, shown_only, doing)
+    _tell_plan(options, planned, yes=yes)
+    ask(counted(planned.report.forwarded or planned.report.purged, doing.noun))
+    done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)
+    return _result_of(command, done, doing, ended)
+
+
+def _shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
     """What is to be shown where nothing will be done: the plan of a dry run, or that there is nothing to do."""
     if dry_run:
         return planned
@@ -263,14 +288,14 @@ def shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
     return replace(planned, report=replace(planned.report, dry_run=False))
 
 
-def tell_plan(options: Options, planned: Recovered, *, yes: bool) -> None:
+def _tell_plan(options: Options, planned: Recovered, *, yes: bool) -> None:
     """Before the question: what the dry run found that will not go."""
     if can_ask(options) and not yes:
         for line in notes(planned):
             _log.info(line)
 
 
-def result_of(command: str, done: Recovered, doing: Doing, ended: Exit | None = None) -> CommandResult:
+def _result_of(command: str, done: Recovered, doing: Doing, ended: Exit | None = None) -> CommandResult:
     """A run, or a dry run, as tables, data and exit code."""
     return CommandResult(
         command,
@@ -312,8 +337,3 @@ def filter_words(filters: Filters, reasons: Sequence[str] = ()) -> list[str]:
 def command_line(words: Sequence[str | None]) -> str:
     """The words of a command as one line of a shell."""
     return shlex.join(word for word in words if word is not None)
-
-
-def number_of(planned: Recovered, noun: str) -> str:
-    """How many messages a plan is about, for the question."""
-    return counted(planned.report.forwarded or planned.report.purged, noun)

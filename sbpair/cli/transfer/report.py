@@ -57,6 +57,12 @@ def what_was_asked(pair: Pair, options: MoveOptions) -> "Asked":
     )
 
 
+def check_new_ledger(ledger: Path | None, *, new: bool) -> None:
+    """Raises UsageError for a new ledger without a name."""
+    if new and ledger is None:
+        raise UsageError("--new-ledger needs --ledger FILE.")
+
+
 def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
     """The request for the runtime.
 
@@ -68,8 +74,7 @@ def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
 
     if options.dlq and options.with_dlq:
         raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
-    if options.new_ledger and options.ledger is None:
-        raise UsageError("--new-ledger needs --ledger FILE.")
+    check_new_ledger(options.ledger, new=options.new_ledger)
     return DrainRequest(
         queues=named_paths(pair, options.queues) or pair.backlog_paths(),
         dead_letter=options.dlq,

@@ -19,7 +19,8 @@ from sbpair.cli.transfer.options import (
     ReasonOption,
 )
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, find_place, refuse_unnamed
-from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, number_of, result_of, shown, tell_plan
+from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, perform
+from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
 from sbpair.core.transfer.recovered import Doing
@@ -74,8 +75,7 @@ def resubmit(
     from sbpair.core.transfer.recovery import Resender, wishes
     from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
 
-    if new_ledger and ledger is None:
-        raise UsageError("--new-ledger needs --ledger FILE.")
+    check_new_ledger(ledger, new=new_ledger)
     settings = load_settings(options)
     source = find_place(settings, on, entity)
     if not dry_run:
@@ -108,14 +108,21 @@ def resubmit(
     given += ["--ledger", str(ledger)] if ledger else []
     doing = Doing("sent", "dead letter", command_line(["sbpair", "dlq", "resubmit", entity, *given]))
     recovery = Recovery(options, source, target, request, make_judge)
-    planned = recovery.plan()
-    if (shown_only := shown(planned, dry_run=dry_run)) is not None:
-        return result_of("dlq resubmit", shown_only, doing)
-    tell_plan(options, planned, yes=yes)
-    sentence = f"Send {number_of(planned, 'dead letter')} of {source} to {target}"
-    go_ahead(options, sentence, yes=yes, state="Nothing was sent.")
-    done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)
-    return result_of("dlq resubmit", done, doing, ended)
+
+    def ask(messages: str) -> None:
+        go_ahead(options, f"Send {messages} of {source} to {target}", yes=yes, state="Nothing was sent.")
+
+    return perform(
+        "dlq resubmit",
+        recovery,
+        doing,
+        options=options,
+        ask=ask,
+        dry_run=dry_run,
+        yes=yes,
+        ledger=ledger,
+        new_ledger=new_ledger,
+    )
 
 
 def check_destination(target: "Place") -> None:
