@@ -1,8 +1,14 @@
-"""The order of the suite: what takes longest begins first, so that no worker is left with it alone at the end."""
+"""The order of the suite: what takes longest begins first, so that no worker is left with it alone at the end.
+And its luck: generated cases are the same ones in each run; `--hypothesis-profile=random` draws others."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("random", derandomize=False, print_blob=True)
+settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
 LONGEST = (
