@@ -16,6 +16,7 @@ PATHS = (
     "tests/journal",
     "tests/render",
     "tests/settings",
+    "tests/sqlfilter",
     "tests/cli/test_advice.py",
     "tests/cli/test_contents.py",
     "tests/cli/test_renamed.py",

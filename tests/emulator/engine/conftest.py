@@ -26,8 +26,8 @@ from sbpair.emulator.engine.port import Port
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.tls import TlsFiles
-from tests.emulator.dialects import AZURE_SERVICEBUS, Dialect
-from tests.emulator.wire_client import Client
+from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
+from tests.emulator.engine.wire_client import Client
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from sbpair.emulator.auth import (
     rights_for,
 )
 from sbpair.emulator.engine.performatives import DETACH
-from tests.emulator.dialects import EVERY_DIALECT
 from tests.emulator.engine.conftest import SEND_KEY
+from tests.emulator.engine.dialects import EVERY_DIALECT
 
 NOW = 1_000_000.0
 ORDERS = "sb://127.0.0.1:5671/Orders"

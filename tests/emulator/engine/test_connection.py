@@ -6,7 +6,7 @@ import pytest
 
 from sbpair.amqp.types import Uint
 from sbpair.emulator.engine.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
-from tests.emulator.dialects import EVERY_DIALECT
+from tests.emulator.engine.dialects import EVERY_DIALECT
 
 pytestmark = EVERY_DIALECT
 

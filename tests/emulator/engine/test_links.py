@@ -20,7 +20,7 @@ from sbpair.emulator.engine.performatives import (
     modified,
     rejected,
 )
-from tests.emulator.dialects import EVERY_DIALECT
+from tests.emulator.engine.dialects import EVERY_DIALECT
 
 pytestmark = EVERY_DIALECT
 

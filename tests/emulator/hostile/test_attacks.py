@@ -15,9 +15,9 @@ from sbpair.amqp.sections import build
 from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.engine.performatives import DISPOSITION
 from sbpair.emulator.limits import MAX_HELD_BYTES_TOGETHER
-from tests.emulator.attackers import ATTACKS
+from tests.emulator.engine.wire_client import Client
+from tests.emulator.hostile.attackers import ATTACKS
 from tests.emulator.process import Process
-from tests.emulator.wire_client import Client
 from tests.hostile import MEGABYTE, kept_waiting_seconds
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads another process' memory from /proc")
@@ -38,7 +38,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 def attack(process: Process, name: str) -> Iterator[None]:
     host, port = process.address
     attacker = subprocess.Popen(
-        [sys.executable, "-m", "tests.emulator.attackers", name, host, str(port), process.root_key],
+        [sys.executable, "-m", "tests.emulator.hostile.attackers", name, host, str(port), process.root_key],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -19,7 +19,7 @@ from sbpair.emulator.engine.performatives import ATTACH, DETACH, TRANSFER
 from sbpair.emulator.entities import AuthorizationRule, QueueDescription
 from sbpair.emulator.server import Emulator
 from tests.emulator.engine.conftest import Client
-from tests.emulator.test_hostile import ARM, ARM_BEARER, address, ask, connected, root_key, say
+from tests.emulator.hostile.test_hostile import ARM, ARM_BEARER, address, ask, connected, root_key, say
 
 KEY = base64.b64encode(b"o" * 32).decode()
 KEY_2 = base64.b64encode(b"p" * 32).decode()

@@ -1,7 +1,7 @@
 """Clients that want others to wait, or the emulator to grow. Run as processes of their own, so that what they do costs
 the measured client nothing but what it costs the emulator:
 
-    python -m tests.emulator.attackers ATTACK HOST PORT KEY
+    python -m tests.emulator.hostile.attackers ATTACK HOST PORT KEY
 
 It says "ready" when the attack begins, and attacks until its standard input ends.
 """
@@ -30,7 +30,7 @@ from sbpair.emulator.engine.performatives import (
     modified,
     released,
 )
-from tests.emulator.wire_client import Client
+from tests.emulator.engine.wire_client import Client
 
 DELIVERIES = 20_000
 RULES = 200

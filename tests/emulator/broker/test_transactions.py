@@ -29,8 +29,8 @@ from sbpair.emulator.engine.performatives import (
 )
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator
-from tests.emulator.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
-from tests.emulator.wire_client import Client, Frame
+from tests.emulator.engine.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
+from tests.emulator.engine.wire_client import Client, Frame
 
 COORDINATOR_HANDLE = 9
 EXPIRES_AT = 4e9

@@ -23,7 +23,7 @@ from sbpair.emulator.engine.performatives import (
     TRANSFER,
     read_performative,
 )
-from tests.emulator.dialects import AZURE_SERVICEBUS, Dialect
+from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
 
 PATIENCE_SECONDS = 60.0
 """For what has to come, on a machine that has much else to do."""

@@ -36,7 +36,7 @@ from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDe
 from sbpair.emulator.limits import MAX_HELD_BYTES
 from sbpair.emulator.server import Emulator
 from tests.emulator.admin.raw import ENTRY
-from tests.emulator.wire_client import Client
+from tests.emulator.engine.wire_client import Client
 from tests.hostile import MEGABYTE, within
 
 AMQP = b"AMQP\x00\x01\x00\x00"

@@ -14,8 +14,8 @@ from sbpair.emulator.engine.performatives import ATTACH, DETACH, DISPOSITION, SO
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
-from tests.emulator.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
-from tests.emulator.wire_client import Client, Frame
+from tests.emulator.engine.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
+from tests.emulator.engine.wire_client import Client, Frame
 
 pytestmark = EVERY_DIALECT
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
