@@ -46,6 +46,7 @@ class Endpoints:
             location = _locate(self._namespace, link)
             _check_rights(link, location)
             if location.management:
+                _check_requests(location)
                 location.entity.touch()
                 return self._nodes.attach(link, location)
             if link.client_sends:
@@ -75,6 +76,17 @@ def _check_rights(link: Link, location: Location) -> None:
         raise BrokerError(
             errors.UNAUTHORIZED, f"Unauthorized access. {claims} claim(s) are required to perform this operation."
         )
+
+
+def _check_requests(location: Location) -> None:
+    """Requests, a browse among them, are sent: an entity that takes nothing takes no request either.
+
+    Seen at the service: .NET's peek of a SendDisabled queue ends with "currently disabled for Send operations". A
+    Disabled entity is both SendDisabled and ReceiveDisabled ("Suspend and reactivate messaging entities").
+    """
+    entity = location.entity
+    blocked = entity.description.status is EntityStatus.DISABLED
+    _check_status(entity, may=not blocked and (location.place != MAIN or entity.description.status.may_send))
 
 
 def _attach_sender(link: Link, location: Location, transactions: Transactions) -> LinkHandler:

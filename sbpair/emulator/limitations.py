@@ -46,6 +46,10 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
         "Partitions that are unavailable one by one, cached receives of front ends",
         "all 16 partitions live and die together",
     ),
+    (
+        "Requests to a ReceiveDisabled entity (browse, schedule)",
+        "answered; Disabled and SendDisabled entities refuse them, as was seen at the service",
+    ),
     ("Which partition answers a peek first", "they take turns; the service gives no rule"),
     ("Which order partitions are received in", "one message from each partition that has any, in turns"),
     ("Premium namespaces with partitions", "the tier refuses partitioning, as for namespaces made without it"),

@@ -294,6 +294,15 @@ async def test_no_session_that_waits_is_no_failure_of_the_namespace(emulator: Em
     await adapter.close()
 
 
+@pytest.mark.parametrize("status", [EntityStatus.DISABLED, EntityStatus.SEND_DISABLED])
+async def test_a_browse_of_an_entity_that_takes_nothing_says_why(
+    emulator: Emulator, messaging: AzureMessaging, status: EntityStatus
+) -> None:
+    emulator.namespace("primary").update_queue("orders", QueueDescription(status=status))
+    with pytest.raises(errors.EntityDisabledError, match=str(status)):
+        await messaging.receiver("orders").peek(1)
+
+
 async def test_a_partitioned_queue_is_browsed_to_its_end(emulator: Emulator, messaging: AzureMessaging) -> None:
     emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
     sender = messaging.sender("parts")

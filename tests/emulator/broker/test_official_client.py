@@ -190,6 +190,21 @@ async def test_refusals(client, namespace):
         await send(client, "q", "x")
 
 
+@pytest.mark.parametrize("status", [EntityStatus.DISABLED, EntityStatus.SEND_DISABLED])
+async def test_an_entity_that_takes_nothing_answers_no_browse(client, namespace, status):
+    """Requests are sent to the entity. This client does not tell why the links of its requests were refused."""
+    await send(client, "q", "x")
+    async with client.get_queue_receiver("q") as receiver:
+        assert texts(await receiver.peek_messages(1)) == ["x"]
+        namespace.update_queue("q", QueueDescription(status=status))
+        with pytest.raises(ServiceBusError, match="Management Operation"):
+            await receiver.peek_messages(1)
+    namespace.update_queue("q", QueueDescription(status=EntityStatus.RECEIVE_DISABLED))
+    async with client.get_queue_sender("q") as sender:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        await sender.cancel_scheduled_messages(await sender.schedule_messages(ServiceBusMessage("y"), later))
+
+
 async def test_rights(emulator, namespace):
     namespace.set_auth_rule(new_auth_rule("listener", {"Listen"}, now=0.0))
     text = emulator.connection_string("primary", "listener")
