@@ -79,7 +79,7 @@ class Place:
 @contextmanager
 def reader(folder: Path) -> Iterator[Place]:
     """The README's reader in `folder`: the files it shows, and the namespaces it starts, running."""
-    for name in ("sbpair.yaml", "seed.yaml", "test_shop.py"):
+    for name in ("sbpair.yaml", "seed.yaml", "Config.json", "test_shop.py"):
         (folder / name).write_text(file_named(name), encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_", "GITHUB_"))}
     environment = kept | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}

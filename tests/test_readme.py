@@ -58,6 +58,7 @@ def test_what_runs_until_stopped_starts_and_stops(place: Place, block: Block, tm
     finally:
         process.kill()  # a syphon that goes on would take the messages of the tests after this
         process.wait()
+    assert not errors.startswith("Error"), errors
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
 

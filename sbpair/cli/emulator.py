@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli import suggestions
+from sbpair.cli import emulator_doors, suggestions
 from sbpair.cli.context import run_async
+from sbpair.cli.emulator_doors import MICROSOFT_NAMESPACE, Doors, announcement, how_to_open, identity_folder
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
@@ -25,12 +26,12 @@ from sbpair.core.words import counted
 from sbpair.files import make_private_folder
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table
-from sbpair.settings import emulator_state, state_directory
+from sbpair.settings import data_directory, emulator_state, state_directory
 
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.emulator import Emulator, EmulatorThread, NamespaceConfig
+    from sbpair.emulator import Emulator, EmulatorThread
     from sbpair.emulator.control import FaultControl
     from sbpair.settings.state import EmulatorState
 
@@ -90,6 +91,24 @@ def emulator(
             "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all, and any machine's clients."
         ),
     ] = "127.0.0.1",
+    microsoft_ports: Annotated[
+        bool,
+        typer.Option(
+            "--microsoft-ports",
+            help="Listen where Microsoft's emulator does, 5672 and 5300, and take the key in its connection string.",
+        ),
+    ] = False,
+    standard_ports: Annotated[
+        bool,
+        typer.Option(
+            "--standard-ports",
+            help="Listen on 5671 and 443, for clients that know no other ports, on an address for each namespace.",
+        ),
+    ] = False,
+    new_keys: Annotated[
+        bool,
+        typer.Option("--new-keys", help="Make new keys and certificates, instead of those of the last start."),
+    ] = False,
     tls_name: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,6 +159,7 @@ def emulator(
     Examples:
       sbpair emulator
       sbpair emulator --namespace contoso-weu --namespace contoso-neu --data-dir ./namespaces --seed seed.yaml
+      sbpair emulator --microsoft-ports --seed Config.json
       sbpair emulator fault add local-primary dark:for=30s
     """
     if ctx.invoked_subcommand is not None:
@@ -151,11 +171,13 @@ def emulator(
     from sbpair.emulator import EmulatorError
     from sbpair.emulator.store import StoreError
 
-    contents, suggested = _read_seed(seed)
+    doors = Doors(host, port, microsoft_ports, standard_ports)
+    contents, suggested = _read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
     _check_named(contents, names, seed)
-    configs = list(_configs(names, port, contents))
+    configs = emulator_doors.configs(names, doors, contents, os.environ)
     faults = [_split_fault(text, names) for text in fault or ()]
+    identity = None if new_keys else identity_folder(data_directory(os.environ) / "emulator")
 
     async def serve(stop: "asyncio.Event") -> CommandResult:
         from sbpair.emulator import Emulator
@@ -164,6 +186,7 @@ def emulator(
             configs,
             host=host,
             data_dir=data_dir,
+            identity=identity,
             tls_names=tls_name or (),
             control_port=admin_port,
             allow_entra=bearer_tokens,
@@ -174,6 +197,8 @@ def emulator(
             with announced(running, names, tls=tls) as is_local:
                 _print_connection_strings(running, names, tls, is_local)
                 _print_seeded_keys(running, contents, tls)
+                for line in announcement(doors, names):
+                    say(line)
                 await stop.wait()
         return CommandResult("emulator", ())
 
@@ -187,8 +212,7 @@ def emulator(
     except (EmulatorError, OSError) as error:
         raise UsageError(
             f"The embedded namespaces cannot start: {getattr(error, 'strerror', None) or error}.",
-            hint="Take other ports: --port and --admin-port N, or --port 0 for any free ones; --host is an address of "
-            "this machine.",
+            hint=how_to_open(doors, error) if isinstance(error, OSError) else None,
         ) from error
 
 
@@ -210,11 +234,11 @@ def _compatibility() -> CommandResult:
     return CommandResult("emulator", tried, (Table("", columns, shown),))
 
 
-def _read_seed(path: Path | None) -> tuple[Mapping[str, Any], Sequence[str]]:
+def _read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Contents by namespace, and the namespaces to have where the command line names none: Microsoft's file is the
     only one that an emulator of theirs is started with, so it says which."""
     if path is None:
-        return {}, DEFAULT_NAMESPACES
+        return {}, usual
     from sbpair.emulator.microsoft_config import is_microsoft_config, seed_of
     from sbpair.emulator.seed import SeedError
     from sbpair.settings import DocumentError, parse_yaml, read_text
@@ -228,7 +252,7 @@ def _read_seed(path: Path | None) -> tuple[Mapping[str, Any], Sequence[str]]:
         raise ConfigurationError(f"Cannot read the seed {path}: {error}") from error
     if not isinstance(seed, dict) or not all(isinstance(body, dict) for body in seed.values()):
         raise ConfigurationError(f"The seed {path} maps namespace names to their contents.")
-    return seed, DEFAULT_NAMESPACES
+    return seed, usual
 
 
 def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -> None:
@@ -240,23 +264,13 @@ def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -
         )
 
 
-def _configs(names: list[str], port: int, seed: Mapping[str, Any]) -> "Iterator[NamespaceConfig]":
-    from sbpair.emulator import NamespaceConfig, Tier
-
-    for index, name in enumerate(names):
-        tier = seed.get(name, {}).get("tier", Tier.STANDARD.value)
-        if tier not in [known.value for known in Tier]:
-            raise ConfigurationError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
-        yield NamespaceConfig(name, tier=Tier(tier), port=port + index if port else 0)
-
-
 def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
     from sbpair.emulator.errors import EntityError
     from sbpair.emulator.seed import SeedError, plant
 
     for name, body in seed.items():
         try:
-            plant(running.namespace(name), body)
+            plant(running.namespace(name), body, os.environ)
         except (SeedError, EntityError) as error:
             raise ConfigurationError(f"The seed of {name}: {error}") from error
 

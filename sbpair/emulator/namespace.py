@@ -4,9 +4,7 @@ Paths compare without regard to case and may contain `/`. A refused request rais
 Everything runs on one event loop; there are no locks.
 """
 
-import base64
-import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -42,6 +40,7 @@ from sbpair.emulator.errors import (
 )
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.filters import Rule
+from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.limits import (
     LIMITS,
     MAX_PARTITIONED_ENTITIES,
@@ -74,7 +73,8 @@ class Namespace:
 
     `clock` gives UTC epoch seconds and timers, `faults` decides on injected trouble, `store` (optional) keeps entities
     and messages beyond the process; what it holds is restored here. `endpoint` is set by the server once it listens.
-    `trace` keeps the last frames of its connections, if one is given before they are opened.
+    `trace` keeps the last frames of its connections, if one is given before they are opened. `key_source` gives
+    the keys of the rules that are made with the namespace.
     """
 
     def __init__(
@@ -85,8 +85,10 @@ class Namespace:
         clock: Clock,
         faults: Faults | None = None,
         store: NamespaceStore | None = None,
+        key_source: KeySource | None = None,
     ) -> None:
         self.name = name
+        self.key_source: KeySource = random_keys if key_source is None else key_source
         self.tier = tier
         self.clock = clock
         self.faults = faults if faults is not None else Faults(clock)
@@ -106,7 +108,11 @@ class Namespace:
         self.witnesses: list[Witness] = []
         self._entities: dict[str, Entity] = {}
         self.transactions = Transactions(clock)
-        self.set_auth_rule(new_auth_rule(ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at))
+        self.set_auth_rule(
+            new_auth_rule(
+                ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at, keys=self.key_source(ROOT_KEY_NAME)
+            )
+        )
         if store is not None:
             store.restore(self)
 
@@ -129,6 +135,13 @@ class Namespace:
             raise not_found(f"The authorization rule '{name}' does not exist.")
         self.journal.put_settings()
         self._keys_changed()
+
+    def choose_keys(self, keys: Mapping[str, str]) -> None:
+        """Give rules that are there already (a store may have brought them) these primary keys."""
+        for name, key in keys.items():
+            rule = self.auth_rules.get(name)
+            if rule is not None and rule.primary_key != key:
+                self.set_auth_rule(replace(rule, primary_key=key, modified_at=self.clock.now()))
 
     def entity_exists(self, path: str) -> bool:
         """Whether an address leads to an entity, its sub-queues and `$management` included ("" is the namespace)."""
@@ -426,13 +439,16 @@ class Namespace:
         return rule
 
 
-def new_auth_rule(name: str, rights: Collection[str], *, now: float) -> AuthorizationRule:
-    """A shared access rule with two fresh random keys of 32 bytes, in base64 as the service makes them."""
+def new_auth_rule(
+    name: str, rights: Collection[str], *, now: float, keys: tuple[str, str] | None = None
+) -> AuthorizationRule:
+    """A shared access rule with these keys, the primary one first; with fresh random ones if none are given."""
+    primary, secondary = random_keys(name) if keys is None else keys
     return AuthorizationRule(
         name=name,
         rights=frozenset(rights),
-        primary_key=base64.b64encode(secrets.token_bytes(32)).decode(),
-        secondary_key=base64.b64encode(secrets.token_bytes(32)).decode(),
+        primary_key=primary,
+        secondary_key=secondary,
         created_at=now,
         modified_at=now,
     )

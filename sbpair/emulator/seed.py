@@ -12,13 +12,16 @@
             big: {rules: {large: {sql: "amount > 1000"}}}
       keys:
         sender: [Send]
+        reader: {rights: [Listen], key: {env: READER_KEY}}
+        RootManageSharedAccessKey: {key: {env: ROOT_KEY}}
 
 Property names are those of the descriptions in `entities.py`. What exists already is left as it is, so that a durable
-namespace can be started with its seed again and again.
+namespace can be started with its seed again and again. A key that the seed gives is set each time.
 """
 
 import difflib
 import math
+import re
 import typing
 from collections.abc import Mapping
 from functools import cache
@@ -26,6 +29,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from sbpair.emulator.entities import (
+    ROOT_KEY_NAME,
     CorrelationFilter,
     EntityStatus,
     QueueDescription,
@@ -44,8 +48,8 @@ class SeedError(ValueError):
     """The seed names something that does not exist or has the wrong form; the text says where."""
 
 
-def plant(namespace: Namespace, seed: Mapping[str, Any]) -> None:
-    """Create what the seed of one namespace lists and the namespace does not have.
+def plant(namespace: Namespace, seed: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
+    """Create what the seed of one namespace lists and the namespace does not have. `environ` is where its keys may be.
 
     Raises:
         SeedError: an unknown key or a wrong form. EntityError: the namespace refuses an entity.
@@ -57,9 +61,43 @@ def plant(namespace: Namespace, seed: Mapping[str, Any]) -> None:
             namespace.create_queue(path, description)
     for path, fields in _mapping(seed.get("topics"), "topics").items():
         _plant_topic(namespace, path, dict(_mapping(fields, path)))
-    for name, rights in _mapping(seed.get("keys"), "keys").items():
+    chosen = chosen_keys(seed, environ or {})
+    for name, body in _mapping(seed.get("keys"), "keys").items():
         if name not in namespace.auth_rules:
-            namespace.set_auth_rule(new_auth_rule(name, _rights(rights, name), now=namespace.clock.now()))
+            now, keys = namespace.clock.now(), namespace.key_source(name)
+            namespace.set_auth_rule(new_auth_rule(name, _rights(body, name), now=now, keys=keys))
+    namespace.choose_keys(chosen)
+
+
+def chosen_keys(seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """The keys that the seed of a namespace gives, by the name of their rule.
+
+    Raises:
+        SeedError: a wrong form, or a variable that is not set.
+    """
+    chosen = {}
+    for name, body in _mapping(seed.get("keys"), "keys").items():
+        where = f"keys.{name}"
+        if not isinstance(body, Mapping):
+            continue
+        _only(_mapping(body, where), ("rights", "key"), where)
+        key = body.get("key")
+        if isinstance(key, Mapping):
+            _only(_mapping(key, where), ("env",), f"{where}.key")
+            variable = key.get("env")
+            key = environ.get(variable, "") if isinstance(variable, str) else None
+            if key == "":
+                raise SeedError(f"{where}.key: the variable {str(variable)[:40]} is not set")
+        if key is None and "key" not in body:
+            continue
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise SeedError(f"{where}.key: a text of 1 to 256 printable characters without ; is expected")
+        chosen[name] = key
+    return chosen
+
+
+_KEY = re.compile(r"[!-:<-~]{1,256}")
+"""Whatever can stand in a connection string."""
 
 
 def _plant_topic(namespace: Namespace, path: str, fields: dict[str, Any]) -> None:
@@ -150,6 +188,8 @@ def _is_odd(value: object) -> bool:
 
 def _rights(value: object, name: str) -> set[str]:
     known = {"Manage", "Send", "Listen"}
+    if isinstance(value, Mapping):
+        value = value.get("rights", list(known) if name == ROOT_KEY_NAME else None)
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one in known for one in value):
         raise SeedError(f"keys.{name}: rights are a list out of Manage, Send, Listen")
     return known if "Manage" in value else set(value)

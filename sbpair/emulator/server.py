@@ -7,9 +7,10 @@
 Everything runs on the event loop that started it; from other threads use `EmulatorThread`.
 """
 
+import hashlib
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,7 @@ from sbpair.emulator.engine.port import Port
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.errors import EmulatorError
 from sbpair.emulator.faults import Faults
+from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import open_store
@@ -37,27 +39,41 @@ if TYPE_CHECKING:
     from sbpair.emulator.admin.arm_models import ArmDirectory
 
 DEFAULT_HOST: Final = "127.0.0.1"
+AMQP_PORT: Final = 5672
+AMQPS_PORT: Final = 5671
+HTTPS_PORT: Final = 443
+MICROSOFT_ADMINISTRATION_PORT: Final = 5300
+"""Where Microsoft's emulator serves administration and its health."""
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Addresses that mean "all of this machine", and what a client on it can connect to."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
-    """One namespace to be. Port 0 = any free one, settled at the first start and kept."""
+    """One namespace to be. Port 0 = any free one, settled at the first start and kept.
+
+    `further_ports` are open besides, and every port speaks every protocol. `host` is the address to listen on where it
+    is not the emulator's. `keys` are primary keys of somebody's choice, by the name of the rule.
+    """
 
     name: str
     tier: Tier = Tier.STANDARD
     port: int = 0
+    further_ports: tuple[int, ...] = ()
+    host: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 class Emulator:
     """Embedded Service Bus namespaces.
 
     `data_dir` makes them durable (entities, messages, keys and certificates live there); without it all is forgotten.
-    `seed` decides what random faults hit. `clock` is the time all namespaces live in. `tls_names` are host names
-    (also `*.example.com`) beyond `host` and localhost that the server certificate is to be good for, and that HTTP
-    clients may use. `control_port` (0: any free one) opens the fault control that no fault reaches. `allow_entra`:
-    whether bearer tokens are taken, which nobody can check here; unless said otherwise, only on a loopback `host`.
+    `identity` is a folder that keeps what the certificates and keys of namespaces without a past are made from, so
+    that they are the same at the next start. `seed` decides what random faults hit. `clock` is the time all
+    namespaces live in. `tls_names` are host names (also `*.example.com`) beyond `host` and localhost that the
+    server certificate is to be good for, and that HTTP clients may use. `control_port` (0: any free one) opens the
+    fault control that no fault reaches. `allow_entra`: whether bearer tokens are taken, which nobody can check
+    here; unless said otherwise, only on a loopback `host`.
     """
 
     def __init__(
@@ -66,6 +82,7 @@ class Emulator:
         *,
         host: str = DEFAULT_HOST,
         data_dir: str | Path | None = None,
+        identity: str | Path | None = None,
         seed: int | str | None = None,
         clock: Clock | None = None,
         tls_names: Sequence[str] = (),
@@ -79,13 +96,15 @@ class Emulator:
         self.host = host
         self.clock: Clock = SystemClock() if clock is None else clock
         self._data_dir = None if data_dir is None else Path(data_dir)
+        self._identity = None if identity is None else Path(identity)
+        self._kept_keys: KeptKeys | None = None
         self._seed = seed
         self._tls_names = tuple(tls_names)
-        self._allow_entra = is_loopback(host) if allow_entra is None else allow_entra
+        self._allow_entra = allow_entra
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._tls: TlsFiles | None = None
         self._namespaces: dict[str, Namespace] = {}
-        self._ports: dict[str, Port] = {}
+        self._ports: dict[str, list[Port]] = {}
         self._memory, self._turns = Memory(), Turns()
         self._directory: ArmDirectory | None = None
         self._control = None if control_port is None else ControlPort(self, control_port)
@@ -109,9 +128,10 @@ class Emulator:
             for config in self._configs:
                 self._open(config)
         for namespace in self._chosen(name):
-            port = self._port(namespace)
-            await port.start()
-            namespace.host, namespace.port = port.host, port.number
+            ports = self._ports_of(namespace)
+            for port in ports:
+                await port.start()
+            namespace.host, namespace.port = ports[0].host, ports[0].number
             namespace.endpoint = self.endpoint(namespace.name)
         if name is None and self._control is not None:
             await self._control.start()
@@ -119,7 +139,8 @@ class Emulator:
     async def stop(self, name: str | None = None) -> None:
         """Take one namespace (or all) off the network: connections are cut, new ones refused. What it holds stays."""
         for namespace in self._chosen(name):
-            await self._port(namespace).stop()
+            for port in self._ports_of(namespace):
+                await port.stop()
 
     async def add(
         self, config: NamespaceConfig, *, clock: Clock | None = None, trace: Trace | None = None
@@ -145,7 +166,8 @@ class Emulator:
     async def remove(self, name: str) -> None:
         """Take a namespace away for good, with all it holds (what is in a `data_dir` stays there)."""
         namespace = self.namespace(name)
-        await self._port(namespace).close()
+        for port in self._ports_of(namespace):
+            await port.close()
         namespace.close()
         del self._ports[name.lower()], self._namespaces[name.lower()]
         self._configs = [config for config in self._configs if config.name.lower() != name.lower()]
@@ -154,8 +176,9 @@ class Emulator:
         """Stop for good, giving ports and files back."""
         if self._control is not None:
             await self._control.close()
-        for port in self._ports.values():
-            await port.close()
+        for ports in self._ports.values():
+            for port in ports:
+                await port.close()
         for namespace in self._namespaces.values():
             namespace.close()
         self._ports.clear()
@@ -172,7 +195,8 @@ class Emulator:
 
     @property
     def _own_names(self) -> tuple[str, ...]:
-        return (self.host, *self._tls_names)
+        hosts = (config.host for config in self._configs if config.host is not None)
+        return tuple(dict.fromkeys((self.host, *hosts, *self._tls_names)))
 
     @property
     def names(self) -> list[str]:
@@ -207,48 +231,73 @@ class Emulator:
 
     def endpoint(self, name: str) -> str:
         """`host:port` of a namespace."""
-        port = self._port(self.namespace(name))
-        host = _REACHABLE.get(port.host, port.host)
-        return f"[{host}]:{port.number}" if ":" in host else f"{host}:{port.number}"
+        port = self._ports_of(self.namespace(name))[0]
+        return f"{_shown_host(port.host)}:{port.number}"
 
     def connection_string(self, name: str, key_name: str | None = None, entity: str | None = None) -> str:
-        """What a client needs; the root key unless another is named. With `entity`, that entity's keys count too."""
+        """What a client needs; the root key unless another is named. With `entity`, that entity's keys count too.
+
+        On the service's own port it is a string as the service gives them, for clients that use TLS.
+        """
         rules = self.namespace(name).auth_rules_for(entity or "")
         wanted = key_name or ROOT_KEY_NAME
         if wanted not in rules:
             raise EmulatorError(f"there is no key {wanted!r} in {name!r}; there are {', '.join(sorted(rules))}")
-        text = (
-            f"Endpoint=sb://{self.endpoint(name)};SharedAccessKeyName={wanted};"
-            f"SharedAccessKey={rules[wanted].primary_key};UseDevelopmentEmulator=true"
-        )
+        port = self._ports_of(self.namespace(name))[0]
+        key = f"SharedAccessKeyName={wanted};SharedAccessKey={rules[wanted].primary_key}"
+        if port.number == AMQPS_PORT:
+            text = f"Endpoint=sb://{_shown_host(port.host)}/;{key}"
+        else:
+            text = f"Endpoint=sb://{self.endpoint(name)};{key};UseDevelopmentEmulator=true"
         return text if entity is None else f"{text};EntityPath={entity}"
 
     def _open(self, config: NamespaceConfig, clock: Clock | None = None) -> None:
         namespace = self._new_namespace(config, self.clock if clock is None else clock)
         self._namespaces[config.name.lower()] = namespace
-        self._ports[config.name.lower()] = Port(
-            namespace,
-            Endpoints(namespace),
-            self._tls_files(),
-            partial(self._make_runner, namespace),
-            self.host,
-            config.port,
-            names=self._own_names,
-            memory=self._memory,
-            turns=self._turns,
-        )
+        endpoints = Endpoints(namespace)
+        self._ports[config.name.lower()] = [
+            Port(
+                namespace,
+                endpoints,
+                self._tls_files(),
+                partial(self._make_runner, namespace),
+                self._host_of(config),
+                number,
+                names=self._own_names,
+                memory=self._memory,
+                turns=self._turns,
+            )
+            for number in (config.port, *config.further_ports)
+        ]
+
+    def _takes_bearer_tokens(self, config: NamespaceConfig) -> bool:
+        return is_loopback(self._host_of(config)) if self._allow_entra is None else self._allow_entra
+
+    def _host_of(self, config: NamespaceConfig) -> str:
+        return self.host if config.host is None else config.host
 
     def _new_namespace(self, config: NamespaceConfig, clock: Clock) -> Namespace:
         faults = Faults(clock, None if self._seed is None else f"{self._seed}:{config.name}")
         store = None if self._data_dir is None else open_store(self._data_dir / config.name)
-        namespace = Namespace(config.name, tier=config.tier, clock=clock, faults=faults, store=store)
-        namespace.allow_entra = self._allow_entra
+        if self._kept_keys is None and self._identity is not None:
+            self._kept_keys = KeptKeys(self._identity)
+        keys = random_keys if self._kept_keys is None else self._kept_keys.of(config.name)
+        namespace = Namespace(
+            config.name,
+            tier=config.tier,
+            clock=clock,
+            faults=faults,
+            store=store,
+            key_source=chosen_keys(config.keys, keys),
+        )
+        namespace.choose_keys(config.keys)
+        namespace.allow_entra = self._takes_bearer_tokens(config)
         return namespace
 
     def _chosen(self, name: str | None) -> list[Namespace]:
         return list(self._namespaces.values()) if name is None else [self.namespace(name)]
 
-    def _port(self, namespace: Namespace) -> Port:
+    def _ports_of(self, namespace: Namespace) -> list[Port]:
         return self._ports[namespace.name.lower()]
 
     def _make_runner(self, namespace: Namespace, front: "Middleware") -> "web.AppRunner":
@@ -265,10 +314,24 @@ class Emulator:
 
     def _tls_files(self) -> TlsFiles:
         if self._tls is None:
-            if self._data_dir is None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="sbpair-emulator-")
-                directory = Path(self._scratch.name)
-            else:
+            if self._data_dir is not None:
                 directory = self._data_dir / "tls"
-            self._tls = TlsFiles(directory, self.host, *self._tls_names)
+            elif self._identity is not None:
+                directory = self._identity / f"tls{_names_mark(self._own_names)}"
+            else:
+                self._scratch = tempfile.TemporaryDirectory(prefix="sbpair-emulator-")
+                directory = Path(self._scratch.name) / "tls"
+            self._tls = TlsFiles(directory, *self._own_names)
         return self._tls
+
+
+def _names_mark(names: Sequence[str]) -> str:
+    """Other names need another certificate, which must not take the place of the one with the usual names."""
+    unusual = sorted(name for name in names if name != DEFAULT_HOST)
+    return "-" + hashlib.sha256("\n".join(unusual).encode()).hexdigest()[:12] if unusual else ""
+
+
+def _shown_host(host: str) -> str:
+    """The address as a client on this machine writes it in front of a port."""
+    reachable = _REACHABLE.get(host, host)
+    return f"[{reachable}]" if ":" in reachable else reachable

@@ -8,9 +8,13 @@ Written with `cryptography`, which the Azure clients bring anyway, and not with 
 lines here for two more packages in every installation, and not do the rest. It does not tell whether certificates on
 disk still last and have all names, writes keys with the umask's permissions, and its authorities last until the year
 3000, which is too long for one that a developer may have put into a trust store.
+
+The authority's own key is never written: a certificate that somebody trusts for a year cannot sign another one.
 """
 
+import shutil
 import ssl
+import tempfile
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -60,10 +64,26 @@ class TlsFiles:
     def _make(self) -> None:
         if self._ready:
             return
-        make_private_folder(self._directory)
+        make_private_folder(self._directory.parent)
         if not self._still_good():
-            _write_files(self._directory, self._extra_hosts)
+            self._renew()
         self._ready = True
+
+    def _renew(self) -> None:
+        """Put the three files there at once: a process that starts at the same time finds all of them or none."""
+        fresh = Path(tempfile.mkdtemp(prefix=f".{self._directory.name}-", dir=self._directory.parent))
+        try:
+            _write_files(fresh, self._extra_hosts)
+            if self._directory.exists():
+                self._directory.rename(fresh.with_name(f"{fresh.name}-old"))
+            fresh.rename(self._directory)
+        except OSError:
+            # Another process was faster, with files that are as good.
+            if not self._still_good():
+                raise
+        finally:
+            for left in (fresh, fresh.with_name(f"{fresh.name}-old")):
+                shutil.rmtree(left, ignore_errors=True)
 
     def _still_good(self) -> bool:
         from cryptography import x509

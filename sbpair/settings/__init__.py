@@ -7,12 +7,13 @@ state.py        the pair `local` and the remembered default pair
 resolve.py      what wins, and the `Pair`s that come out
 """
 
-from sbpair.settings.environment import environment_names, to_environment
+from sbpair.settings.environment import EMULATOR_KEY, environment_names, to_environment
 from sbpair.settings.files import DocumentError, parse_json, parse_yaml, read_file, read_text, together
 from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
 from sbpair.settings.resolve import HOW_TO_CONFIGURE, Settings, load
 from sbpair.settings.state import (
     LOCAL_PAIR,
+    data_directory,
     emulator_state,
     first_use,
     local_pair,
@@ -21,12 +22,14 @@ from sbpair.settings.state import (
 )
 
 __all__ = [
+    "EMULATOR_KEY",
     "FILE_NAME",
     "HOW_TO_CONFIGURE",
     "LOCAL_PAIR",
     "DocumentError",
     "Settings",
     "Sourced",
+    "data_directory",
     "emulator_state",
     "environment_names",
     "first_use",

@@ -18,6 +18,7 @@ from sbpair.settings.keys import (
 )
 
 ENVIRONMENT_PAIR = "environment"
+EMULATOR_KEY = "SBPAIR_EMULATOR_KEY"
 
 
 def environment_names() -> dict[str, str]:
@@ -26,6 +27,7 @@ def environment_names() -> dict[str, str]:
     names |= {f"SBPAIR_{key.name.upper()}": key.doc for key in PAIR_KEYS}
     for side in SIDES:
         names |= {f"SBPAIR_{side.upper()}_{key.name.upper()}": f"{side}: {key.doc}" for key in NAMESPACE_KEYS}
+    names |= {EMULATOR_KEY: "Key of RootManageSharedAccessKey of the embedded namespaces"}
     return names | {"SBPAIR_CONFIG": "Path of the configuration file", "SBPAIR_PAIR": "The pair in use"}
 
 

@@ -35,6 +35,12 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base else home_folder(environ) / ".local" / "state") / "sbpair"
 
 
+def data_directory(environ: Mapping[str, str]) -> Path:
+    """Folder for what a user keeps: what the keys and certificates of the embedded namespaces are made from."""
+    base = environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else home_folder(environ) / ".local" / "share") / "sbpair"
+
+
 def emulator_state(environ: Mapping[str, str]) -> EmulatorState | None:
     """The state file of a running `sbpair emulator`; None when there is none.
 

@@ -109,6 +109,35 @@ def test_an_application_is_told_how_to_reach_it(sbpair: Sbpair) -> None:
         stop(process)
 
 
+def test_a_connection_string_outlives_its_emulator(sbpair: Sbpair) -> None:
+    """It can stand in a settings file; whoever wants it gone asks for new keys."""
+    keys, authorities = [], []
+    for more in ((), (), ("--new-keys",)):
+        process = start(sbpair, *NAMESPACES, *more)
+        try:
+            told = {one["name"]: one["value"] for one in sbpair("emulator", "env", "-o", "json").data}
+            keys.append(told["CONTOSO_WEU"].split("SharedAccessKey=")[1])
+            authorities.append(Path(told["SERVICEBUS_CA_FILE"]).read_bytes())
+        finally:
+            stop(process)
+    assert keys[0] == keys[1] != keys[2]
+    assert authorities[0] == authorities[1] != authorities[2]
+
+
+def test_other_machines_need_a_key_of_the_users_own(sbpair: Sbpair) -> None:
+    key = "a-key-of-the-users-own"
+    process = sbpair.start(
+        "emulator", "--port", "0", "--host", "0.0.0.0", env=sbpair.variables({"SBPAIR_EMULATOR_KEY": key})
+    )
+    try:
+        assert process.stdout is not None
+        assert f"SharedAccessKey={key};" in process.stdout.readline()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=90)
+    assert "Other machines can reach these namespaces at 0.0.0.0." in errors
+
+
 def test_faults_come_and_go_while_it_runs(sbpair: Sbpair) -> None:
     process = start(sbpair, *NAMESPACES, "--fault", "contoso-neu/throttle:entity=orders,for=30s")
     try:
@@ -130,6 +159,8 @@ def test_faults_come_and_go_while_it_runs(sbpair: Sbpair) -> None:
         (("--fault", "nonsense"), "nonsense"),
         (("--seed", "missing.yaml"), "Cannot read the seed"),
         (("--port", "-1"), "port"),
+        (("--host", "0.0.0.0", "--microsoft-ports"), "known to everybody"),
+        (("--host", "192.0.2.1", "--standard-ports"), "cannot share the ports 5671, 443"),
         (("fault", "list", "local-primary"), "No embedded namespaces are running"),
     ],
 )

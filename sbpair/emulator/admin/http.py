@@ -1,8 +1,8 @@
 """The HTTP side of a namespace: one aiohttp application for ATOM, the resource manager and the fault control.
 
 The path decides: `/$emulator/…` is the emulator's own, `/subscriptions/{GUID}/…` and `/providers/…` are the resource
-manager's, everything else is the data plane's. Faults for HTTP are decided once per request, before the
-token is looked at, as a throttled or failing front end would.
+manager's, `/health` without a token is a health check's, everything else is the data plane's. Faults for HTTP are
+decided once per request, before the token is looked at, as a throttled or failing front end would.
 """
 
 import asyncio
@@ -58,6 +58,8 @@ class Front:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
         call = await call_of(request, self._namespace.clock.client_now())
+        if _asks_for_health(call):
+            return web.json_response({"status": "healthy", "message": f"The namespace {self._namespace.name} serves."})
         reply = self._decide(call)
         if reply is None:
             if request.transport is not None:
@@ -109,6 +111,11 @@ class Front:
                 return None
         error, headers = refusal(action), retry_headers(action)
         return arm_error(error, call, headers) if is_arm else atom_error(error, call, headers)
+
+
+def _asks_for_health(call: Call) -> bool:
+    """A health check carries no token; whoever wants a queue of that name has one."""
+    return call.method in ("GET", "HEAD") and call.path == "health" and "authorization" not in call.headers
 
 
 def _answered(waiting: asyncio.Future[bool], durable: bool) -> None:

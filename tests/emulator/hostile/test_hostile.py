@@ -258,7 +258,7 @@ async def hasty() -> AsyncIterator[Emulator]:
     """An emulator that waits for half a second where it else waits for a minute."""
     async with Emulator(["primary"], seed=1) as running:
         running.namespace("primary").create_queue("orders", QueueDescription())
-        running._ports["primary"].patience_seconds = 0.5
+        running._ports["primary"][0].patience_seconds = 0.5
         yield running
 
 

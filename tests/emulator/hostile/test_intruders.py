@@ -17,7 +17,7 @@ from sbpair.amqp.sections import Section, build, read, scan
 from sbpair.emulator.auth import ALL_RIGHTS, ROOT_KEY_NAME, make_bearer_token, make_sas_token
 from sbpair.emulator.engine.performatives import ATTACH, DETACH, TRANSFER
 from sbpair.emulator.entities import AuthorizationRule, QueueDescription
-from sbpair.emulator.server import Emulator
+from sbpair.emulator.server import Emulator, NamespaceConfig
 from tests.emulator.engine.conftest import Client
 from tests.emulator.hostile.test_hostile import ARM, ARM_BEARER, address, ask, connected, root_key, say
 
@@ -188,9 +188,13 @@ async def test_the_switch_counts_for_the_resource_manager_too(host: str, allowed
 
 
 def test_beyond_loopback_no_bearer_token_is_taken_unless_asked_for() -> None:
-    assert [Emulator(host=host)._allow_entra for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
-    assert [Emulator(host=host)._allow_entra for host in ("0.0.0.0", "::", "10.0.0.1", "box")] == [False] * 4
-    assert Emulator(host="0.0.0.0", allow_entra=True)._allow_entra
+    def taken(host: str, **options: bool) -> bool:
+        return Emulator(host=host, **options)._takes_bearer_tokens(NamespaceConfig("contoso"))
+
+    assert [taken(host) for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
+    assert [taken(host) for host in ("0.0.0.0", "::", "10.0.0.1", "box")] == [False] * 4
+    assert taken("0.0.0.0", allow_entra=True)
+    assert not Emulator()._takes_bearer_tokens(NamespaceConfig("contoso", host="10.0.0.1"))
 
 
 # Signatures -----------------------------------------------------------------------------------------------------------
