@@ -65,7 +65,7 @@ class ArchiveRequest:
     config: Path | None
     into: str
     queues: tuple[str, ...] = ()
-    """Indexes or paths; none: all backlog queues of the pair."""
+    """Indexes or paths; none: all that exist for the pair's primary."""
     dead_letters: tuple[bool, ...] = (False,)
     first: int = 1
     last: int | None = None
@@ -102,12 +102,13 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
 
     Raises:
         ServiceError: the secondary cannot be browsed.
-        UsageError: a queue the pair does not have, or an archive of another filter.
+        UsageError: a queue that does not exist, or an archive of another filter.
     """
     check_filter(request, manifest)
     resolved = request.pair.resolve()
-    sources = [(path, dead) for path in queue_paths(resolved, request.queues) for dead in request.dead_letters]
     with Connection.to(request.pair, "secondary") as connection:
+        paths = queue_paths(resolved, request.queues, connection)
+        sources = [(path, dead) for path in paths for dead in request.dead_letters]
         present = find_spans(connection, sources, first=request.first, last=request.last)
         covers = valid_covers(connection, request.pair.name, present, manifest)
     missing = (

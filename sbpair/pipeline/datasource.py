@@ -4,6 +4,7 @@
     backlog = spark.read.format("sbpair-backlog").option("pair", "orders").option("queues", "0,3").load()
     coming = spark.readStream.format("sbpair-backlog").option("pair", "orders").option("maxRowsPerBatch", 10000).load()
     frame.write.format("sbpair-backlog").mode("append").option("pair", "orders").option("ledger", "/data/ledger").save()
+    events.write.format("servicebus").mode("append").option("namespace", "contoso").option("entity", "orders").save()
 
 Options of a read: `source_options`; of a write: `writer`. Credentials are looked up where a task runs, by the names
 that the configuration or the options give them.
@@ -52,18 +53,19 @@ class BacklogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with marking_errors():
-            return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite), schema.names)
+            return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from sbpair.pipeline.streaming.writer import ReplayStreamWriter
 
         with marking_errors():
             options = WriteOptions.parse(self.options, overwrite=overwrite, stream=True)
-            return ReplayStreamWriter(options, schema.names)
+            return ReplayStreamWriter(options, schema)
 
 
 class ServiceBusDataSource(DataSource):
-    """Reads queues and subscriptions of a namespace, in the same columns; `pair` is the name of the namespace."""
+    """Reads queues and subscriptions of a namespace, in the same columns, of which `pair` is the name of the namespace;
+    sends such rows, or new messages, to a queue or topic."""
 
     @classmethod
     def name(cls) -> str:
@@ -81,6 +83,17 @@ class ServiceBusDataSource(DataSource):
 
         with marking_errors():
             return QueueStreamReader(ReadOptions.parse(self.options, of_backlog=False, stream=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        with marking_errors():
+            return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite, of_backlog=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from sbpair.pipeline.streaming.writer import ReplayStreamWriter
+
+        with marking_errors():
+            options = WriteOptions.parse(self.options, overwrite=overwrite, of_backlog=False, stream=True)
+            return ReplayStreamWriter(options, schema)
 
 
 def register(spark: "SparkSession") -> None:

@@ -20,6 +20,7 @@ from sbpair.core.message import Received
 from sbpair.pipeline.spans import Span
 from sbpair.runtime.browse import page_from, pages
 from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.inspection.backlog import FoundQueues, find_queues
 from sbpair.runtime.transfer.ledger import Way
 
 if TYPE_CHECKING:
@@ -171,6 +172,20 @@ class Connection:
     def call(self, function: Callable[[], object]) -> None:
         """Have something called beside what runs."""
         self._loop.call_soon_threadsafe(function)
+
+    def backlog_queues(self, pair: "Pair") -> tuple[str, ...]:
+        """The backlog queues that exist for the pair's primary, configured or not, as a drain finds them: by listing
+        with Manage, else by opening one after another."""
+        from sbpair.azure.connect import make_admin
+
+        async def found() -> FoundQueues:
+            admin = make_admin(pair.secondary)
+            try:
+                return await find_queues(pair, messaging=self.messaging, admin=admin)
+            finally:
+                await admin.close()
+
+        return self.run(found()).existing
 
     def receiver(self, queue: str, *, dead_letter: bool) -> "MessageReceiver":
         return self.messaging.receiver(queue, dead_letter=dead_letter)

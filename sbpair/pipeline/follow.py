@@ -16,7 +16,7 @@ from sbpair.pipeline.archive import ArchiveRequest, Tell, archive, open_store, p
 from sbpair.pipeline.manifest import LocalStore, Store
 from sbpair.pipeline.paths import is_folder
 from sbpair.pipeline.reports import ArchiveReport, FollowReport
-from sbpair.pipeline.spark.session import signals_as_errors
+from sbpair.pipeline.spark.session import Stop, signals_as_errors
 
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
@@ -57,9 +57,9 @@ def follow(
     report = FollowReport(store.uri)
     began, rows = time.monotonic(), store.manifest().rows
     try:
-        with signals_as_errors():
+        with signals_as_errors() as stop:
             begun()
-            _rounds(session, request, store, report, tell, added)
+            _rounds(session, request, store, report, stop, tell, added)
     except KeyboardInterrupt:
         report.ended = "interrupted"
     except InterruptedWorkError as stopped:
@@ -75,11 +75,13 @@ def _rounds(
     request: FollowRequest,
     store: Store,
     report: FollowReport,
+    stop: Stop,
     tell: Tell | None,
     added: Callable[[ArchiveReport], None],
 ) -> None:
     began = moved = time.monotonic()
     while True:
+        stop.check()
         plan = plan_archive(request.archiving, store.manifest())
         if plan.missing or (request.archiving.take and plan.present):
             done = archive(session(), request.archiving, plan=plan, tell=tell)

@@ -50,7 +50,7 @@ class BacklogReader(DataSourceReader):
         with options.place.connect() as connection:
             return find_spans(
                 connection,
-                options.sources(),
+                options.sources(connection),
                 first=options.first,
                 last=options.last,
                 missing_is_empty=options.place.made_when_needed,

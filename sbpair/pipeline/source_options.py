@@ -4,7 +4,8 @@ Of `sbpair-backlog`:
 
 pair                  name of a pair of the configuration; default: the default pair
 config                path of the configuration file; default: as the command line finds it
-queues                indexes or paths of backlog queues, separated by commas; default: all of the pair
+queues                indexes or paths of backlog queues, separated by commas; default: all that exist for the pair's
+                      primary, configured or not
 
 Of `servicebus`, which needs no configuration:
 
@@ -47,10 +48,11 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair
 from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
+from sbpair.runtime.inspection.backlog import index_of
 
 MESSAGES_PER_PARTITION = 10_000
 _BACKLOG_OPTIONS = ("pair", "config", "queues")
-_ENTITY_OPTIONS = ("namespace", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity")
+ENTITY_OPTIONS = ("namespace", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity")
 _LOOK_OPTIONS = ("deadLetters", "messagesPerPartition", "includePayload")
 _BATCH_OPTIONS = ("firstSequence", "lastSequence", "ranges")
 _STREAM_OPTIONS = ("startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch")
@@ -63,7 +65,7 @@ class Backlog:
 
     pair: PairByName
     queues: tuple[str, ...] = ()
-    """Indexes or paths; none: all of the pair."""
+    """Indexes or paths; none: all that exist for the pair's primary."""
 
     made_when_needed: ClassVar[bool] = True
     """Backlog queues come into being when a sender fails over to them: one that is not there is empty."""
@@ -75,9 +77,9 @@ class Backlog:
     def connect(self) -> Connection:
         return Connection.to(self.pair, "secondary")
 
-    def paths(self) -> tuple[str, ...]:
-        """Raises UsageError: an index the pair does not have, or a path that cannot be one."""
-        return queue_paths(self.pair.resolve(), self.queues)
+    def paths(self, connection: Connection) -> tuple[str, ...]:
+        """Raises UsageError: an index that no queue has, or a path that cannot be one."""
+        return queue_paths(self.pair.resolve(), self.queues, connection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Entities:
     def connect(self) -> Connection:
         return Connection.to_namespace(self.namespace)
 
-    def paths(self) -> tuple[str, ...]:
+    def paths(self, connection: Connection) -> tuple[str, ...]:
         return self.entities
 
 
@@ -123,7 +125,7 @@ class ReadOptions:
             UsageError: an unknown option, or a value that is none.
             ConfigurationError: the pair or the namespace is not known.
         """
-        places = _BACKLOG_OPTIONS if of_backlog else _ENTITY_OPTIONS
+        places = _BACKLOG_OPTIONS if of_backlog else ENTITY_OPTIONS
         kinds = _STREAM_OPTIONS if stream else _BATCH_OPTIONS
         options = known_options(given, (*places, *_LOOK_OPTIONS, *kinds))
         ranges = options.get("ranges")
@@ -147,9 +149,9 @@ class ReadOptions:
             most_bytes=numbers.get("maxBytesPerBatch"),
         )
 
-    def sources(self) -> list[tuple[str, bool]]:
+    def sources(self, connection: Connection) -> list[tuple[str, bool]]:
         """Paths of the entities and whether their dead-letter sub-queues are meant."""
-        return [(path, dead) for path in self.place.paths() for dead in self.dead_letters]
+        return [(path, dead) for path in self.place.paths(connection) for dead in self.dead_letters]
 
 
 _NUMBERS = ("firstSequence", "lastSequence", "maxRowsPerBatch", "maxBytesPerBatch")
@@ -257,22 +259,26 @@ def _dead_letters(text: str) -> tuple[bool, ...]:
     return kinds[text.lower()]
 
 
-def queue_paths(pair: Pair, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Paths of the queues given as indexes or paths; without any, all backlog queues of the pair.
+def queue_paths(pair: Pair, wanted: Sequence[str], connection: Connection) -> tuple[str, ...]:
+    """Paths of the queues given as indexes or paths; without any, the configured backlog queues of the pair and those
+    beyond them that exist: an application with more queues than the file says has put messages there.
 
     Raises:
-        UsageError: an index the pair does not have, or a path that cannot be one.
+        UsageError: an index that no queue has, or a path that cannot be one.
     """
-    paths = pair.backlog_paths()
+    own = pair.backlog_paths()
+    indexed = dict(enumerate(own))
+    if not wanted or any(one.isdecimal() and int(one) >= len(own) for one in wanted):
+        indexed |= {index_of(path): path for path in connection.backlog_queues(pair)}
     chosen = []
     for one in wanted:
         if not one.isdecimal():
             chosen.append(check_entity_path(one))
-        elif int(one) < len(paths):
-            chosen.append(paths[int(one)])
+        elif int(one) in indexed:
+            chosen.append(indexed[int(one)])
         else:
-            raise UsageError(f"Pair {pair.name!r} has backlog queues 0 to {len(paths) - 1}; there is no {one}.")
-    return tuple(dict.fromkeys(chosen)) or paths
+            raise UsageError(f"Pair {pair.name!r} has backlog queues 0 to {max(indexed)}; there is no {one}.")
+    return tuple(dict.fromkeys(chosen)) or tuple(indexed.values())
 
 
 def spans_to_json(spans: Sequence[Span]) -> str:

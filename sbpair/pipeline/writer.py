@@ -1,14 +1,27 @@
-"""Writes archived messages to the primary: the writer of `sbpair-backlog`, which `pipeline replay` uses.
+"""Sends rows: the writer of `sbpair-backlog`, which `pipeline replay` uses, and of `servicebus`.
 
 A task runs the pump of a drain over the rows of its partition: each session in the order in which its rows come, with
-sessions beside each other, and a line in the ledger for everything the primary accepted. A task that runs again leaves
+sessions beside each other, and a line in the ledger for everything that was accepted. A task that runs again leaves
 out what the ledger has. A batch that was sent but not acknowledged may arrive twice, with the same message id.
 
+Of `sbpair-backlog`, which takes rows as it reads them back to the primary:
+
     pair, config    as for a read
-    ledger          folder that driver and executors share; without it nothing is remembered
     to              queue or topic of the primary that takes all messages; default: each goes to its own destination
-    rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
     ttl             full (default): the time to live starts again; remaining: the time in the backlog is taken off
+
+Of `servicebus`, which takes rows as it reads them, or new messages (`new_messages`), to one queue or topic:
+
+    namespace, auth, connectionStringEnv, connectionStringFile, caFile, transport    as for a read
+    entity          the queue or topic
+
+Of both:
+
+    ledger          folder that driver and executors share; without it nothing is remembered
+    rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
+
+Of a batch:
+
     run             name of this run in the ledger's files; default: one per job
     onlyRun         true: stop when the ledger's `run` file names another run (see `runs.the_only_run`)
     report          file on the driver for the sums
@@ -24,33 +37,37 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from sbpair.core.errors import UsageError
-from sbpair.core.message import Received
-from sbpair.core.names import is_destination
-from sbpair.core.rewrite import TtlMode
+from sbpair.core.access import namespace_name
+from sbpair.core.errors import MessageError, UsageError
+from sbpair.core.message import Disposition, Received
+from sbpair.core.names import is_dead_letter_path, is_destination
+from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
 from sbpair.core.transfer.report import Tally as Counters
-from sbpair.core.transfer.state import Item, Key, Limits, key_of
+from sbpair.core.transfer.state import Finish, Forward, Item, Key, Limits, Verdict, key_of
 from sbpair.core.transfer.verdict import Classifier
+from sbpair.core.words import counted
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
-from sbpair.pipeline.executors import CLOCK, Connection, PairByName
+from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
+from sbpair.pipeline.new_messages import ROWS, check_new_messages, new_messages
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
 from sbpair.pipeline.runs import ANY_TASK, check_run, done_by, drop_locks, ledger_of, task_name, the_only_attempt
-from sbpair.pipeline.source_options import known_options, truth
+from sbpair.pipeline.source_options import ENTITY_OPTIONS, known_options, namespace_in, truth
 from sbpair.runtime.browse import PATIENCE_SECONDS
 from sbpair.runtime.clock import Quiet
-from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.ledger import Ledger, Way
 from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored
 from sbpair.runtime.transfer.sinks import NamespaceSink
 from sbpair.runtime.transfer.stored import StoredMessages
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from sbpair.ports import Messaging
 
@@ -59,44 +76,137 @@ TAKEN_OVER_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Options of a write."""
+class ToPrimary:
+    """Backlog messages go to the primary of their pair, each as its application sent it."""
 
-    pair: str | None
-    config: Path | None
+    pair: PairByName
+    to: str | None
+    ttl: TtlMode
+
+    refused_fail: ClassVar[bool] = False
+    """What is refused stays in its archive and is in the ledger with the reason; a replay's report counts it."""
+
+    def connect(self) -> Connection:
+        return Connection.to(self.pair, "primary")
+
+    def way(self) -> Way:
+        return self.pair.way()
+
+    def judge(self) -> Callable[[Received], Verdict]:
+        return Classifier(now=lambda: CLOCK.now().timestamp(), ttl=self.ttl, destination=self.to)
+
+    def check(self, schema: "StructType") -> None:
+        """Raises UsageError: rows of this schema are no backlog messages."""
+        if missing := [name for name in STORED_COLUMNS if name not in schema.names]:
+            raise UsageError(
+                f"The frame lacks the column(s) {', '.join(missing)}.", hint="Write rows as sbpair-backlog reads them."
+            )
+
+    def messages(self, batch: "pa.RecordBatch") -> Iterator[Received]:
+        return messages_in(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class ToEntity:
+    """Messages go to one queue or topic, as their application sent them, or as their columns say."""
+
+    namespace: NamespaceByName
+    entity: str
+
+    refused_fail: ClassVar[bool] = True
+    """Nothing else keeps what a program of the user's own could not send."""
+
+    def connect(self) -> Connection:
+        return Connection.to_namespace(self.namespace)
+
+    def way(self) -> Way:
+        return Way(ROWS, namespace_name(self.namespace.resolve()))
+
+    def judge(self) -> Callable[[Received], Verdict]:
+        return partial(_as_sent_to, self.entity)
+
+    def check(self, schema: "StructType") -> None:
+        """Raises UsageError: rows of this schema are neither messages that were read nor new ones."""
+        if not _are_stored(schema.names):
+            check_new_messages(schema)
+
+    def messages(self, batch: "pa.RecordBatch") -> Iterator[Received]:
+        return messages_in(batch) if _are_stored(batch.schema.names) else new_messages(batch)
+
+
+def _are_stored(columns: Sequence[str]) -> bool:
+    return set(STORED_COLUMNS) <= set(columns)
+
+
+def _as_sent_to(entity: str, received: Received) -> Verdict:
+    try:
+        sent = as_sent(received.payload, from_dead_letter=is_dead_letter_path(received.queue))
+    except MessageError as error:
+        return Finish(Disposition.DEAD_LETTER, "dead-lettered", error.reason, error.description)
+    return Forward(sent.payload, entity, sent.session_id, sent.partition_key)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of a write, and where it sends to."""
+
+    place: ToPrimary | ToEntity
     ledger: Path | None
     rate: float | None
     tasks: int
-    ttl: TtlMode
     run: str
     only_run: bool
     report: Path | None
-    to: str | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], *, overwrite: bool, stream: bool = False) -> "WriteOptions":
-        """Raises UsageError: an unknown option, a value that is none, or a write that is to replace something."""
+    def parse(
+        cls, given: Mapping[str, str], *, overwrite: bool, of_backlog: bool = True, stream: bool = False
+    ) -> "WriteOptions":
+        """Looks the place up in the configuration, if it is there.
+
+        Raises:
+            UsageError: an unknown option, a value that is none, a stream without a ledger, or a write that is to
+                replace something.
+            ConfigurationError: the pair or the namespace is not known.
+        """
         if overwrite:
             raise UsageError("What was sent cannot be overwritten; write with mode append.")
+        of_place = ("pair", "config", "to", "ttl") if of_backlog else ENTITY_OPTIONS
         of_batch = () if stream else ("run", "onlyRun", "report")
-        options = known_options(given, ("pair", "config", "ledger", "to", "rate", "tasks", "ttl", *of_batch))
-        if "to" in options and not is_destination(options["to"]):
-            raise UsageError(f"The option to is the path of a queue or a topic, not {options['to']!r}.")
+        options = known_options(given, (*of_place, "ledger", "rate", "tasks", *of_batch))
+        ledger = Path(options["ledger"]) if options.get("ledger") else None
+        if stream and ledger is None:
+            raise UsageError(
+                "A stream needs the option ledger: without it a micro-batch that Spark repeats would be sent twice.",
+                hint="Name a folder that driver and executors share.",
+            )
         try:
             return cls(
-                pair=options.get("pair"),
-                config=Path(options["config"]) if options.get("config") else None,
-                ledger=Path(options["ledger"]) if options.get("ledger") else None,
+                place=_primary_in(options) if of_backlog else _entity_in(options),
+                ledger=ledger,
                 rate=float(options["rate"]) if options.get("rate") else None,
                 tasks=int(options.get("tasks", "1")),
-                ttl=TtlMode(options.get("ttl", "full")),
                 run=options.get("run") or uuid.uuid4().hex[:12],
                 only_run=truth(options, "onlyRun", False),
                 report=Path(options["report"]) if options.get("report") else None,
-                to=options.get("to"),
             )
         except ValueError as error:
             raise UsageError(f"An option of the write cannot be read: {error}.") from error
+
+
+def _primary_in(options: Mapping[str, str]) -> ToPrimary:
+    if "to" in options and not is_destination(options["to"]):
+        raise UsageError(f"The option to is the path of a queue or a topic, not {options['to']!r}.")
+    ttl = TtlMode(options.get("ttl", "full"))
+    config = Path(options["config"]) if options.get("config") else None
+    return ToPrimary(PairByName.load(options.get("pair"), config), options.get("to"), ttl)
+
+
+def _entity_in(options: Mapping[str, str]) -> ToEntity:
+    entity = options.get("entity", "").strip()
+    if not is_destination(entity):
+        raise UsageError(f"The option entity of a write is one queue or topic, not {entity!r}.")
+    return ToEntity(namespace_in(options), entity)
 
 
 @dataclass(slots=True)
@@ -126,18 +236,15 @@ class ReplayMessage(WriterCommitMessage):
 
 
 class ReplayWriter(DataSourceArrowWriter):
-    """Sends rows to the primary. Needs the columns of STORED_COLUMNS; others may be there."""
+    """Sends rows to the place that its options name.
 
-    def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
-        with marking_errors():
-            missing = [name for name in STORED_COLUMNS if name not in columns]
-            if missing:
-                raise UsageError(
-                    f"The frame lacks the column(s) {', '.join(missing)}.",
-                    hint="Write rows as sbpair-backlog reads them.",
-                )
-            self.options = options
-            self.pair = PairByName.load(options.pair, options.config)
+    Raises:
+        UsageError: the frame's columns are not what that place takes.
+    """
+
+    def __init__(self, options: WriteOptions, schema: "StructType") -> None:
+        options.place.check(schema)
+        self.options = options
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
         return self.write_in(self.options.run, iterator)
@@ -150,11 +257,8 @@ class ReplayWriter(DataSourceArrowWriter):
         folder = self.options.ledger
         with marking_errors(), nullcontext() if folder is None else the_only_attempt(folder, run, task):
             done = done_by(folder, run, ANY_TASK if whole_run else task) if folder is not None else set()
-            way = self.pair.way()
-            with (
-                Connection.to(self.pair, "primary") as connection,
-                ledger_of(connection, folder, way, run, task) as ledger,
-            ):
+            place = self.options.place
+            with place.connect() as connection, ledger_of(connection, folder, place.way(), run, task) as ledger:
                 return ReplayMessage(self._send(connection, iterator, ledger, done), run)
 
     def _send(
@@ -169,11 +273,12 @@ class ReplayWriter(DataSourceArrowWriter):
         machine = Settlement(limits, undeliverable=REFUSED_OUTCOME)
         check = partial(check_run, folder, self.options.run) if folder is not None and self.options.only_run else None
         sink = _CheckedSink(connection.messaging, check)
-        stored, stop, rows = StoredMessages(), asyncio.Event(), _Rows(done)
+        place = self.options.place
+        stored, stop, rows = StoredMessages(), asyncio.Event(), _Rows(done, place.messages)
         sending = connection.start(
             send_stored(
                 stored,
-                Classifier(now=lambda: CLOCK.now().timestamp(), ttl=self.options.ttl, destination=self.options.to),
+                place.judge(),
                 machine,
                 sink,
                 ledger=ledger,
@@ -197,6 +302,12 @@ class ReplayWriter(DataSourceArrowWriter):
         tally = _tally(machine.tally, skipped=rows.skipped)
         if (open_ones := rows.given - sum(tally.outcomes.values())) or not taken_over:
             raise ReplayError(f"A task ended with {open_ones:,} messages that were not sent.", hint=RUN_AGAIN)
+        if place.refused_fail and tally.refusals:
+            raise ReplayError(
+                f"{counted(sum(tally.refusals.values()), 'message')} of a task cannot be sent: "
+                f"{', '.join(f'{reason} ({count:,})' for reason, count in tally.refusals.items())}. The others were.",
+                hint="The ledger has a line for each of them. Leave these rows out, then run again.",
+            )
         return tally
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -239,14 +350,15 @@ class _CheckedSink(NamespaceSink):
 class _Rows:
     """Rows as messages of a file, each once: without what earlier attempts have dealt with."""
 
-    def __init__(self, done: set[Key]) -> None:
+    def __init__(self, done: set[Key], messages: "Callable[[pa.RecordBatch], Iterator[Received]]") -> None:
         self._done = done
+        self._messages = messages
         self._before: Key | None = None
         self.skipped = 0
         self.given = 0
 
     def messages(self, batch: "pa.RecordBatch") -> Iterator[list[Received]]:
-        coming = messages_in(batch)
+        coming = self._messages(batch)
         while some := list(islice(coming, TAKEN_OVER_ROWS)):
             yield [one for one in some if self._is_new(key_of(one))]
 
@@ -254,18 +366,21 @@ class _Rows:
         if key in self._done or key == self._before:
             self.skipped += 1
             return False
+        # Rows out of queues have a place each, and a replay sorts by it. Those of new messages come in any order.
+        if key[0] == ROWS:
+            self._done.add(key)
         self._before = key
         self.given += 1
         return True
 
 
-def _tally(counted: Counters, *, skipped: int) -> Tally:
-    numbers = counted.numbers
+def _tally(counters: Counters, *, skipped: int) -> Tally:
+    numbers = counters.numbers
     outcomes = {"forwarded": numbers["forwarded"], "ping": numbers["pings"], REFUSED_OUTCOME: numbers["dead_lettered"]}
     return Tally(
         outcomes={name: count for name, count in outcomes.items() if count},
-        refusals=dict(counted.names["dead_letter_reasons"]),
-        per_destination=dict(counted.names["per_destination"]),
+        refusals=dict(counters.names["dead_letter_reasons"]),
+        per_destination=dict(counters.names["per_destination"]),
         skipped=skipped,
         resent=numbers["sent_again"],
     )

@@ -9,6 +9,7 @@ from sbpair.core.message import Disposition
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
+from sbpair.pipeline.schemas import message_schema
 from sbpair.pipeline.spans import Span
 from sbpair.pipeline.units import Archiving
 from sbpair.pipeline.writer import ReplayWriter, WriteOptions
@@ -47,7 +48,7 @@ def test_two_attempts_of_a_replay_send_each_message_once(stage: Stage) -> None:
     stage.divert(messages(EACH, sessions=5))
     path, _ = archived_by(stage)
     given = stage.options | {"ledger": str(stage.ledger), "run": "run", "rate": "600"}
-    writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), STORED_COLUMNS)
+    writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), message_schema())
     tallies = []
 
     def attempt() -> None:

@@ -3,12 +3,14 @@
 import signal
 import subprocess
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from sbpair.core.errors import InterruptedWorkError
 from sbpair.pipeline.archive import ArchiveRequest
 from sbpair.pipeline.follow import FollowRequest, follow
 from sbpair.pipeline.manifest import LocalStore
@@ -79,6 +81,17 @@ def test_a_signal_ends_it_with_what_is_committed(
     assert (report.ended, report.rows, report.total_rows) == (ended, 5, 5)
     assert signal.getsignal(number) is before
     assert archived(stage).total() == 5
+
+
+def test_a_signal_that_was_swallowed_where_it_arrived_still_ends_it(stage: Stage) -> None:
+    """As in an import or a finalizer of a library, at the moment at which it came."""
+
+    def swallow() -> None:
+        with suppress(InterruptedWorkError):
+            signal.raise_signal(signal.SIGTERM)
+
+    report = follow(never, request(stage, for_seconds=60.0), begun=swallow)
+    assert report.ended == "terminated"
 
 
 @pytest.mark.parametrize(("number", "code"), [(None, 0), (signal.SIGINT, 130), (signal.SIGTERM, 143)])

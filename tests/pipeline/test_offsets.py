@@ -47,6 +47,7 @@ def test_a_batch_reads_what_lies_between_two_offsets() -> None:
     sources = [("Q", False), ("done", False), ("new", False)]
     assert spans_between(start, end, sources) == [span("Q", 11, 20), span("Q", THIRD, THIRD + 2)]
     assert spans_between(end, end, sources) == []
+    assert spans_between(start, end, []) == [span("q", 11, 20), span("q", THIRD, THIRD + 2)]
 
 
 def test_a_start_beyond_the_planned_end_reads_nothing() -> None:

@@ -68,6 +68,17 @@ def test_batches_keep_to_the_limit_of_rows_and_no_queue_keeps_another_waiting(st
         assert reader.reportLatestOffset() == everything
 
 
+def test_queues_beyond_the_configured_ones_belong_to_the_stream(stage: Stage) -> None:
+    """An application that ran with more queues than the file says."""
+    stage.emulator.namespace("shop-neu").create_queue(backlog(17), QueueDescription())
+    stage.divert(messages(3), queue=0)
+    stage.divert(messages(4, prefix="beyond"), queue=17)
+    with reading(stage.options) as reader:
+        end, found = step(reader, reader.initialOffset())
+    assert sorted(found) == [*(f"beyond-{n}" for n in range(4)), *(f"m-{n}" for n in range(3))]
+    assert end[backlog(17)] == {"0": 5}
+
+
 def test_batches_keep_to_the_limit_of_bytes_but_one_message_always_goes(stage: Stage) -> None:
     stage.divert([*messages(4), *messages(1, prefix="large", application_properties={"x": "x" * 3000})])
     size = len(stage.browse("secondary", backlog(0))[0].payload)

@@ -1,14 +1,15 @@
-"""A stream that is sent to the primary: a micro-batch that Spark repeats leaves out what the ledger has."""
+"""Rows that are sent, by a stream and by a batch: what Spark repeats leaves out what the ledger has."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from sbpair.core.errors import UsageError
+from sbpair.core.rewrite import as_sent, describe
 from sbpair.emulator.entities import QueueDescription
-from sbpair.pipeline.schemas import message_schema
-from sbpair.pipeline.streaming.writer import ReplayStreamWriter
+from sbpair.pipeline.errors import error_in
 from sbpair.pipeline.writer import WriteOptions
 from tests.pipeline.stage import Stage, messages
 
@@ -52,10 +53,102 @@ def test_a_repeated_micro_batch_sends_nothing_twice(spark: "SparkSession", stage
 
 def test_a_stream_needs_a_ledger_and_a_destination_that_stores(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs the option ledger"):
-        ReplayStreamWriter(WriteOptions.parse({}, overwrite=False, stream=True), message_schema().names)
+        WriteOptions.parse({}, overwrite=False, stream=True)
     for given, said in (
         ({"to": "orders/$management"}, "path of a queue or a topic"),
         ({"run": "mine"}, "no option 'run'"),
     ):
         with pytest.raises(UsageError, match=said):
             WriteOptions.parse({"ledger": str(tmp_path)} | given, overwrite=False, stream=True)
+
+
+def to_entity(stage: Stage, entity: str = "orders") -> dict[str, str]:
+    return {
+        "namespace": "shop-weu",
+        "connectionStringFile": str(stage.folder / "shop-weu.key"),
+        "caFile": str(stage.emulator.ca_path),
+        "entity": entity,
+    }
+
+
+NEW = "body string, message_id string, session_id string, ttl_ms int, properties map<string,int>"
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_new_messages_of_any_frame_go_to_a_queue_each_once(spark: "SparkSession", stage: Stage) -> None:
+    rows = [(f"body {n}", f"n-{n}", f"s-{n % 2}", 60_000 if n else None, {"number": n}) for n in range(20)]
+    frame = spark.createDataFrame([*rows, rows[3]], NEW).coalesce(1)
+    options = to_entity(stage) | {"ledger": str(stage.ledger), "run": "one"}
+    for _ in range(2):  # the second one stands for a task that Spark repeats
+        frame.write.format("servicebus").mode("append").options(**options).save()
+    found = stage.at_home()
+    assert sorted(one.message_id or "" for one in found) == sorted(f"n-{n}" for n in range(20))
+    for session in ("s-0", "s-1"):
+        numbers = [int((one.message_id or "")[2:]) for one in found if one.session_id == session]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == 10
+    summaries = {one.message_id: describe(one.payload) for one in found}
+    assert summaries["n-0"].ttl_seconds is None
+    assert summaries["n-7"].ttl_seconds == 60.0
+    assert dict(summaries["n-7"].application_properties) == {"number": 7}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_what_was_read_goes_to_another_entity_with_its_bytes(spark: "SparkSession", stage: Stage) -> None:
+    stage.emulator.namespace("shop-weu").create_queue("elsewhere", QueueDescription())
+    stage.send("primary", "orders", messages(12, sessions=2))
+    stream = spark.readStream.format("servicebus").options(**to_entity(stage)).load()
+    options = to_entity(stage, "elsewhere") | {"ledger": str(stage.ledger)}
+    writer = stream.writeStream.format("servicebus").options(**options)
+    query = writer.option("checkpointLocation", str(stage.folder / "checkpoint")).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(90)
+    finally:
+        query.stop()
+    before = {one.message_id: as_sent(one.payload).payload for one in stage.at_home()}
+    after = {one.message_id: as_sent(one.payload).payload for one in stage.at_home("elsewhere")}
+    assert len(after) == 12
+    assert after == before
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_a_message_that_the_entity_refuses_ends_the_job_and_says_so(spark: "SparkSession", stage: Stage) -> None:
+    rows = [("small", "n-1"), ("x" * 300_000, "n-2")]
+    frame = spark.createDataFrame(rows, "body string, message_id string").coalesce(1)
+    writer = frame.write.format("servicebus").mode("append").options(**to_entity(stage), ledger=str(stage.ledger))
+    with pytest.raises(PySparkException) as caught:
+        writer.save()
+    assert "1 message of a task cannot be sent" in str(error_in(str(caught.value)))
+    assert at_home(stage) == ["n-1"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("body string", "lacks the column"),
+        ("body string, message_id string, sesion_id string", "nothing for the column 'sesion_id'"),
+        ("body int, message_id string", "is string or binary, not int"),
+    ],
+)
+def test_columns_that_are_no_message_are_refused_before_anything_is_sent(
+    spark: "SparkSession", stage: Stage, columns: str, said: str
+) -> None:
+    frame = spark.createDataFrame([], columns)
+    with pytest.raises(PySparkException, match=said):
+        frame.write.format("servicebus").mode("append").options(**to_entity(stage)).save()
+
+
+def test_a_write_to_an_entity_names_one_that_stores() -> None:
+    for given, said in (
+        ({"entity": "orders/Subscriptions/audit"}, "one queue or topic"),
+        ({"entity": "a, b", "namespace": "shop"}, "one queue or topic"),
+        ({"namespace": "shop"}, "one queue or topic"),
+        ({"entity": "orders", "pair": "shop"}, "no option 'pair'"),
+        ({"entity": "orders", "connectionString": "secret"}, "is a secret"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            WriteOptions.parse(given, overwrite=False, of_backlog=False)

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sbpair.core.errors import InterruptedWorkError, SbpairError
 from sbpair.files import make_private_folder, write_private
@@ -146,26 +146,48 @@ def _make_active(spark: "SparkSession") -> None:
     module.setActiveSession(spark._jsparkSession)
 
 
+class Stop:
+    """Whether SIGINT or SIGTERM came. Its handler raises where the program stands, and a library that stands there may
+    swallow that: an import, a finalizer."""
+
+    def __init__(self) -> None:
+        self._asked: BaseException | None = None
+
+    def ask(self, error: BaseException) -> NoReturn:
+        self._asked = error
+        raise error
+
+    def check(self) -> None:
+        """Raises what the signal has raised before."""
+        if self._asked is not None:
+            raise self._asked
+
+
 @contextmanager
-def signals_as_errors() -> Iterator[None]:
+def signals_as_errors() -> Iterator[Stop]:
     """SIGTERM as an error while a job is watched; Ctrl-C as Python's own, which PySpark's handler replaces."""
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield stop
         return
+
+    def interrupted(number: int, frame: Any) -> None:
+        stop.ask(KeyboardInterrupt())
 
     def terminated(number: int, frame: Any) -> None:
         error = InterruptedWorkError("Stopped by SIGTERM; the Spark job was cancelled.")
         error.exit_name = "terminated"
-        raise error
+        stop.ask(error)
 
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, terminated)
     try:
-        yield
+        yield stop
     finally:
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
+    stop.check()
 
 
 @contextmanager

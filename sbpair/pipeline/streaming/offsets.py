@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sbpair.core.message import PARTITION_SHIFT
-from sbpair.core.names import dead_letter_path
+from sbpair.core.names import dead_letter_path, split_source
 from sbpair.pipeline.spans import Span
 
 Offset = dict[str, dict[str, int]]
@@ -52,12 +52,13 @@ def spans_between(
     end: Mapping[str, Mapping[str, int]],
     sources: Sequence[tuple[str, bool]],
 ) -> list[Span]:
-    """What one micro-batch reads; of places that are no longer among the sources nothing."""
+    """What one micro-batch reads: all that its offsets name, also of a place that is not among the sources when it is
+    carried out. `sources` give the places their own spelling."""
+    spelled = {place_of(queue, dead_letter): (queue, dead_letter) for queue, dead_letter in sources}
     spans = [
-        Span(queue, dead_letter, next_number(start, place, int(partition)), number - 1)
-        for queue, dead_letter in sources
-        for place in (place_of(queue, dead_letter),)
-        for partition, number in end.get(place, {}).items()
+        Span(*(spelled.get(place) or split_source(place)), next_number(start, place, int(partition)), number - 1)
+        for place, partitions in end.items()
+        for partition, number in partitions.items()
     ]
     return [span for span in spans if span.width > 0]
 

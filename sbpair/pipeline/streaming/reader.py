@@ -7,6 +7,8 @@ A micro-batch has one task per queue and partition of it, unless `messagesPerPar
 in one of these, so its messages are in one task, in the order of the backlog, and a later batch has only later ones.
 """
 
+import math
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,8 @@ from sbpair.pipeline.streaming.offsets import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LOOK_AGAIN_SECONDS = 60.0
+
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Messages of queues in micro-batches."""
@@ -50,6 +54,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offset | None = None
         """With `Trigger.AvailableNow`: where the stream ends."""
         self._latest: Offset | None = None
+        self._found: list[tuple[str, bool]] = []
+        self._look_again_at = -math.inf
 
     def initialOffset(self) -> Offset:
         with marking_errors():
@@ -96,7 +102,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         with marking_errors():
-            spans = spans_between(start, end, self.options.sources())
+            spans = spans_between(start, end, self._sources())
         cut = (
             spans if self.options.messages_per_partition is None else pieces(spans, self.options.messages_per_partition)
         )
@@ -122,6 +128,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._connection = self.options.place.connect()
         return self._connection
 
+    def _sources(self) -> list[tuple[str, bool]]:
+        """The queues; those of a backlog are found anew every while, since senders may have made more."""
+        now = time.monotonic()
+        if now >= self._look_again_at:
+            self._found, self._look_again_at = self.options.sources(self._connected()), now + LOOK_AGAIN_SECONDS
+        return self._found
+
     def _unread(self, offset: Offset) -> list[Span]:
         """What lies in the queues from an offset on.
 
@@ -131,7 +144,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         return find_spans(
             self._connected(),
-            self.options.sources(),
+            self._sources(),
             unread=lambda queue, dead_letter, partition: next_number(offset, place_of(queue, dead_letter), partition),
             missing_is_empty=self.options.place.made_when_needed,
         )

@@ -1,4 +1,4 @@
-"""Sends the rows of a stream to the primary: the writer of a replay, micro-batch after micro-batch.
+"""Sends the rows of a stream: the writer of a replay, micro-batch after micro-batch.
 
 Spark runs a micro-batch again that it is not sure of, after a crash with the same query id and number. These are the
 name of the run in the ledger, so what any task of the micro-batch has sent before is left out: by the place of each
@@ -19,26 +19,23 @@ from sbpair.pipeline.writer import ReplayMessage, ReplayWriter, WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 """Where Spark tells a task of which query and micro-batch it is."""
 
 
 class ReplayStreamWriter(DataSourceStreamArrowWriter):
-    """Sends rows to the primary. Needs the columns of a replay and a ledger.
+    """Sends rows to the place that its options name. They have a ledger (`WriteOptions.parse` sees to it).
 
     Raises:
-        UsageError: no ledger, or a frame that lacks a column.
+        UsageError: the frame's columns are not what that place takes.
     """
 
-    def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
-        if options.ledger is None:
-            raise UsageError(
-                "A stream needs the option ledger: without it a micro-batch that Spark repeats would be sent twice.",
-                hint="Name a folder that driver and executors share.",
-            )
+    def __init__(self, options: WriteOptions, schema: "StructType") -> None:
+        assert options.ledger is not None  # noqa: S101
         self._folder = options.ledger
-        self._writer = ReplayWriter(options, columns)
+        self._writer = ReplayWriter(options, schema)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
         return self._writer.write_in(_run_of_task(), iterator, whole_run=True)

@@ -89,7 +89,7 @@ async def _listed(pair: Pair, admin: NamespaceAdmin, timeout_seconds: float) -> 
             missing.append(path)
         else:
             named[path] = facts
-    return FoundQueues(tuple(sorted(named, key=_index)), tuple(missing), FoundBy.LISTED, named)
+    return FoundQueues(tuple(sorted(named, key=index_of)), tuple(missing), FoundBy.LISTED, named)
 
 
 def is_own(path: str, pair: Pair) -> bool:
@@ -98,7 +98,8 @@ def is_own(path: str, pair: Pair) -> bool:
     return name is not None and name.primary_label == pair.primary.label.lower()
 
 
-def _index(path: str) -> int:
+def index_of(path: str) -> int:
+    """The index of a backlog queue."""
     return int(path.rpartition("/")[2])
 
 
@@ -186,7 +187,7 @@ async def read_backlog(
     return Backlog(
         pair.name,
         taken_at,
-        tuple(sorted(placed, key=lambda queue: _index(queue.queue))),
+        tuple(sorted(placed, key=lambda queue: index_of(queue.queue))),
         found.found_by,
         whole=len(asked) == len(found.existing),
         not_asked=tuple(path for path in found.existing if path not in asked),

@@ -1,0 +1,108 @@
+"""New messages out of the columns of a frame: what a Spark program sends to a queue or a topic with `servicebus`.
+
+    body            string or binary
+    message_id      string; a row without one is refused: by it a repeated task knows what was sent
+    session_id, partition_key, correlation_id, content_type, subject, to, reply_to, reply_to_session_id    string
+    ttl_ms          time to live in milliseconds
+    scheduled_at    timestamp at which it becomes active
+    properties      map of application properties with strings, numbers, booleans, binaries or timestamps
+
+`body` and `message_id` must be there, everything else may be missing or null. Rows of one session keep their order
+within a partition of the frame: `frame.repartition(8, "session_id").sortWithinPartitions("session_id", "placed_at")`.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sbpair.core.errors import UsageError
+from sbpair.core.message import Origin, Received
+from sbpair.core.rewrite import compose
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+ROWS: Final = "rows"
+"""Where a ledger says that new messages lay."""
+
+_TEXTS = (
+    "message_id",
+    "session_id",
+    "partition_key",
+    "correlation_id",
+    "content_type",
+    "subject",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+)
+_TYPES: Final[dict[str, tuple[str, ...]]] = {
+    "body": ("string", "binary"),
+    **dict.fromkeys(_TEXTS, ("string",)),
+    "ttl_ms": ("int", "bigint"),
+    "scheduled_at": ("timestamp",),
+    "properties": tuple(
+        f"map<string,{kind}>" for kind in ("string", "boolean", "int", "bigint", "double", "binary", "timestamp")
+    ),
+}
+_NEEDED = ("body", "message_id")
+
+
+def check_new_messages(schema: "StructType") -> None:
+    """Raises UsageError: a needed column is missing, one is of another type, or one is not known."""
+    given = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if missing := [name for name in _NEEDED if name not in given]:
+        raise UsageError(
+            f"The frame lacks the column(s) {', '.join(missing)}.",
+            hint=f"New messages have the columns {', '.join(_TYPES)}; messages that were read have a payload.",
+        )
+    for name, kind in given.items():
+        if name not in _TYPES:
+            raise UsageError(
+                f"A message has nothing for the column {name!r}.",
+                hint=f"Known columns are {', '.join(_TYPES)}. Drop it, or put it into properties.",
+            )
+        if kind not in _TYPES[name]:
+            raise UsageError(f"The column {name!r} is {' or '.join(_TYPES[name])}, not {kind}.")
+
+
+def new_messages(batch: "pa.RecordBatch") -> Iterator[Received]:
+    """The messages that rows describe.
+
+    Raises:
+        UsageError: a row without a message id, or with a value that a message cannot have.
+    """
+    columns = {name: _values(batch.column(number)) for number, name in enumerate(batch.schema.names)}
+    for number in range(batch.num_rows):
+        row = {name: values[number] for name, values in columns.items()}
+        message_id = row.pop("message_id")
+        if message_id is None:
+            raise UsageError(
+                "A row has no message_id.", hint="Give each message an id of its own that stays the same in each run."
+            )
+        ttl_ms, properties = row.pop("ttl_ms", None), row.pop("properties", None)
+        payload = compose(
+            **{**row, "body": row["body"] if row["body"] is not None else b""},
+            message_id=message_id,
+            ttl_seconds=None if ttl_ms is None else ttl_ms / 1000,
+            application_properties=None if properties is None else dict(properties),
+        )
+        yield Received(payload, 0, ROWS, message_id, origin=Origin(ROWS, 0, message_id, -1))
+
+
+def _values(column: "pa.Array") -> list[Any]:
+    """A column's values; a timestamp as UTC epoch seconds, inside properties as an aware time."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+        return [None if one is None else one / 1_000_000 for one in micros]
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_map(column.type) and pa.types.is_timestamp(column.type.item_type):
+        return [None if one is None else [(name, _aware(value)) for name, value in one] for one in values]
+    return values
+
+
+def _aware(value: datetime | None) -> datetime | None:
+    return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
