@@ -52,14 +52,18 @@ def configs(
     Raises:
         ConfigurationError: the seed's tier or keys are wrong. UsageError: the doors do not suit each other.
     """
-    from sbpair.emulator import NamespaceConfig
+    from sbpair.emulator import EmulatorError, NamespaceConfig
 
     hosts = _hosts(len(names), doors)
     made = []
     for index, (name, host) in enumerate(zip(names, hosts, strict=True)):
         ports = doors.fixed or (doors.port + index if doors.port else 0,)
         keys = _keys(name, doors, seed.get(name, {}), environ)
-        made.append(NamespaceConfig(name, _tier(name, seed), ports[0], ports[1:], host, keys))
+        tier, partitions = _tier(name, seed), _partitions(name, seed)
+        try:
+            made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions))
+        except EmulatorError as error:
+            raise ConfigurationError(f"{error}.") from error
     return made
 
 
@@ -91,6 +95,13 @@ def _tier(name: str, seed: Mapping[str, Any]) -> "Tier":
     if tier not in [known.value for known in Tier]:
         raise ConfigurationError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
     return Tier(tier)
+
+
+def _partitions(name: str, seed: Mapping[str, Any]) -> int:
+    partitions = seed.get(name, {}).get("partitions", 1)
+    if type(partitions) is not int:
+        raise ConfigurationError(f"{name}: `partitions` is a number: 1, 2 or 4.")
+    return partitions
 
 
 def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:

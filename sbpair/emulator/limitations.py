@@ -52,7 +52,11 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
     ),
     ("Which partition answers a peek first", "they take turns; the service gives no rule"),
     ("Which order partitions are received in", "one message from each partition that has any, in turns"),
-    ("Premium namespaces with partitions", "the tier refuses partitioning, as for namespaces made without it"),
+    (
+        "Premium namespaces with partitions",
+        "made by a seed (`partitions: 2` or 4); their entities are partitioned whatever is asked for, and one may grow "
+        "to its whole size in one partition",
+    ),
     ("Express entities", "the flag is kept and has no effect"),
     ("Header fields priority and durable, first-acquirer", "carried, without effect, as in the service"),
     ("Expiry without a receiver", "an expired message stays and counts until somebody receives from its entity"),

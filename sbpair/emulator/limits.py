@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PARTITION_COUNT = 16
+"""Of a partitioned entity of a Basic or Standard namespace."""
+PREMIUM_PARTITIONS = (1, 2, 4)
+"""What a Premium namespace may be made with; 1: not partitioned."""
 MAX_PARTITIONED_ENTITIES = 100
 MAX_ENTITY_PATH_CHARACTERS = 260
 MAX_SUBSCRIPTION_NAME_CHARACTERS = 50
@@ -76,7 +79,6 @@ class TierLimits:
     default_ttl_seconds: float | None
     refused_features: frozenset[str]
     topics: bool
-    partitions_per_entity: bool
 
 
 _SMALL_SIZES = frozenset({1024, 2048, 3072, 4096, 5120})
@@ -104,7 +106,6 @@ LIMITS = {
         default_ttl_seconds=14 * 86400.0,
         refused_features=_BASIC_REFUSES,
         topics=False,
-        partitions_per_entity=True,
     ),
     Tier.STANDARD: TierLimits(
         max_message_bytes=256 * 1024,
@@ -115,7 +116,6 @@ LIMITS = {
         default_ttl_seconds=None,
         refused_features=frozenset(),
         topics=True,
-        partitions_per_entity=True,
     ),
     Tier.PREMIUM: TierLimits(
         max_message_bytes=1024 * 1024,
@@ -126,6 +126,5 @@ LIMITS = {
         default_ttl_seconds=None,
         refused_features=frozenset({"enable_express", "enable_partitioning"}),
         topics=True,
-        partitions_per_entity=False,
     ),
 }

@@ -46,6 +46,7 @@ from sbpair.emulator.limits import (
     MAX_PARTITIONED_ENTITIES,
     MAX_RULES_PER_SUBSCRIPTION,
     MAX_SUBSCRIPTIONS_PER_TOPIC,
+    PARTITION_COUNT,
     Tier,
     TierLimits,
 )
@@ -54,6 +55,7 @@ __all__ = ["EntityError", "Namespace", "Tier"]
 
 Entity = Queue | Topic
 _Forwarding = TypeVar("_Forwarding", QueueDescription, SubscriptionDescription)
+_Sendable = TypeVar("_Sendable", QueueDescription, TopicDescription)
 
 
 Witness = Callable[[str, list[Message]], None]
@@ -82,6 +84,7 @@ class Namespace:
         name: str,
         *,
         tier: Tier = Tier.STANDARD,
+        premium_partitions: int = 1,
         clock: Clock,
         faults: Faults | None = None,
         store: NamespaceStore | None = None,
@@ -90,13 +93,14 @@ class Namespace:
         self.name = name
         self.key_source: KeySource = random_keys if key_source is None else key_source
         self.tier = tier
+        self.premium_partitions = premium_partitions
         self.clock = clock
         self.faults = faults if faults is not None else Faults(clock)
         self.journal: Journal = store if store is not None else Journal()
         self.endpoint = ""
         self.host = "localhost"
         self.port = 0
-        self.messaging_units = 1 if tier is Tier.PREMIUM else 0
+        self.messaging_units = premium_partitions if tier is Tier.PREMIUM else 0
         self.allow_entra = True
         self.keys_allowed = True
         self.entra_rights: dict[str, Rights] = {}
@@ -119,6 +123,15 @@ class Namespace:
     @property
     def limits(self) -> TierLimits:
         return LIMITS[self.tier]
+
+    @property
+    def partition_count(self) -> int:
+        """Of a partitioned entity. All entities of a Premium namespace with partitions are."""
+        return self.premium_partitions if self.tier is Tier.PREMIUM else PARTITION_COUNT
+
+    @property
+    def _partitioned(self) -> bool:
+        return self.tier is Tier.PREMIUM and self.premium_partitions > 1
 
     # -- keys
 
@@ -204,7 +217,8 @@ class Namespace:
         Raises EntityError: 400 for a bad name or setting, 409 if the path is taken, 403 when the namespace is full.
         """
         path = self._new_path(path)
-        checked = validation.queue(description or QueueDescription(), self.tier, named)
+        wished = self._in_partitions(description or QueueDescription())
+        checked = validation.queue(wished, self.tier, named, partitioned=self._partitioned)
         checked = self._forwarding(checked)
         self._check_room(checked.enable_partitioning)
         queue = Queue(self, path, checked)
@@ -215,7 +229,8 @@ class Namespace:
     def update_queue(self, path: str, description: QueueDescription, *, named: Collection[str] = ()) -> Queue:
         """Replace the whole description. Raises EntityError 404, or 400 for a bad or create-only change."""
         queue = self._existing_queue(path)
-        checked = validation.queue(validation.update(queue.description, description), self.tier, named)
+        wished = validation.update(queue.description, self._in_partitions(description))
+        checked = validation.queue(wished, self.tier, named, partitioned=self._partitioned)
         queue.update(self._forwarding(checked))
         self.journal.put_entity(queue)
         self._keys_changed()
@@ -230,7 +245,8 @@ class Namespace:
     ) -> Topic:
         """Make a topic; errors as for `create_queue`."""
         path = self._new_path(path)
-        checked = validation.topic(description or TopicDescription(), self.tier, named)
+        wished = self._in_partitions(description or TopicDescription())
+        checked = validation.topic(wished, self.tier, named, partitioned=self._partitioned)
         self._check_room(checked.enable_partitioning)
         topic = Topic(self, path, checked)
         self._entities[path.lower()] = topic
@@ -240,7 +256,8 @@ class Namespace:
     def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
         """Replace the whole description; errors as for `update_queue`."""
         topic = self._existing_topic(path)
-        topic.update(validation.topic(validation.update(topic.description, description), self.tier, named))
+        wished = validation.update(topic.description, self._in_partitions(description))
+        topic.update(validation.topic(wished, self.tier, named, partitioned=self._partitioned))
         self.journal.put_entity(topic)
         self._keys_changed()
         return topic
@@ -386,10 +403,14 @@ class Namespace:
             raise conflict(f"The messaging entity '{path}' already exists in the namespace '{self.name}'.")
         return path
 
+    def _in_partitions(self, description: _Sendable) -> _Sendable:
+        """In a Premium namespace with partitions there are no other entities, whatever is asked for."""
+        return replace(description, enable_partitioning=True) if self._partitioned else description
+
     def _check_room(self, partitioned: bool) -> None:
         if len(self._entities) >= self.limits.max_entities:
             raise quota_exceeded(f"The namespace holds its maximum of {self.limits.max_entities} queues and topics.")
-        if not partitioned:
+        if not partitioned or self._partitioned:
             return
         count = sum(entity.description.enable_partitioning for entity in self._entities.values())
         if count >= MAX_PARTITIONED_ENTITIES:

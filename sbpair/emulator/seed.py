@@ -1,7 +1,7 @@
 """A namespace's first contents from plain data (`sbpair emulator --seed FILE`).
 
     contoso-weu:
-      tier: Standard
+      tier: Standard              # or Basic, Premium; Premium may have `partitions: 2` or 4
       queues:
         orders: {}
         invoices: {requires_session: true, lock_duration_seconds: 30}
@@ -54,7 +54,7 @@ def plant(namespace: Namespace, seed: Mapping[str, Any], environ: Mapping[str, s
     Raises:
         SeedError: an unknown key or a wrong form. EntityError: the namespace refuses an entity.
     """
-    _only(_mapping(seed, namespace.name), ("tier", "queues", "topics", "keys"), namespace.name)
+    _only(_mapping(seed, namespace.name), ("tier", "partitions", "queues", "topics", "keys"), namespace.name)
     for path, fields in _mapping(seed.get("queues"), "queues").items():
         description = _build(QueueDescription, fields, path)
         if namespace.get_queue(path) is None:

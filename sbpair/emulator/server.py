@@ -27,7 +27,7 @@ from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.errors import EmulatorError
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
-from sbpair.emulator.limits import Tier
+from sbpair.emulator.limits import PREMIUM_PARTITIONS, Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import open_store
 from sbpair.emulator.tls import TlsFiles
@@ -53,7 +53,8 @@ class NamespaceConfig:
     """One namespace to be. Port 0 = any free one, settled at the first start and kept.
 
     `further_ports` are open besides, and every port speaks every protocol. `host` is the address to listen on where it
-    is not the emulator's. `keys` are primary keys of somebody's choice, by the name of the rule.
+    is not the emulator's. `keys` are primary keys of somebody's choice, by the name of the rule. `premium_partitions`:
+    1 (none), 2 or 4, of a Premium namespace. Raises EmulatorError for any other.
     """
 
     name: str
@@ -62,6 +63,13 @@ class NamespaceConfig:
     further_ports: tuple[int, ...] = ()
     host: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
+    premium_partitions: int = 1
+
+    def __post_init__(self) -> None:
+        if self.premium_partitions not in PREMIUM_PARTITIONS:
+            raise EmulatorError(f"{self.name}: a Premium namespace has 1, 2 or 4 partitions")
+        if self.premium_partitions > 1 and self.tier is not Tier.PREMIUM:
+            raise EmulatorError(f"{self.name}: only a Premium namespace has partitions of its own")
 
 
 class Emulator:
@@ -285,6 +293,7 @@ class Emulator:
         namespace = Namespace(
             config.name,
             tier=config.tier,
+            premium_partitions=config.premium_partitions,
             clock=clock,
             faults=faults,
             store=store,

@@ -64,9 +64,14 @@ def child_name(name: str, *, kind: str) -> str:
     return name
 
 
-def queue(description: QueueDescription, tier: Tier, named: Collection[str] = ()) -> QueueDescription:
-    """Check a queue's settings against the tier and fill in what the tier decides. Raises EntityError 400."""
-    _refuse_features(description, tier, named)
+def queue(
+    description: QueueDescription, tier: Tier, named: Collection[str] = (), *, partitioned: bool = False
+) -> QueueDescription:
+    """Check a queue's settings against the tier and fill in what the tier decides. Raises EntityError 400.
+
+    `partitioned`: the namespace is a Premium one with partitions, which all its entities have too.
+    """
+    _refuse_features(description, tier, named, partitioned=partitioned)
     _check_times(description)
     _check_duplicate_window(description)
     _check_delivery(description)
@@ -74,11 +79,13 @@ def queue(description: QueueDescription, tier: Tier, named: Collection[str] = ()
     return _sized(_with_tier_ttl(description, tier), tier)
 
 
-def topic(description: TopicDescription, tier: Tier, named: Collection[str] = ()) -> TopicDescription:
+def topic(
+    description: TopicDescription, tier: Tier, named: Collection[str] = (), *, partitioned: bool = False
+) -> TopicDescription:
     """Check a topic's settings; the Basic tier has no topics at all."""
     if not LIMITS[tier].topics:
         raise bad_request("Topics are not supported in the 'Basic' tier; use the 'Standard' or 'Premium' tier.")
-    _refuse_features(description, tier, named)
+    _refuse_features(description, tier, named, partitioned=partitioned)
     _check_times(description)
     _check_duplicate_window(description)
     _check_rules(description.authorization_rules)
@@ -120,9 +127,9 @@ def rule(description: RuleDescription) -> RuleDescription:
     return description
 
 
-def _refuse_features(description: Description, tier: Tier, named: Collection[str]) -> None:
+def _refuse_features(description: Description, tier: Tier, named: Collection[str], *, partitioned: bool) -> None:
     defaults = type(description)()
-    for name in sorted(LIMITS[tier].refused_features):
+    for name in sorted(LIMITS[tier].refused_features - ({"enable_partitioning"} if partitioned else set())):
         if not hasattr(description, name):
             continue
         value = getattr(description, name)
@@ -187,12 +194,13 @@ def _sized(description: _Sized, tier: Tier) -> _Sized:
     """The size as it reads back: one of the tier's sizes, times 16 when the entity is partitioned (Basic, Standard)."""
     allowed = LIMITS[tier].entity_sizes_megabytes
     size = description.max_size_in_megabytes
-    if description.enable_partitioning and size not in allowed and size % PARTITION_COUNT == 0:
+    multiplied = description.enable_partitioning and tier is not Tier.PREMIUM
+    if multiplied and size not in allowed and size % PARTITION_COUNT == 0:
         size //= PARTITION_COUNT
     if size not in allowed:
         choices = ", ".join(str(choice) for choice in sorted(allowed))
         raise bad_request(f"'MaxSizeInMegabytes' must be one of {choices}, not {description.max_size_in_megabytes}.")
-    if description.enable_partitioning:
+    if multiplied:
         size *= PARTITION_COUNT
     kilobytes = description.max_message_size_in_kilobytes
     if kilobytes is None or LIMITS[tier].max_message_kilobytes is None:

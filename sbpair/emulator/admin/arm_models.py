@@ -54,7 +54,6 @@ class ArmFacts:
     disable_local_auth: bool = False
     public_network_access: str = "Enabled"
     minimum_tls_version: str = "1.2"
-    premium_messaging_partitions: int = 1
     geo_data_replication: Json | None = None
     network_rules: Json = field(
         default_factory=lambda: {
@@ -172,7 +171,7 @@ def namespace_resource(scope: Scope, namespace: Namespace, facts: ArmFacts, host
     }
     if namespace.tier is Tier.PREMIUM:
         sku["capacity"] = namespace.messaging_units
-        properties["premiumMessagingPartitions"] = facts.premium_messaging_partitions
+        properties["premiumMessagingPartitions"] = namespace.premium_partitions
     return {
         "id": scope.id,
         "name": scope.namespace_name,

@@ -1,4 +1,4 @@
-"""Which of the 16 partitions a message goes to, what number it gets there, and in which turn partitions are read.
+"""Which partition a message goes to, what number it gets there, and in which turn partitions are read.
 
 A partitioned entity keeps the partition in the top 16 bits of every sequence number; an ordinary entity counts with
 those bits zero. The session id pins a message to a partition, else the partition key, else (under duplicate detection)
@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import Head
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.limits import PARTITION_COUNT
 
 PARTITION_SHIFT = 48
 
@@ -33,11 +32,14 @@ def check_keys(head: Head) -> None:
 class Numbering:
     """Hands out sequence numbers of one entity, ascending within each partition, starting at 1."""
 
-    def __init__(self, *, partitioned: bool, by_message_id: bool = False) -> None:
-        self.partitioned = partitioned
+    def __init__(self, *, partitions: int = 1, by_message_id: bool = False) -> None:
         self._by_message_id = by_message_id
-        self._last = [0] * (PARTITION_COUNT if partitioned else 1)
+        self._last = [0] * partitions
         self._turn = 0
+
+    @property
+    def partitioned(self) -> bool:
+        return len(self._last) > 1
 
     def next(self, head: Head) -> int:
         partition = self._choose(head) if self.partitioned else 0
@@ -61,9 +63,9 @@ class Numbering:
         if key is None and self._by_message_id:
             key = head.message_id
         if key is None:
-            self._turn = (self._turn + 1) % PARTITION_COUNT
+            self._turn = (self._turn + 1) % len(self._last)
             return self._turn
-        return zlib.crc32(str(key).encode()) % PARTITION_COUNT
+        return zlib.crc32(str(key).encode()) % len(self._last)
 
 
 class ReadyLine:

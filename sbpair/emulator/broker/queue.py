@@ -14,7 +14,8 @@ class Queue(MessageEntity, Accepting):
     def __init__(self, namespace: EntityNamespace, path: str, description: QueueDescription) -> None:
         self.description = description
         numbering = Numbering(
-            partitioned=description.enable_partitioning, by_message_id=description.requires_duplicate_detection
+            partitions=namespace.partition_count if description.enable_partitioning else 1,
+            by_message_id=description.requires_duplicate_detection,
         )
         quota = Quota(description.max_size_in_megabytes)
         super().__init__(namespace, path, sessions=description.requires_session, quota=quota, numbering=numbering)

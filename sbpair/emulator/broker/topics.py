@@ -80,7 +80,8 @@ class Topic(Accepting):
         self.subscriptions: dict[str, Subscription] = {}
         self.quota = Quota(description.max_size_in_megabytes)
         self.numbering = Numbering(
-            partitioned=description.enable_partitioning, by_message_id=description.requires_duplicate_detection
+            partitions=namespace.partition_count if description.enable_partitioning else 1,
+            by_message_id=description.requires_duplicate_detection,
         )
         self.scheduled = Scheduled(self, self._publish)
         self.intake = Intake(self, description, self.quota)
@@ -153,7 +154,7 @@ class Subscription(MessageEntity):
             f"{topic.path}/Subscriptions/{name}",
             sessions=description.requires_session,
             quota=topic.quota,
-            numbering=Numbering(partitioned=topic.description.enable_partitioning),
+            numbering=Numbering(partitions=namespace.partition_count if topic.description.enable_partitioning else 1),
         )
         self.watch_idle()
 

@@ -59,9 +59,9 @@ class Inbox:
 class Bench:
     """The namespace and short ways to use it."""
 
-    def __init__(self, tier: Tier = Tier.STANDARD) -> None:
+    def __init__(self, tier: Tier = Tier.STANDARD, premium_partitions: int = 1) -> None:
         self.clock = ManualClock()
-        self.namespace = Namespace("bench", tier=tier, clock=self.clock)
+        self.namespace = Namespace("bench", tier=tier, premium_partitions=premium_partitions, clock=self.clock)
 
     def queue(self, path: str = "orders", **settings) -> Queue:
         return self.namespace.create_queue(path, QueueDescription(**settings))

@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from sbpair.emulator import Emulator
+from sbpair.emulator import Emulator, NamespaceConfig, Tier
 from sbpair.emulator.entities import EntityStatus, QueueDescription, RuleDescription, SqlFilter
 from sbpair.emulator.namespace import new_auth_rule
 
@@ -203,6 +203,21 @@ async def test_an_entity_that_takes_nothing_answers_no_browse(client, namespace,
     async with client.get_queue_sender("q") as sender:
         later = datetime.now(UTC) + timedelta(hours=1)
         await sender.cancel_scheduled_messages(await sender.schedule_messages(ServiceBusMessage("y"), later))
+
+
+async def test_large_messages_pass_through_a_premium_namespace_with_partitions():
+    body = bytes(range(256)) * 20_000
+    async with Emulator([NamespaceConfig("big", Tier.PREMIUM, premium_partitions=2)]) as emulator:
+        description = QueueDescription(max_message_size_in_kilobytes=6 * 1024, requires_session=True)
+        emulator.namespace("big").create_queue("q", description)
+        async with ServiceBusClient.from_connection_string(emulator.connection_string("big"), retry_total=0) as client:
+            async with client.get_queue_sender("q") as sender:
+                await sender.send_messages(ServiceBusMessage(body, session_id="s"))
+            async with client.get_queue_receiver("q", session_id="s") as receiver:
+                [message] = await receiver.receive_messages(1, max_wait_time=60)
+                assert b"".join(message.body) == body
+                await receiver.complete_message(message)
+                assert await receiver.peek_messages(1) == []
 
 
 async def test_rights(emulator, namespace):

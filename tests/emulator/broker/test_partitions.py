@@ -5,6 +5,7 @@ import pytest
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.errors import NOT_ALLOWED, BrokerError, EntityError
+from sbpair.emulator.limits import Tier
 
 
 @pytest.fixture
@@ -124,3 +125,32 @@ async def test_one_hundred_partitioned_entities_and_no_more(bench):
         bench.queue("one-more", enable_partitioning=True)
     assert caught.value.http_status == 403
     bench.queue("plain")
+
+
+@pytest.mark.parametrize("count", [2, 4])
+async def test_all_entities_of_a_premium_namespace_with_partitions_have_them(make_bench, count):
+    bench = make_bench(Tier.PREMIUM, count)
+    queue = bench.queue(max_size_in_megabytes=5120)
+    assert queue.description.enable_partitioning
+    assert queue.description.max_size_in_megabytes == 5120
+    bench.send(queue, *map(str, range(8)))
+    assert {number >> 48 for number in numbers(queue)} == set(range(count))
+    assert sorted(map(int, bench.receive(queue).texts)) == list(range(8))
+    assert bench.namespace.messaging_units == count
+
+
+async def test_what_a_premium_entity_is_told_of_partitioning_changes_nothing(make_bench):
+    bench = make_bench(Tier.PREMIUM, 2)
+    queue = bench.queue()
+    bench.namespace.update_queue("orders", QueueDescription(max_delivery_count=3))
+    assert (queue.description.enable_partitioning, queue.description.max_delivery_count) == (True, 3)
+    for index in range(150):
+        bench.queue(f"q{index}")
+
+
+async def test_subscriptions_of_a_premium_namespace_count_in_its_partitions(make_bench):
+    bench = make_bench(Tier.PREMIUM, 4)
+    topic = bench.namespace.create_topic("events")
+    subscription = bench.namespace.create_subscription("events", "all")
+    bench.send(topic, *map(str, range(16)))
+    assert {message.sequence_number >> 48 for message in subscription.main.log} == set(range(4))
