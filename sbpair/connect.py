@@ -13,7 +13,7 @@ from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.snapshot import Snapshot
-    from sbpair.ports import Messaging, NamespaceAdmin, Observer
+    from sbpair.ports import Messaging, NamespaceAdmin, Observer, Topology
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
@@ -54,6 +54,18 @@ async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[Messag
         for part in (messaging, admin):
             stack.push_async_callback(part.close)
         yield messaging, admin
+
+
+@asynccontextmanager
+async def open_topology(access: NamespaceAccess) -> "AsyncIterator[Topology]":
+    """All entities of one namespace; nothing goes over the wire until it is used."""
+    from sbpair.azure.connect import make_topology
+
+    topology = make_topology(access)
+    try:
+        yield topology
+    finally:
+        await topology.close()
 
 
 async def gather_pair(

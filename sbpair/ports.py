@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from sbpair.core.entities import NamespaceFacts, QueueFacts, QueueSettings, TopicFacts
+from sbpair.core.entities import (
+    EntityFacts,
+    EntityKind,
+    EntitySettings,
+    NamespaceFacts,
+    QueueFacts,
+    QueueSettings,
+    RuleFacts,
+    TopicFacts,
+)
 from sbpair.core.events import Event
 from sbpair.core.message import Disposition, Received
 
@@ -127,6 +136,37 @@ class NamespaceAdmin(Protocol):
 
     async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
         """As far as `settings` are a subscription's; the rest is the topic's. Raises EntityExistsError, ..."""
+
+    async def close(self) -> None: ...
+
+
+class Topology(Protocol):
+    """All entities of one namespace with all their settings, for commands that create, compare and delete them.
+
+    Paths of subscriptions are `topic/Subscriptions/name`. A path that is no entity's raises EntityNotFoundError where
+    something is changed.
+    """
+
+    async def namespace(self) -> NamespaceFacts: ...
+
+    async def entities(self, *, rules: bool) -> list[EntityFacts]:
+        """Queues, topics and subscriptions with counts, each kind by path; `rules`: of subscriptions as well."""
+
+    async def entity(self, path: str) -> EntityFacts | None:
+        """One entity with counts and rules, or None if the namespace says it does not exist."""
+
+    async def create(self, kind: EntityKind, path: str, settings: EntitySettings) -> None:
+        """Raises EntityExistsError, ConflictError (another operation in progress), ArgumentRefusedError, ..."""
+
+    async def update(self, path: str, change: "Mapping[str, Any]") -> None:
+        """Change settings, by the names of the fields of `EntitySettings`; the others stay as they are."""
+
+    async def delete(self, path: str) -> None:
+        """With all messages in it, and a topic's subscriptions."""
+
+    async def create_rule(self, subscription: str, rule: RuleFacts) -> None: ...
+
+    async def delete_rule(self, subscription: str, name: str) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -45,7 +45,9 @@ class DataPlaneAdmin:
     def __init__(self, access: NamespaceAccess, *, credential: NamedCredential | None = None) -> None:
         """`credential`: instead of the one that `access` names."""
         self._access = access
-        self._client = LazyClient(access, credential, _make_client, f"the administration of {access.label}")
+        self._client = LazyClient(
+            access, credential, make_administration_client, f"the administration of {access.label}"
+        )
 
     @property
     def control_plane(self) -> str:
@@ -195,7 +197,8 @@ def _by_name(listed: Iterable[Any], prefix: str = "") -> dict[str, Any]:
     return {name: one for name, one in found.items() if name.startswith(prefix.lower())}
 
 
-def _make_client(client: LazyClient, transport: Any) -> Any:
+def make_administration_client(client: LazyClient, transport: Any) -> Any:
+    """The SDK's client for the namespace of `client`."""
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
     secret = client.access.connection_string
@@ -257,18 +260,27 @@ def _queue(found: Any, runtime: Any | None) -> QueueFacts:
     return QueueFacts(
         path=found.name,
         settings=_settings(found),
-        counts=Counts(
-            active=runtime.active_message_count or 0,
-            dead_letter=runtime.dead_letter_message_count or 0,
-            scheduled=runtime.scheduled_message_count or 0,
-            transfer=runtime.transfer_message_count or 0,
-            transfer_dead_letter=runtime.transfer_dead_letter_message_count or 0,
-        ),
+        counts=counts_of(runtime),
         size_in_bytes=runtime.size_in_bytes or 0,
         created_at=_epoch(runtime.created_at_utc),
         updated_at=_epoch(runtime.updated_at_utc),
         accessed_at=_epoch(runtime.accessed_at_utc),
         authorization_rules=rules,
+    )
+
+
+def counts_of(runtime: Any) -> Counts:
+    """What the SDK counted; a topic has scheduled messages only."""
+
+    def count(name: str) -> int:
+        return getattr(runtime, f"{name}_message_count", None) or 0
+
+    return Counts(
+        active=count("active"),
+        dead_letter=count("dead_letter"),
+        scheduled=count("scheduled"),
+        transfer=count("transfer"),
+        transfer_dead_letter=count("transfer_dead_letter"),
     )
 
 

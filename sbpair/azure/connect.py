@@ -1,7 +1,7 @@
 """Which adapter serves a namespace: the one place that chooses."""
 
 from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess
-from sbpair.ports import Messaging, NamespaceAdmin
+from sbpair.ports import Messaging, NamespaceAdmin, Topology
 
 
 def make_messaging(access: NamespaceAccess) -> Messaging:
@@ -20,6 +20,14 @@ def make_admin(access: NamespaceAccess) -> NamespaceAdmin:
     from sbpair.azure.administration import DataPlaneAdmin
 
     return DataPlaneAdmin(access)
+
+
+def make_topology(access: NamespaceAccess) -> Topology:
+    """All entities of a namespace. Always by the data plane, whatever control plane is configured: the resource manager
+    gives a namespace's entities to another role, and tells nothing of them that the data plane does not."""
+    from sbpair.azure.topology import DataPlaneTopology
+
+    return DataPlaneTopology(access)
 
 
 def chosen_plane(access: NamespaceAccess) -> ControlPlane:

@@ -29,6 +29,7 @@ GROUPS = {
         "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
     "Any entity": {
+        "entity": Entry("inspection.entity", "app", "List, create, disable and delete queues, topics and rules."),
         "dlq": Entry("transfer.dlq", "app", "List, resubmit and delete dead letters of any queue or subscription."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
         "purge": Entry("transfer.purge", "purge", "Delete messages of any entity, archived first."),

@@ -4,7 +4,9 @@ Durations are float seconds; None means "never" (TimeSpan.MaxValue). Times are U
 entities are as configured, not multiplied by 16 (the adapters divide).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 
@@ -108,3 +110,97 @@ class NamespaceFacts:
     """The service's clock when it answered, for clock skew."""
     control_plane: str = "data-plane"
     extra: tuple[tuple[str, str], ...] = field(default=())
+
+
+class EntityKind(StrEnum):
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+
+
+@dataclass(frozen=True, slots=True)
+class EntitySettings(QueueSettings):
+    """The settable properties of a queue, a topic or a subscription; `SETTINGS_OF` says which count for which kind, and
+    the rest stays at its default."""
+
+    support_ordering: bool = True
+    dead_lettering_on_filter_evaluation_exceptions: bool = True
+
+
+_OF_ALL = (
+    "default_message_time_to_live_seconds",
+    "auto_delete_on_idle_seconds",
+    "enable_batched_operations",
+    "status",
+    "user_metadata",
+)
+_OF_RECEIVERS = (
+    "lock_duration_seconds",
+    "requires_session",
+    "dead_lettering_on_message_expiration",
+    "max_delivery_count",
+    "forward_to",
+    "forward_dead_lettered_messages_to",
+)
+_OF_SENDERS = (
+    "max_size_in_megabytes",
+    "requires_duplicate_detection",
+    "duplicate_detection_history_time_window_seconds",
+    "enable_partitioning",
+    "enable_express",
+    "max_message_size_in_kilobytes",
+)
+SETTINGS_OF: Mapping[EntityKind, tuple[str, ...]] = {
+    EntityKind.QUEUE: (*_OF_SENDERS, *_OF_RECEIVERS, *_OF_ALL),
+    EntityKind.TOPIC: (*_OF_SENDERS, "support_ordering", *_OF_ALL),
+    EntityKind.SUBSCRIPTION: (*_OF_RECEIVERS, "dead_lettering_on_filter_evaluation_exceptions", *_OF_ALL),
+}
+"""Kind of entity -> the fields of `EntitySettings` that it has."""
+
+
+Scalar = str | int | float | bool | datetime | timedelta
+"""A value that a rule compares with, or a parameter of its SQL."""
+Values = tuple[tuple[str, Scalar], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFacts:
+    """One rule of a subscription. A filter is SQL, or values that have to be equal (`sql` is None)."""
+
+    name: str
+    sql: str | None = "1=1"
+    parameters: Values = ()
+    correlation: Values = ()
+    """Of the message's own properties, by the names of `CORRELATION_FIELDS`."""
+    properties: Values = ()
+    """Of its application properties."""
+    action: str | None = None
+    action_parameters: Values = ()
+
+
+CORRELATION_FIELDS = (
+    "correlation_id",
+    "message_id",
+    "to",
+    "reply_to",
+    "label",
+    "session_id",
+    "reply_to_session_id",
+    "content_type",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EntityFacts:
+    """A queue, topic or subscription as observed. A topic's only messages are scheduled ones."""
+
+    kind: EntityKind
+    path: str
+    """Of a subscription: `topic/Subscriptions/name`."""
+    settings: EntitySettings
+    counts: Counts = Counts()
+    size_in_bytes: int = 0
+    rules: tuple[RuleFacts, ...] = ()
+    """Of a subscription, by name, where they were asked for."""
+    keys: tuple[str, ...] = ()
+    """Names of its own shared access rules; never keys."""

@@ -15,6 +15,8 @@ MAX_ENTITY_PATH_CHARACTERS = 260
 MAX_ID_CHARACTERS = 128
 SUBSCRIPTIONS = "subscriptions"
 """The segment between a topic and the name of a subscription."""
+RULES = "rules"
+"""The segment between a subscription and the name of a rule."""
 DEAD_LETTER_SUFFIX = "$deadletterqueue"
 
 _NAMESPACE = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{4,48}[a-zA-Z0-9]")
@@ -114,6 +116,13 @@ def subscription_of(path: str) -> tuple[str, str] | None:
 def subscription_path(topic: str, name: str) -> str:
     """Path of a subscription as the service writes it."""
     return f"{topic}/Subscriptions/{name}"
+
+
+def rule_of(path: str) -> tuple[str, str] | None:
+    """Subscription and name of a rule's path, `topic/Subscriptions/name/Rules/rule`; None for any other path."""
+    subscription, _, name = path.rpartition("/")
+    subscription, _, word = subscription.rpartition("/")
+    return (subscription, name) if name and word.lower() == RULES and subscription_of(subscription) else None
 
 
 def check_source_path(path: str) -> str:

@@ -135,6 +135,7 @@ def _of_entity(
 
 
 _DEAD = "cli/transfer/test_dead_letters.py::test_"
+_ENTITY = "cli/inspection/test_entity.py::test_"
 _MOVE = "cli/transfer/test_move.py::test_"
 _SPARK = "pipeline/test_command_line.py::"
 _FLEET = "cli/inspection/test_provision_cleanup.py::"
@@ -240,6 +241,28 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("dlq purge orders --pair right --yes"),
         partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
         findings=Proven(f"{_DEAD}purging_for_good_takes_what_matches_only"),
+    ),
+    "entity list": _of_entity("entity list", arguments="'*'", ok=Run("entity list --pair right")),
+    "entity show": _of_entity("entity show", ok=Run("entity show orders --pair right")),
+    "entity create": _of_entity(
+        "entity create",
+        arguments="made --yes",
+        ok=Proven(f"{_ENTITY}a_queue_is_created_with_every_setting_shown_disabled_and_deleted"),
+        usage=Run("entity create made --pair right --filter x --yes"),
+        findings=Run("entity create made --pair right --dry-run"),
+    ),
+    "entity delete": _of_entity(
+        "entity delete",
+        arguments="orders --yes",
+        ok=Proven(f"{_ENTITY}a_queue_is_created_with_every_setting_shown_disabled_and_deleted"),
+        usage=Proven(f"{_ENTITY}what_holds_messages_is_not_deleted_unless_told"),
+        findings=Proven(f"{_ENTITY}what_holds_messages_is_not_deleted_unless_told"),
+    ),
+    "entity set-status": _of_entity(
+        "entity set-status",
+        arguments="orders Active --yes",
+        ok=Run("entity set-status orders Active --pair right --yes"),
+        findings=Run("entity set-status orders Disabled --pair right --dry-run"),
     ),
     "move": _of_entity(
         "move",

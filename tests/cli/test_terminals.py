@@ -24,6 +24,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "drain": ("drain local --dry-run --exit-zero",),
     "syphon": ("syphon --help",),
     "restore": ("restore --help",),
+    "entity": ("entity list --pair local", "entity show orders --pair local", "entity create --help"),
     "move": ("move --help",),
     "purge": ("purge --help",),
     "dlq": ("dlq --help", "dlq list orders --pair local", "dlq resubmit --help"),

@@ -96,17 +96,26 @@ def find_place(settings: "Settings", on: NamespaceOptions, text: str, beside: Pl
     path = _checked(path)
     if colon and on.namespace is not None and beside is None and name != on.namespace:
         raise UsageError(f"{text!r} and --namespace {on.namespace} name two namespaces. Give one of them.")
+    named = True
     if colon:
         access = settings.named_namespace(name, on.auth)
     elif beside is not None:
         access = beside.access
-    elif on.namespace is not None:
-        access = settings.named_namespace(on.namespace, on.auth)
     else:
-        chosen, access = settings.side_in_use(on.pair, on.side)
-        named = on.pair is not None or settings.get("default_pair") is not None or chosen == LOCAL_PAIR
-        return Place(access, path, settings.environment_of(access), named)
-    return Place(access, path, settings.environment_of(access), True)
+        access, named = find_namespace(settings, on)
+    return Place(access, path, settings.environment_of(access), named)
+
+
+def find_namespace(settings: "Settings", on: NamespaceOptions) -> tuple[NamespaceAccess, bool]:
+    """The namespace that the options mean, and whether somebody named it (see `Place.named`).
+
+    Raises:
+        ConfigurationError: it cannot be found out.
+    """
+    if on.namespace is not None:
+        return settings.named_namespace(on.namespace, on.auth), True
+    chosen, access = settings.side_in_use(on.pair, on.side)
+    return access, on.pair is not None or settings.get("default_pair") is not None or chosen == LOCAL_PAIR
 
 
 def _checked(path: str) -> str:

@@ -1,0 +1,301 @@
+"""Topology over the data plane: every entity of a namespace with all its settings, by the SDK's administration."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sbpair.azure.administration import (
+    DataPlaneAdmin,
+    bare_path,
+    configured_size,
+    counts_of,
+    entity_status,
+    make_administration_client,
+)
+from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
+from sbpair.azure.credentials import NamedCredential
+from sbpair.azure.durations import seconds_of
+from sbpair.azure.errors import translating
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.entities import (
+    CORRELATION_FIELDS,
+    SETTINGS_OF,
+    EntityFacts,
+    EntityKind,
+    EntitySettings,
+    EntityStatus,
+    NamespaceFacts,
+    RuleFacts,
+    Values,
+)
+from sbpair.core.errors import EntityNotFoundError
+from sbpair.core.names import subscription_of, subscription_path
+
+CONCURRENT_READS = 8
+"""Topics, or subscriptions, that are read at a time."""
+_DEFAULTS = EntitySettings()
+_UNLESS_DEFAULT = (
+    "requires_duplicate_detection",
+    "requires_session",
+    "enable_express",
+    "enable_partitioning",
+    "support_ordering",
+    "status",
+)
+"""Said in a create only where it is not the default: the Basic tier refuses the mere mention of some."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class DataPlaneTopology:
+    """Every entity of one namespace, by connection string or Entra ID (Azure Service Bus Data Owner)."""
+
+    def __init__(self, access: NamespaceAccess, *, credential: NamedCredential | None = None) -> None:
+        """`credential`: instead of the one that `access` names."""
+        self._access = access
+        self._admin = DataPlaneAdmin(access, credential=credential)
+        purpose = f"the administration of {access.label}"
+        self._client = LazyClient(access, credential, make_administration_client, purpose)
+
+    async def namespace(self) -> NamespaceFacts:
+        return await self._admin.namespace()
+
+    async def entities(self, *, rules: bool) -> list[EntityFacts]:
+        sdk = self._client.sdk
+        check_scope(self._access, None, tried := f"list the entities of {self._access.label}")
+        with translating(tried):
+            queues = await self._listed(
+                EntityKind.QUEUE, sdk.list_queues(**READ), sdk.list_queues_runtime_properties(**READ)
+            )
+            topics = await self._listed(
+                EntityKind.TOPIC, sdk.list_topics(**READ), sdk.list_topics_runtime_properties(**READ)
+            )
+            below = await _each([topic.path for topic in topics], self._subscriptions_of)
+            subscriptions = [one for found in below for one in found]
+            if rules:
+                subscriptions = await _each(subscriptions, self._with_rules)
+            return [*queues, *topics, *subscriptions]
+
+    async def _subscriptions_of(self, topic: str) -> list[EntityFacts]:
+        sdk = self._client.sdk
+        return await self._listed(
+            EntityKind.SUBSCRIPTION,
+            sdk.list_subscriptions(topic, **READ),
+            sdk.list_subscriptions_runtime_properties(topic, **READ),
+            topic,
+        )
+
+    async def _listed(self, kind: EntityKind, described: Any, counted: Any, topic: str = "") -> list[EntityFacts]:
+        """Two listings, joined; what only one of them shows is asked for itself."""
+        properties, runtimes = await asyncio.gather(self._client.items(described), self._client.items(counted))
+        by_name = {a_text(one.name, "title").lower(): one for one in properties}
+        runtime_by_name = {a_text(one.name, "title").lower(): one for one in runtimes}
+        found = []
+        for name in sorted(by_name | runtime_by_name):
+            if name in by_name and name in runtime_by_name:
+                found.append(_facts(kind, by_name[name], runtime_by_name[name], topic))
+            elif (one := await self._read(kind, (by_name.get(name) or runtime_by_name[name]).name, topic)) is not None:
+                found.append(one)
+        return found
+
+    async def entity(self, path: str) -> EntityFacts | None:
+        check_scope(self._access, path, tried := f"read {path} of {self._access.label}")
+        with translating(tried, path):
+            if (below := subscription_of(path)) is not None:
+                found = await self._read(EntityKind.SUBSCRIPTION, below[1], below[0])
+                return None if found is None else await self._with_rules(found)
+            return await self._read(EntityKind.QUEUE, path) or await self._read(EntityKind.TOPIC, path)
+
+    async def _read(self, kind: EntityKind, name: str, topic: str = "") -> EntityFacts | None:
+        sdk = self._client.sdk
+        words = (topic, name) if kind is EntityKind.SUBSCRIPTION else (name,)
+        asked = {
+            EntityKind.QUEUE: (sdk.get_queue, sdk.get_queue_runtime_properties),
+            EntityKind.TOPIC: (sdk.get_topic, sdk.get_topic_runtime_properties),
+            EntityKind.SUBSCRIPTION: (sdk.get_subscription, sdk.get_subscription_runtime_properties),
+        }[kind]
+        try:
+            with translating(f"read {kind.value} {name}", name):
+                try:
+                    found, runtime = await asyncio.gather(
+                        *(self._client.answer(read(*words, **READ)) for read in asked)
+                    )
+                except AttributeError:
+                    return None  # what the SDK makes of the description of a topic when asked for a queue, and back
+                return _facts(kind, found, runtime, topic)
+        except EntityNotFoundError:
+            return None
+
+    async def _with_rules(self, subscription: EntityFacts) -> EntityFacts:
+        topic, name = _parts(subscription.path)
+        found = await self._client.items(self._client.sdk.list_rules(topic, name, **READ))
+        return replace(subscription, rules=tuple(sorted(map(_rule, found), key=lambda rule: rule.name.lower())))
+
+    async def create(self, kind: EntityKind, path: str, settings: EntitySettings) -> None:
+        sdk, options = self._client.sdk, _create_options(kind, settings)
+        check_scope(self._access, path, tried := f"create {kind.value} {path} on {self._access.label}")
+        with translating(tried, path):
+            if kind is EntityKind.QUEUE:
+                await self._client.answer(sdk.create_queue(path, **options, **WRITE))
+            elif kind is EntityKind.TOPIC:
+                # The SDK takes every further argument of this one call for a property of the topic.
+                await self._client.answer(sdk.create_topic(path, **options))
+            else:
+                await self._client.answer(sdk.create_subscription(*_parts(path), **options, **WRITE))
+
+    async def update(self, path: str, change: Mapping[str, Any]) -> None:
+        sdk = self._client.sdk
+        check_scope(self._access, path, tried := f"change {path} on {self._access.label}")
+        present = await self.entity(path)
+        if present is None:
+            raise EntityNotFoundError(f"Could not {tried}: it does not exist.", entity=path)
+        with changing(tried, path):
+            if present.kind is EntityKind.SUBSCRIPTION:
+                topic, name = _parts(path)
+                found = await self._client.answer(sdk.get_subscription(topic, name, **READ))
+                await self._client.answer(sdk.update_subscription(topic, _changed(found, change), **WRITE))
+            elif present.kind is EntityKind.TOPIC:
+                found = await self._client.answer(sdk.get_topic(path, **READ))
+                await self._client.answer(sdk.update_topic(_changed(found, change), **WRITE))
+            else:
+                found = await self._client.answer(sdk.get_queue(path, **READ))
+                await self._client.answer(sdk.update_queue(_changed(found, change), **WRITE))
+
+    async def delete(self, path: str) -> None:
+        sdk = self._client.sdk
+        check_scope(self._access, path, tried := f"delete {path} on {self._access.label}")
+        with changing(tried, path):
+            if (below := subscription_of(path)) is not None:
+                await self._client.answer(sdk.delete_subscription(*below, **WRITE))
+            else:
+                await self._client.answer(sdk.delete_queue(path, **WRITE))  # a topic is deleted at the same address
+
+    async def create_rule(self, subscription: str, rule: RuleFacts) -> None:
+        from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
+
+        topic, name = _parts(subscription)
+        made: Any
+        if rule.sql is not None:
+            made = SqlRuleFilter(rule.sql, dict(rule.parameters) or None)
+        else:
+            made = CorrelationRuleFilter(**dict(rule.correlation), properties=dict(rule.properties) or None)  # type: ignore[arg-type]
+        action = None if rule.action is None else SqlRuleAction(rule.action, dict(rule.action_parameters) or None)
+        check_scope(self._access, subscription, tried := f"create rule {rule.name} of {subscription}")
+        with translating(f"{tried} on {self._access.label}", subscription):
+            making = self._client.sdk.create_rule(topic, name, rule.name, filter=made, action=action, **WRITE)
+            await self._client.answer(making)
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        check_scope(self._access, subscription, tried := f"delete rule {name} of {subscription}")
+        with changing(f"{tried} on {self._access.label}", subscription):
+            await self._client.answer(self._client.sdk.delete_rule(*_parts(subscription), name, **WRITE))
+
+    async def close(self) -> None:
+        await self._client.close()
+        await self._admin.close()
+
+
+async def _each(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The work's results in the order of the items, a few at a time."""
+    free = asyncio.Semaphore(CONCURRENT_READS)
+
+    async def one(item: T) -> R:
+        async with free:
+            return await work(item)
+
+    return list(await asyncio.gather(*map(one, items)))
+
+
+def _parts(subscription: str) -> tuple[str, str]:
+    found = subscription_of(subscription)
+    if found is None:
+        raise EntityNotFoundError(f"{subscription} is no subscription.", entity=subscription)
+    return found
+
+
+def _create_options(kind: EntityKind, settings: EntitySettings) -> dict[str, Any]:
+    """What to say in a create: no "never" and no "not set", and nothing a tier could refuse to hear unless wanted."""
+    options = {}
+    for name in SETTINGS_OF[kind]:
+        value = getattr(settings, name)
+        if value is None or (name in _UNLESS_DEFAULT and value == getattr(_DEFAULTS, name)):
+            continue
+        if name == "duplicate_detection_history_time_window_seconds" and not settings.requires_duplicate_detection:
+            continue
+        options[_sdk_name(name)] = _sdk_value(name, value)
+    return options
+
+
+def _changed(found: Any, change: Mapping[str, Any]) -> Any:
+    for name, value in change.items():
+        setattr(found, _sdk_name(name), _sdk_value(name, value))
+    return found
+
+
+def _sdk_name(name: str) -> str:
+    return name.removesuffix("_seconds")
+
+
+def _sdk_value(name: str, value: Any) -> Any:
+    if name.endswith("_seconds") and value is not None:
+        return timedelta(seconds=value)
+    return value.value if isinstance(value, EntityStatus) else value
+
+
+def _facts(kind: EntityKind, found: Any, runtime: Any, topic: str) -> EntityFacts:
+    name = a_text(found.name, "title")
+    return EntityFacts(
+        kind=kind,
+        path=subscription_path(topic, name) if topic else name,
+        settings=_settings(kind, found),
+        counts=counts_of(runtime),
+        size_in_bytes=getattr(runtime, "size_in_bytes", None) or 0,
+        keys=tuple(rule.key_name for rule in getattr(found, "authorization_rules", None) or ()),
+    )
+
+
+def _settings(kind: EntityKind, found: Any) -> EntitySettings:
+    """What the SDK read, by our names; what it does not tell is at its default."""
+    values: dict[str, Any] = {}
+    for name in SETTINGS_OF[kind]:
+        value = getattr(found, _sdk_name(name), None)
+        default = getattr(_DEFAULTS, name)
+        if name.endswith("_seconds"):
+            value = seconds_of(value)
+        elif name == "status":
+            value = entity_status(value)
+        elif name.startswith("forward"):
+            value = bare_path(value)
+        elif name == "max_size_in_megabytes":
+            value = configured_size(value, bool(found.enable_partitioning))
+        values[name] = default if value is None else value
+    return EntitySettings(**values)
+
+
+def _rule(found: Any) -> RuleFacts:
+    action = None if found.action is None else found.action.sql_expression
+    parameters = () if action is None else _values(found.action.parameters)
+    if hasattr(found.filter, "sql_expression"):
+        return RuleFacts(
+            name=found.name,
+            sql=a_text(found.filter.sql_expression, "SqlExpression"),
+            parameters=_values(found.filter.parameters),
+            action=action,
+            action_parameters=parameters,
+        )
+    named = ((name, getattr(found.filter, name, None)) for name in CORRELATION_FIELDS)
+    return RuleFacts(
+        name=found.name,
+        sql=None,
+        correlation=tuple((name, value) for name, value in named if value is not None),
+        properties=_values(found.filter.properties if found.filter else None),
+        action=action,
+        action_parameters=parameters,
+    )
+
+
+def _values(found: Mapping[str, Any] | None) -> Values:
+    return tuple(sorted((found or {}).items()))
