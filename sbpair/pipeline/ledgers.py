@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.pipeline.paths import spark_path
+from sbpair.pipeline.runs import ledger_files
 from sbpair.pipeline.schemas import OUTCOME_COLUMNS, struct
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _files_of(folder: Path) -> tuple[list[Path], list[Path]]:
     """Files of lines, and Parquet that is complete."""
     visible = [path for path in (folder / FOLDED).glob("*") if not path.name.startswith(".")]
     folded = [path for path in visible if path.suffix == ".parquet" or (path / "_SUCCESS").exists()]
-    return sorted(folder.glob("*.jsonl")), sorted(folded)
+    return ledger_files(folder), sorted(folded)
 
 
 def _lines(spark: "SparkSession", files: Sequence[Path]) -> "DataFrame":

@@ -7,6 +7,7 @@ beside one that it takes for lost or slow.
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,6 +60,92 @@ def done_by(folder: Path, run: str, task: str) -> set[Key]:
     """What earlier attempts of a task, or of ANY_TASK, have sent or found to need no sending."""
     files = folder.glob(f"{run}-{task}-*.jsonl")
     return {key for path in files for key, outcome in outcomes_in(path) if outcome != REFUSED_OUTCOME}
+
+
+# A stream has a run for each micro-batch, and each of its tasks a file. Those of micro-batches that are committed for
+# good make one file together, or a stream of a day would leave some hundred thousand.
+
+FOLDED_RUNS = 100
+_OF_STREAM = re.compile(r"(?P<query>stream-.+)-(?P<batch>\d+)-\d{5}-[0-9a-f]{6}\.jsonl")
+_FOLDED = re.compile(r"(?P<query>stream-.+)-to-(?P<last>\d+)\.jsonl")
+
+
+def stream_run(query: str, batch: int | str) -> str:
+    """The name of a micro-batch in the ledger's files, the same each time it runs."""
+    return f"stream-{query}-{batch}"
+
+
+def query_of(run: str) -> str:
+    """The query whose micro-batch a run is."""
+    return run.removeprefix("stream-").rpartition("-")[0]
+
+
+def refuse_folded(folder: Path, run: str) -> None:
+    """For a task that has its ledger open, so that nothing is folded from now on.
+
+    Raises:
+        ReplayError: the run is a micro-batch whose lines were folded, and what it has sent is not found by its name.
+    """
+    if int(run.rpartition("-")[2]) <= _folded_to(folder).get(f"stream-{query_of(run)}", -1):
+        raise ReplayError("This task belongs to a micro-batch that is over; it sent nothing.")
+
+
+def fold_stream(folder: Path, query: str, batch: int) -> None:
+    """Put the ledgers of a query's micro-batches before `batch` into one file, once there are FOLDED_RUNS of them.
+
+    `batch` was just sent, so Spark has noted that those before it are committed, and runs none of them again. A file
+    that a task of a lost executor still has stays, and all after it.
+
+    Raises:
+        ReplayError: the folder cannot be written; nothing was lost.
+    """
+    folded = _folded_to(folder).get(f"stream-{query}", -1)
+    files = sorted(
+        (int(found["batch"]), path)
+        for path in folder.glob(f"stream-{query}-*.jsonl")
+        if (found := _OF_STREAM.fullmatch(path.name)) and found["query"] == f"stream-{query}"
+    )
+    whole = [(number, path) for number, path in files if folded < number < batch]
+    if claimed := [number for number, path in whole if is_claimed(path)]:
+        whole = [(number, path) for number, path in whole if number < min(claimed)]
+    if len({number for number, _ in whole}) < FOLDED_RUNS:
+        return
+    try:
+        for number, path in files:
+            if number <= folded:  # a crash came before it was removed
+                path.unlink(missing_ok=True)
+        target = folder / f"stream-{query}-to-{whole[-1][0]}.jsonl"
+        part = target.with_suffix(".part")
+        with open_private(part, "wb") as file:
+            for _, path in whole:
+                lines = path.read_bytes()
+                file.write(lines[: lines.rfind(b"\n") + 1])  # without a line that the end of a process cut off
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+        for _, path in whole:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ReplayError(f"Cannot write the ledger {folder}: {error}.", hint=RUN_AGAIN) from error
+
+
+def ledger_files(folder: Path) -> list[Path]:
+    """The ledgers of a folder, each line once: without those that are in a folded file and not removed yet."""
+    covered = _folded_to(folder)
+    return [
+        path
+        for path in sorted(folder.glob("*.jsonl"))
+        if not ((found := _OF_STREAM.fullmatch(path.name)) and int(found["batch"]) <= covered.get(found["query"], -1))
+    ]
+
+
+def _folded_to(folder: Path) -> dict[str, int]:
+    """The last micro-batch of each query whose lines are in a folded file."""
+    last: dict[str, int] = {}
+    for path in folder.glob("stream-*-to-*.jsonl"):
+        if found := _FOLDED.fullmatch(path.name):
+            last[found["query"]] = max(int(found["last"]), last.get(found["query"], -1))
+    return last
 
 
 def check_run(folder: Path, run: str) -> None:

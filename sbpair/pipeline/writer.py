@@ -56,7 +56,16 @@ from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
 from sbpair.pipeline.new_messages import ROWS, check_new_messages, new_messages
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
-from sbpair.pipeline.runs import ANY_TASK, check_run, done_by, drop_locks, ledger_of, task_name, the_only_attempt
+from sbpair.pipeline.runs import (
+    ANY_TASK,
+    check_run,
+    done_by,
+    drop_locks,
+    ledger_of,
+    refuse_folded,
+    task_name,
+    the_only_attempt,
+)
 from sbpair.pipeline.source_options import ENTITY_OPTIONS, known_options, namespace_in, truth
 from sbpair.runtime.browse import PATIENCE_SECONDS
 from sbpair.runtime.clock import Quiet
@@ -259,6 +268,8 @@ class ReplayWriter(DataSourceArrowWriter):
             done = done_by(folder, run, ANY_TASK if whole_run else task) if folder is not None else set()
             place = self.options.place
             with place.connect() as connection, ledger_of(connection, folder, place.way(), run, task) as ledger:
+                if folder is not None and whole_run:
+                    refuse_folded(folder, run)
                 return ReplayMessage(self._send(connection, iterator, ledger, done), run)
 
     def _send(

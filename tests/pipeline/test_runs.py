@@ -10,7 +10,16 @@ import pytest
 from sbpair.core.errors import UsageError
 from sbpair.files import AppendedFile
 from sbpair.pipeline.errors import ReplayError
-from sbpair.pipeline.runs import check_run, the_only_run
+from sbpair.pipeline.runs import (
+    FOLDED_RUNS,
+    check_run,
+    fold_stream,
+    ledger_files,
+    query_of,
+    refuse_folded,
+    stream_run,
+    the_only_run,
+)
 
 
 def task_of(folder: Path, run: str) -> AppendedFile:
@@ -58,3 +67,62 @@ def test_two_runs_at_a_time_are_refused(tmp_path: Path) -> None:
         the_only_run(tmp_path, "two"),
     ):
         raise AssertionError("it began")
+
+
+QUERY = "87f1a3c2-0000-4000-8000-123456789012"
+
+
+def micro_batches(folder: Path, numbers: range) -> None:
+    """A line for each of two tasks, of which the second was cut off while it wrote the next one."""
+    for number in numbers:
+        for task, cut in ((0, b""), (1, b'{"queue": "half a li')):
+            path = folder / f"{stream_run(QUERY, number)}-{task:05d}-abc{task:03d}.jsonl"
+            path.write_bytes(f'{{"line": "{number}/{task}"}}\n'.encode() + cut)
+
+
+def lines_in(folder: Path) -> list[str]:
+    return sorted(line for path in ledger_files(folder) for line in path.read_text().splitlines() if "half" not in line)
+
+
+def test_ledgers_of_a_stream_become_one_file_of_each_line_once(tmp_path: Path) -> None:
+    other = tmp_path / f"{stream_run('other', 1)}-00000-abc000.jsonl"
+    other.write_text('{"line": "other"}\n')
+    micro_batches(tmp_path, range(FOLDED_RUNS))
+    fold_stream(tmp_path, QUERY, FOLDED_RUNS - 1)  # too few that are committed for good
+    assert len(ledger_files(tmp_path)) == 2 * FOLDED_RUNS + 1
+    before = lines_in(tmp_path)
+    fold_stream(tmp_path, QUERY, FOLDED_RUNS)
+    assert [path.name for path in ledger_files(tmp_path)] == [
+        f"stream-{QUERY}-to-{FOLDED_RUNS - 1}.jsonl",
+        other.name,
+    ]
+    assert lines_in(tmp_path) == before
+    with pytest.raises(ReplayError, match="is over"):
+        refuse_folded(tmp_path, stream_run(QUERY, 7))
+    refuse_folded(tmp_path, stream_run(QUERY, FOLDED_RUNS))
+    assert query_of(stream_run(QUERY, 12)) == QUERY
+
+
+def test_a_crash_between_folding_and_removing_doubles_nothing(tmp_path: Path) -> None:
+    micro_batches(tmp_path, range(FOLDED_RUNS))
+    before = lines_in(tmp_path)
+    fold_stream(tmp_path, QUERY, FOLDED_RUNS)
+    micro_batches(tmp_path, range(FOLDED_RUNS))  # as if they had not been removed
+    assert lines_in(tmp_path) == before
+    fold_stream(tmp_path, QUERY, FOLDED_RUNS)
+    assert lines_in(tmp_path) == before
+    micro_batches(tmp_path, range(FOLDED_RUNS, 2 * FOLDED_RUNS))
+    everything = lines_in(tmp_path)
+    fold_stream(tmp_path, QUERY, 2 * FOLDED_RUNS)
+    assert len(ledger_files(tmp_path)) == 2
+    assert lines_in(tmp_path) == everything
+
+
+def test_what_a_task_still_writes_is_not_folded(tmp_path: Path) -> None:
+    micro_batches(tmp_path, range(FOLDED_RUNS + 20))
+    with closing(AppendedFile(tmp_path / f"{stream_run(QUERY, 5)}-00001-abc001.jsonl")) as file:
+        assert file.claim()
+        fold_stream(tmp_path, QUERY, FOLDED_RUNS + 20)
+        assert len(ledger_files(tmp_path)) == 2 * (FOLDED_RUNS + 20)
+    fold_stream(tmp_path, QUERY, FOLDED_RUNS + 20)
+    assert len(ledger_files(tmp_path)) == 1

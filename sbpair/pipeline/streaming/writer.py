@@ -14,14 +14,14 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.runs import drop_locks
+from sbpair.pipeline.runs import drop_locks, fold_stream, query_of, stream_run
 from sbpair.pipeline.writer import ReplayMessage, ReplayWriter, WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Where Spark tells a task of which query and micro-batch it is."""
 
 
@@ -42,6 +42,8 @@ class ReplayStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         self._drop_locks(messages)
+        for query in {query_of(one.run) for one in messages if isinstance(one, ReplayMessage)}:
+            fold_stream(self._folder, query, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing can be taken back; the ledger has what was sent. Tasks may still run, so their locks stay."""
@@ -52,10 +54,10 @@ class ReplayStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _run_of_task() -> str:
-    """The name of a micro-batch in the ledger's files, the same each time it runs."""
+    """The run that this task's micro-batch is."""
     context = TaskContext.get()
-    found = [None if context is None else context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY)]
+    query, batch = (None if context is None else context.getLocalProperty(name) for name in (_QUERY, _BATCH))
     with marking_errors():
-        if None in found:
+        if query is None or batch is None:
             raise UsageError("Spark does not say of which query and micro-batch this task is; nothing was sent.")
-    return f"stream-{found[0]}-{found[1]}"
+    return stream_run(query, batch)
