@@ -83,6 +83,15 @@ class MessageReceiver(Protocol):
     async def renew_lock(self, received: Received) -> float:
         """Renew the message's lock (or the session's); returns the new expiry as UTC epoch seconds."""
 
+    async def session_ids(self) -> list[str]:
+        """Every session that holds messages or a state, sorted."""
+
+    async def session_state(self) -> bytes | None:
+        """What is kept with the receiver's session, which it locks if need be; None: nothing."""
+
+    async def set_session_state(self, state: bytes | None) -> None:
+        """Keep this with the receiver's session; None clears it."""
+
     async def close(self) -> None:
         """Release what came and nobody asked for, without raising delivery counts, then close."""
 

@@ -578,6 +578,17 @@ class FakeReceiver:
         stored.locked_until = self._namespace.epoch() + queue.settings.lock_duration_seconds
         return stored.locked_until
 
+    async def session_ids(self) -> list[str]:
+        await self._messaging.begin("sessions", self._path)
+        held = {stored.session_id for stored in self._namespace.queue(self._path).messages.values()}
+        return sorted(one for one in held if one is not None)
+
+    async def session_state(self) -> bytes | None:
+        return None
+
+    async def set_session_state(self, state: bytes | None) -> None:
+        raise AssertionError("the fake keeps no session states")
+
     async def close(self) -> None:
         self._namespace.closed_receivers.append(self._path)
 

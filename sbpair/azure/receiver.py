@@ -89,6 +89,12 @@ _RECEIVE_DEFERRED = b"com.microsoft:receive-by-sequence-number"
 _RENEW = b"com.microsoft:renew-lock"
 _RENEW_SESSION = b"com.microsoft:renew-session-lock"
 _UPDATE = b"com.microsoft:update-disposition"
+_SESSIONS = b"com.microsoft:get-message-sessions"
+_GET_STATE = b"com.microsoft:get-session-state"
+_SET_STATE = b"com.microsoft:set-session-state"
+_ALL_SESSIONS_MS = 253_402_300_800_000
+"""The end of time, as a list's "state set since": all sessions with messages or state."""
+_SESSIONS_PAGE = 100
 _PEEK_LOCK_MODE = 1
 _TOKEN_BYTES = 16
 _ON_LINK = {
@@ -324,9 +330,37 @@ class AzureReceiver:
             wire = await self._request_wire()
             if receipt.wire is not None and receipt.wire.session_id is not None:
                 answer = await self._request(wire, _RENEW_SESSION, {"session-id": receipt.wire.session_id})
-                return int(answer.value[b"expiration"]) / 1000
+                receipt.wire.session_renewed_until = int(answer.value[b"expiration"]) / 1000
+                return receipt.wire.session_renewed_until
             answer = await self._request(wire, _RENEW, {"lock-tokens": wire.array([receipt.token])})
             return int(answer.value[b"expirations"][0]) / 1000
+
+    async def session_ids(self) -> list[str]:
+        found: list[str] = []
+        with translating(f"list the sessions of {self._source} on {self._host}", self._source):
+            wire = await self._request_wire()
+            while True:
+                body = {
+                    "last-updated-time": wire.timestamp(_ALL_SESSIONS_MS),
+                    "skip": wire.integer(len(found), "int"),
+                    "top": wire.integer(_SESSIONS_PAGE, "int"),
+                }
+                answer = await self._request(wire, _SESSIONS, body)
+                page = answer.value[b"sessions-ids"] if answer.status == 200 else []
+                if not page:
+                    return sorted(set(found))
+                found += [one.decode() if isinstance(one, bytes) else str(one) for one in page]
+
+    async def session_state(self) -> bytes | None:
+        with translating(f"read the state of a session of {self._source} on {self._host}", self._source):
+            answer = await self._request(await self._wire(), _GET_STATE, {"session-id": self.session_id})
+            state = answer.value[b"session-state"]
+            return None if state is None else bytes(state)
+
+    async def set_session_state(self, state: bytes | None) -> None:
+        with translating(f"set the state of a session of {self._source} on {self._host}", self._source):
+            body = {"session-id": self.session_id, "session-state": None if state is None else bytearray(state)}
+            await self._request(await self._wire(), _SET_STATE, body)
 
     async def _request_wire(self) -> Wire:
         """The receiver's own connection if it is there, else one for requests alone."""

@@ -299,9 +299,14 @@ class Wire:
         return _plain(error)
 
     def integer(self, value: int, width: str) -> Any:
-        """An integer for a management body in the width the service wants: `long` or `uint`."""
+        """An integer for a management body in the width the service wants: `long`, `uint` or `int`."""
         kind = self._sdk._amqp_transport
-        return kind.AMQP_LONG_VALUE(value) if width == "long" else kind.AMQP_UINT_VALUE(value)
+        made = {"long": kind.AMQP_LONG_VALUE, "uint": kind.AMQP_UINT_VALUE, "int": kind.AMQP_INT_VALUE}
+        return made[width](value)
+
+    def timestamp(self, milliseconds: int) -> Any:
+        """A time for a management body, in milliseconds since 1970."""
+        return self._sdk._amqp_transport.AMQP_TIMESTAMP_VALUE(milliseconds)
 
     def array(self, items: Sequence[Any]) -> Any:
         return self._sdk._amqp_transport.AMQP_ARRAY_VALUE(list(items))
@@ -495,6 +500,8 @@ class ReceiverWire(Wire):
         self._unsettled: dict[int, tuple[str, asyncio.Future[None]]] = {}
         self._outbox: list[bytes] = []
         self._drained = asyncio.Event()
+        self.session_renewed_until: float | None = None
+        """Until when a renewal has prolonged the session's lock, UTC epoch seconds."""
 
     @property
     def session_id(self) -> str | None:
@@ -505,6 +512,8 @@ class ReceiverWire(Wire):
     @property
     def session_locked_until(self) -> float | None:
         """UTC epoch seconds."""
+        if self.session_renewed_until is not None:
+            return self.session_renewed_until
         session = self._sdk._session
         until = session.locked_until_utc if session is not None else None
         return until.timestamp() if until is not None else None

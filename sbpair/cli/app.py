@@ -32,6 +32,7 @@ GROUPS = {
         "entity": Entry("inspection.entity", "app", "List, create, disable and delete queues, topics and rules."),
         "dlq": Entry("transfer.dlq", "app", "List, resubmit and delete dead letters of any queue or subscription."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
+        "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
         "purge": Entry("transfer.purge", "purge", "Delete messages of any entity, archived first."),
     },
     "Applications": {

@@ -394,6 +394,8 @@ class AsSent:
     partition_key: str | None
     ttl_ms: int | None
     """Of the header, milliseconds; None: the destination's own."""
+    scheduled_at: float | None = None
+    """When it is, or was, to become active, UTC epoch seconds."""
 
 
 def as_sent(payload: bytes, *, from_dead_letter: bool = False) -> AsSent:
@@ -414,12 +416,14 @@ def as_sent(payload: bytes, *, from_dead_letter: bool = False) -> AsSent:
     if from_dead_letter:
         message.edit_map(Section.APPLICATION_PROPERTIES, DEAD_LETTER_PROPERTIES, {})
     ttl_ms = message.field(Section.HEADER, HeaderField.TTL)
+    scheduled = message.entry(Section.MESSAGE_ANNOTATIONS, SCHEDULED)
     return AsSent(
         payload=message.result(),
         message_id=_text(message.field(Section.PROPERTIES, PropertyField.MESSAGE_ID)),
         session_id=_text(message.field(Section.PROPERTIES, PropertyField.GROUP_ID)),
         partition_key=key_text(message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)),
         ttl_ms=int(ttl_ms) if isinstance(ttl_ms, int) else None,
+        scheduled_at=int(scheduled) / 1000 if isinstance(scheduled, Timestamp) else None,
     )
 
 

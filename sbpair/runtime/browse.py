@@ -175,10 +175,10 @@ async def survey(
     clock: Clock,
     patience_seconds: float,
     visit: Callable[[Received], None] | None = None,
-    visit_deferred: bool = False,
+    also: Collection[State] = (),
 ) -> Found:
-    """Browse a queue to its end. `left`: what was left on purpose; `visit` is shown every active message, and on wish
-    the deferred ones, as if they were active.
+    """Browse a queue to its end. `left`: what was left on purpose; `visit` is shown every active message, and those in
+    the states `also` as if they were active.
 
     A page that fails is tried again, with pauses, for up to `patience_seconds`.
 
@@ -191,7 +191,7 @@ async def survey(
         for received in page:
             if key_of(received) in left:
                 found.explained += 1
-            elif received.state is not State.ACTIVE and not (visit_deferred and received.state is State.DEFERRED):
+            elif received.state is not State.ACTIVE and received.state not in also:
                 found.by_state[received.state.value] += 1
                 if received.state is State.DEFERRED:
                     found.deferred.append(received.sequence_number)

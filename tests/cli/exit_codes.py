@@ -269,8 +269,16 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         arguments="orders parked --yes",
         ok=Proven(f"{_MOVE}a_dry_run_of_a_move_changes_nothing_and_a_filter_leaves_the_rest"),
         usage=Run("move orders orders --pair right --yes"),
-        partial=Proven(f"{_MOVE}scheduled_messages_stay_and_are_named"),
+        partial=Proven(f"{_MOVE}scheduled_messages_keep_their_time_and_what_is_due_soon_stays"),
         findings=Proven(f"{_MOVE}a_dry_run_of_a_move_changes_nothing_and_a_filter_leaves_the_rest"),
+    ),
+    "copy": _of_entity(
+        "copy",
+        arguments="orders parked --yes",
+        ok=Proven(f"{_MOVE}a_copy_leaves_all_where_it_is_and_its_ledger_doubles_nothing"),
+        usage=Run("copy orders orders --pair right --yes"),
+        partial=Never("what the destination would drop is left as a move leaves it, where that is proven"),
+        findings=Proven(f"{_MOVE}a_copy_leaves_all_where_it_is_and_its_ledger_doubles_nothing"),
     ),
     "purge": _of_entity(
         "purge",

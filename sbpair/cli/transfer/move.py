@@ -1,126 +1,115 @@
-"""`sbpair move`: the messages of any entity, sent to another one of the same or of another namespace."""
+"""`sbpair move` and `sbpair copy`: the messages of any entity, sent to another one, here or on another namespace."""
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import (
-    ConcurrencyOption,
-    Filters,
-    LedgerOption,
-    LimitOption,
-    NewLedgerOption,
-    RateOption,
-)
+from sbpair.cli.transfer.options import ResendOptions
 from sbpair.cli.transfer.place import NamespaceOptions, find_place, refuse_unnamed
-from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, perform
-from sbpair.cli.transfer.report import check_new_ledger
-from sbpair.cli.transfer.resubmit import check_destination, sent_there_before
+from sbpair.cli.transfer.resending import Sending, resend
 from sbpair.core.errors import UsageError
-from sbpair.core.transfer.recovered import Doing
 from sbpair.render.result import CommandResult
 
-if TYPE_CHECKING:
-    from sbpair.core.transfer.destinations import DestinationSeen
-    from sbpair.core.transfer.verdict import Judge
+FromArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FROM",
+        help="A queue, or TOPIC/Subscriptions/NAME; NAMESPACE:ENTITY for one of another namespace.",
+        autocompletion=suggestions.entities,
+    ),
+]
+ToArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TO",
+        help="A queue or topic of the same namespace; NAMESPACE:ENTITY for one of another.",
+        autocompletion=suggestions.entities,
+    ),
+]
 
 
 @command(output="core.transfer.recovered:Recovered")
 def move(
     options: Options,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FROM",
-            help="A queue, or TOPIC/Subscriptions/NAME; NAMESPACE:ENTITY for one of another namespace.",
-            autocompletion=suggestions.entities,
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Argument(
-            metavar="TO",
-            help="A queue or topic of the same namespace; NAMESPACE:ENTITY for one of another.",
-            autocompletion=suggestions.entities,
-        ),
-    ],
+    source: FromArgument,
+    to: ToArgument,
     *,
     on: NamespaceOptions,
     with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Move the dead letters as well.")] = False,
-    filters: Filters,
-    limit: LimitOption = None,
-    rate: RateOption = None,
-    concurrency: ConcurrencyOption = 8,
-    ledger: LedgerOption = None,
-    new_ledger: NewLedgerOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Browse, ask the destination, and say what would be moved.")
-    ] = False,
-    yes: YesOption = False,
+    chosen: ResendOptions,
 ) -> CommandResult:
     """Send the messages of a queue or subscription to another entity, each as its application sent it.
 
-    Moves what is there when it begins, deferred messages last, those of one session id in their order. What the
-    destination would refuse or drop stays, with the reason. Scheduled messages stay until their time has come, and
-    queues that hand out messages by session are refused. A message is completed after the destination has it: at least
-    once; after a crash it may be there twice, with the same MessageId. Needs Listen on FROM and Send on TO.
+    Moves what is there when it begins. Messages of one session go in their order, and an entity that requires sessions
+    is emptied session by session, states included (with a filter or --limit they stay). Scheduled messages keep their
+    time; those due within a minute are left. Deferred messages go last and are active then. What the destination would
+    refuse or drop stays, with the reason. A message is completed or cancelled after the destination has it: at least
+    once; after a crash it may be there twice, with the same MessageId, and --ledger remembers what was sent. Needs
+    Listen on FROM and Send on TO; Send on FROM for scheduled messages, Listen on TO for session states.
 
     \b
     Examples:
       sbpair move orders orders-parked --where "country = 'DE'" --dry-run
       sbpair move contoso-weu:orders contoso-neu:orders --with-dlq --ledger moved.jsonl
     """
-    from sbpair.core.transfer.recovery import Resender, wishes
-    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+    dlq = ["--with-dlq"] if with_dlq else []
+    sending = Sending(
+        "move", "moved", "Move", ["sbpair", "move", source, to, *on.words(), *dlq], with_dead_letter=with_dlq
+    )
+    return _between(options, source, to, on, sending, chosen)
 
-    check_new_ledger(ledger, new=new_ledger)
+
+@command(output="core.transfer.recovered:Recovered")
+def copy(
+    options: Options,
+    source: FromArgument,
+    to: ToArgument,
+    *,
+    on: NamespaceOptions,
+    dlq: Annotated[bool, typer.Option("--dlq", help="Copy the dead letters instead.")] = False,
+    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Copy the dead letters as well.")] = False,
+    chosen: ResendOptions,
+) -> CommandResult:
+    """Send copies of the messages of a queue or subscription to another entity; FROM is browsed and keeps all of them.
+
+    Copies active, deferred and scheduled messages, those of one session in their order, whoever has locked them.
+    Scheduled ones keep their time, deferred ones become active, and the states of sessions are not copied. A copy has
+    the MessageId of its message. Without --ledger a second run copies everything again. Needs Listen on FROM and Send
+    on TO.
+
+    \b
+    Examples:
+      sbpair copy orders orders-test --limit 100 --dry-run
+      sbpair copy contoso-weu:orders contoso-test:orders --dlq --ledger copied.jsonl
+    """
+    if dlq and with_dlq:
+        raise UsageError("Give --dlq or --with-dlq, not both. Nothing was copied.")
+    kinds = ["--dlq"] if dlq else ["--with-dlq"] if with_dlq else []
+    sending = Sending(
+        "copy",
+        "copied",
+        "Copy",
+        ["sbpair", "copy", source, to, *on.words(), *kinds],
+        dead_letter=dlq,
+        with_dead_letter=with_dlq,
+        keep=True,
+    )
+    return _between(options, source, to, on, sending, chosen)
+
+
+def _between(
+    options: Options, source: str, to: str, on: NamespaceOptions, sending: Sending, chosen: ResendOptions
+) -> CommandResult:
     settings = load_settings(options)
     start = find_place(settings, on, source)
-    if not dry_run:
-        refuse_unnamed(options, start, yes=yes)
+    if not chosen.dry_run:
+        refuse_unnamed(options, start, yes=chosen.yes)
     target = find_place(settings, on, to, start)
-    check_destination(target)
-    if target.same_as(start):
+    if target.same_as(start) and not (sending.keep and sending.dead_letter):
         raise UsageError(
-            f"FROM and TO are both {target}. Nothing was moved.", hint="For dead letters: sbpair dlq resubmit"
+            f"FROM and TO are both {target}. Nothing was {sending.verb}.", hint="For dead letters: sbpair dlq resubmit"
         )
-    wanted, before = wishes(filters.wanted(), ()), sent_there_before(start, target)
-
-    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
-        return Resender(seen, wanted, same_entity=before, now=lambda: datetime.now(UTC).timestamp(), recent=recent)
-
-    request = DrainRequest(
-        queues=(start.path,),
-        with_dead_letter=with_dlq,
-        deferred=True,
-        to=ToQueue(target.path),
-        max_messages=limit,
-        rate_per_second=rate,
-        concurrency=concurrency,
-        leave_missing=True,
-        patience_seconds=options.timeout_seconds(120.0),
-    )
-    given = [*on.words(), *(["--with-dlq"] if with_dlq else []), *filter_words(filters)]
-    given += ["--ledger", str(ledger)] if ledger else []
-    doing = Doing("moved", "message", command_line(["sbpair", "move", source, to, *given]))
-    recovery = Recovery(options, start, target, request, make_judge)
-
-    def ask(messages: str) -> None:
-        go_ahead(options, f"Move {messages} of {start} to {target}", yes=yes, state="Nothing was moved.")
-
-    return perform(
-        "move",
-        recovery,
-        doing,
-        options=options,
-        ask=ask,
-        dry_run=dry_run,
-        yes=yes,
-        ledger=ledger,
-        new_ledger=new_ledger,
-    )
+    return resend(options, start, target, sending, chosen)

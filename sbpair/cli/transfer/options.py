@@ -142,6 +142,10 @@ class Filters(OptionSet):
             where=None if self.where is None else parse_where(self.where),
         )
 
+    def as_words(self) -> list[str]:
+        """The filters that were given, for a command line that goes on."""
+        return [word for option, value in self.words() if value is not None for word in (option, value)]
+
     def words(self) -> Iterator[tuple[str, str | None]]:
         """Option and value of each filter, as on a command line; None: not given."""
         yield "--destination", self.destination
@@ -211,6 +215,42 @@ class MoveOptions(OptionSet):
     def _flags(self) -> list[str]:
         flags = (("--dlq", self.dlq), ("--with-dlq", self.with_dlq), ("--only-entities", self.only_entities))
         return [name for name, given in flags if given]
+
+
+DESPITE = "--despite-duplicate-detection"
+
+
+@dataclass(frozen=True, slots=True)
+class ResendOptions(OptionSet):
+    """Which messages are sent, how fast, and what is kept of it."""
+
+    filters: Filters = Filters()
+    limit: LimitOption = None
+    rate: RateOption = None
+    concurrency: ConcurrencyOption = 8
+    despite_duplicate_detection: Annotated[
+        bool,
+        typer.Option(
+            DESPITE,
+            help="Send although the destination detects duplicates and drops a MessageId that it got before.",
+        ),
+    ] = False
+    ledger: LedgerOption = None
+    new_ledger: NewLedgerOption = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Browse, ask the destination, and say what would be sent.")
+    ] = False
+    yes: YesOption = False
+
+    def words(self) -> list[str]:
+        """What a command line repeats that goes on: filters, consent and ledger; the limit is reached."""
+        words = [*self.filters.as_words(), *([DESPITE] if self.despite_duplicate_detection else [])]
+        return words + (["--ledger", str(self.ledger)] if self.ledger else [])
+
+    @property
+    def some_only(self) -> bool:
+        """Whether only some of the messages are meant."""
+        return self.filters.given or self.limit is not None
 
 
 @dataclass(frozen=True, slots=True)

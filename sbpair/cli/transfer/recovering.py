@@ -1,10 +1,10 @@
-"""What dlq, move and purge share: a dry run that is shown, the question, the same run for good."""
+"""What dlq, move, copy and purge share: a dry run that is shown, the question, the same run for good."""
 
 import logging
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,34 +31,25 @@ if TYPE_CHECKING:
     from sbpair.core.transfer.destinations import DestinationSeen
     from sbpair.core.transfer.report import DrainReport
     from sbpair.core.transfer.verdict import Judge
-    from sbpair.ports import Messaging, NamespaceAdmin
     from sbpair.runtime.transfer.drain import DrainRequest
+    from sbpair.runtime.transfer.move import Ends
 
 _log = logging.getLogger("sbpair")
 COLUMNS = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The namespaces of a run, open."""
-
-    messaging: "Messaging"
-    admin: "NamespaceAdmin"
-    to_messaging: "Messaging"
-    to_admin: "NamespaceAdmin"
-
-
 @asynccontextmanager
-async def open_ends(source: Place, target: Place | None) -> AsyncIterator[Ends]:
+async def open_ends(source: Place, target: Place | None) -> AsyncIterator["Ends"]:
     """Both namespaces, or the one twice; nothing goes over the wire until it is used."""
     from sbpair.connect import open_namespace
+    from sbpair.runtime.transfer.move import Ends
 
     async with AsyncExitStack() as stack:
         messaging, admin = await stack.enter_async_context(open_namespace(source.access))
         to_messaging, to_admin = messaging, admin
         if target is not None and target.access.host.lower() != source.access.host.lower():
             to_messaging, to_admin = await stack.enter_async_context(open_namespace(target.access))
-        yield Ends(messaging, admin, to_messaging, to_admin)
+        yield Ends(messaging, to_messaging, admin, to_admin)
 
 
 class Recovery:
@@ -67,6 +58,9 @@ class Recovery:
     Args:
         target: where the messages go; None: they are archived or deleted.
         make_judge: says what is to become of a message, given what was learnt about the destination.
+        keep: copy; the entity is left as it is.
+        session_states: take the states of sessions along.
+        despite_duplicate_detection: send also where an id that was taken already would be dropped.
     """
 
     def __init__(
@@ -76,13 +70,21 @@ class Recovery:
         target: Place | None,
         request: "DrainRequest",
         make_judge: "Callable[[DestinationSeen, frozenset[str]], Judge]",
+        *,
+        keep: bool = False,
+        session_states: bool = False,
+        despite_duplicate_detection: bool = False,
     ) -> None:
         self._options = options
         self._source = source
         self._target = target
         self._request = request
         self._make_judge = make_judge
+        self._keep = keep
+        self._session_states = session_states
+        self._despite = despite_duplicate_detection
         self._planned: Planned | None = None
+        self._destination: DestinationSeen | None = None
 
     def plan(self) -> Recovered:
         """What the run would do, as far as browsing and asking tell.
@@ -94,7 +96,7 @@ class Recovery:
         async def work(stop: "asyncio.Event") -> "DrainReport":
             async with open_ends(self._source, self._target) as ends:
                 facts = await stoppable(stop, self._facts(ends))
-                seen = await stoppable(stop, self._seen(ends))
+                self._destination = seen = await stoppable(stop, self._seen(ends))
                 recent = await stoppable(stop, self._recent(ends, seen))
                 planned = Planned(self._make_judge(seen, recent))
                 report = await self._run(ends, replace(self._request, dry_run=True), planned, facts, stop)
@@ -108,7 +110,7 @@ class Recovery:
             except Interrupted as interrupted:
                 raise interrupted.with_state("Nothing was moved.") from None
 
-    async def _seen(self, ends: Ends) -> "DestinationSeen":
+    async def _seen(self, ends: "Ends") -> "DestinationSeen":
         """What the destination says; nothing where there is none."""
         import asyncio
 
@@ -119,15 +121,17 @@ class Recovery:
 
         if self._target is None:
             return DestinationSeen("")
-        sink = NamespaceSink(ends.to_messaging)
+        sink = NamespaceSink(ends.target)
         try:
-            asked = await ask_destinations([self._target.path], sink=sink, admin=ends.to_admin, stop=asyncio.Event())
+            asked = await ask_destinations(
+                [self._target.path], sink=sink, admin=ends.target_admin, stop=asyncio.Event()
+            )
         finally:
             await sink.close()
-        refuse_destination(asked[0], self._target.access.label)
+        refuse_destination(asked[0], self._target.access.label, despite_duplicate_detection=self._despite)
         return asked[0]
 
-    async def _recent(self, ends: Ends, seen: "DestinationSeen") -> frozenset[str]:
+    async def _recent(self, ends: "Ends", seen: "DestinationSeen") -> frozenset[str]:
         """MessageIds that lie in a queue which would drop another message with one of them. What a consumer has taken
         from there already cannot be seen.
 
@@ -146,9 +150,9 @@ class Recovery:
             return frozenset()
         since = clock.now().timestamp() - window
         for dead_letter in (False, True):
-            if dead_letter and ends.to_messaging is ends.messaging and self._source.path.lower() == seen.path.lower():
+            if dead_letter and ends.target is ends.source and self._source.path.lower() == seen.path.lower():
                 continue  # what is about to be sent: its own time says whether it is remembered
-            receiver = ends.to_messaging.receiver(seen.path, dead_letter=dead_letter)
+            receiver = ends.target.receiver(seen.path, dead_letter=dead_letter)
             try:
                 async for page in pages(receiver, clock=clock, patience_seconds=self._request.patience_seconds):
                     for one in page:
@@ -159,18 +163,20 @@ class Recovery:
                 await close_quietly(receiver)
         return frozenset(found - {""})
 
-    async def _facts(self, ends: Ends) -> "dict[str, QueueFacts | None]":
+    async def _facts(self, ends: "Ends") -> "dict[str, QueueFacts | None]":
         """What the administration tells of the entity, if it may be asked.
 
         Raises:
-            UsageError: it is a topic, or its messages are received by session.
+            UsageError: it is a topic, or its messages are to be deleted and are received by session.
         """
         from sbpair.runtime.transfer.drain import entity_facts
 
-        path = self._source.path
+        path, admin = self._source.path, ends.admin
+        if admin is None:
+            return {}
         try:
-            known = await entity_facts(ends.admin, path)
-            topic = None if known is not None or self._source.is_subscription else await ends.admin.get_topic(path)
+            known = await entity_facts(admin, path)
+            topic = None if known is not None or self._source.is_subscription else await admin.get_topic(path)
         except ServiceError:
             return {}
         if topic is not None:
@@ -178,7 +184,8 @@ class Recovery:
                 f"{self._source} is a topic, which holds no messages.",
                 hint=f"Name one of its subscriptions: {path}/Subscriptions/NAME",
             )
-        if known is not None and known.settings.requires_session and not self._request.dead_letter:
+        sessions = known is not None and known.settings.requires_session
+        if sessions and self._target is None and not self._request.dead_letter:
             raise UsageError(
                 f"{self._source} hands out its messages by session, which this command does not ask for.",
                 hint=f"Its dead letters have no such rule: sbpair dlq list {shlex.quote(path)}",
@@ -218,33 +225,33 @@ class Recovery:
 
     async def _run(
         self,
-        ends: Ends,
+        ends: "Ends",
         request: "DrainRequest",
         judge: "Judge",
         facts: "dict[str, QueueFacts | None]",
         stop: "asyncio.Event",
         ledger: Any = None,
     ) -> "DrainReport":
+        from sbpair.core.transfer.destinations import DestinationSeen
         from sbpair.render.progress import MoveProgress
-        from sbpair.runtime.transfer.drain import drain
+        from sbpair.runtime.transfer.move import move
 
         options = self._options
         log = None if options.quiet or request.dry_run else EventLog().notify
         quiet = options.quiet or request.dry_run
         with MoveProgress(self._source.path, quiet=quiet, color=not options.no_color, log=log) as progress:
-            return await drain(
+            return await move(
                 request,
-                secondary=ends.messaging,
-                primary=ends.to_messaging,
-                admin=ends.admin,
-                primary_admin=ends.to_admin,
+                ends,
+                judge,
+                seen=self._destination or DestinationSeen(""),
+                facts=facts,
                 clock=system_clock(),
                 observer=progress,
                 ledger=ledger,
                 stop=stop,
-                facts=facts,
-                judge=judge,
-                undeliverable=None,
+                keep=self._keep,
+                session_states=self._session_states,
             )
 
     def _recovered(self, report: "DrainReport") -> Recovered:
@@ -331,7 +338,7 @@ def _rows(done: Recovered, doing: Doing) -> list[dict[str, Any]]:
 def filter_words(filters: Filters, reasons: Sequence[str] = ()) -> list[str]:
     """The filters as they were given, for a command line that goes on."""
     words = [f"--reason={reason}" for reason in reasons]
-    return words + [word for option, value in filters.words() if value is not None for word in (option, value)]
+    return words + filters.as_words()
 
 
 def command_line(words: Sequence[str | None]) -> str:

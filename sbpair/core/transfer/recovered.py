@@ -34,6 +34,8 @@ class Doing:
     """`dead letter` or `message`."""
     go_on: str
     """The command line that goes on with what is left."""
+    keep: bool = False
+    """The messages stay where they are too."""
 
 
 def closing(done: Recovered, doing: Doing) -> str:
@@ -49,7 +51,8 @@ def closing(done: Recovered, doing: Doing) -> str:
     else:
         what += f"{doing.verb} to {done.to} on {done.to_namespace}"
     if report.already_forwarded:
-        what += f"; {report.already_forwarded:,} had been sent before and {_were(report.already_forwarded)} completed"
+        since = "left alone" if doing.keep else "completed"
+        what += f"; {report.already_forwarded:,} had been sent before and {_were(report.already_forwarded)} {since}"
     if ended := ENDED.get(report.ended_by):
         what += f"; {ended}"
     left = sum(one.count for one in report.left if one.reason not in _NOT_ASKED_FOR)
@@ -85,7 +88,7 @@ def notes(done: Recovered) -> Iterator[str]:
     if done.to is not None and report.forwarded:
         yield (
             "All bytes are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
-            "dead-letter reason are new or gone, and the time to live starts again."
+            "dead-letter reason are new or gone, the time to live starts again, and what was deferred is active."
         )
 
 

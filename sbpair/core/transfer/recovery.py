@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sbpair.core.durations import format_duration
 from sbpair.core.entities import EntityStatus
 from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
-from sbpair.core.message import Disposition, Received
+from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import as_sent
 from sbpair.core.summary import MessageSummary, describe
@@ -30,14 +31,21 @@ SAME_ID = "another message of this run has the same MessageId: the duplicate det
 UNREADABLE = "it is not an AMQP message"
 TOO_LARGE = "it is larger than the destination takes"
 DUPLICATE = "the duplicate detection would drop it"
+DUE_SECONDS = 60.0
+DUE = "scheduled for the next minute: it might become active here and there; run this again then"
+HELD = "another receiver holds its session"
+OTHER_STATE = "its session has another state at the destination, or got one meanwhile"
+STATE_STAYS = "the state of a session, which the destination does not keep"
+NOT_REACHED = "not reached before the run ended"
 PRESENT = f"{DUPLICATE}: the destination got a message with the same MessageId not long ago"
 
 
-def refuse_destination(seen: DestinationSeen, namespace: str) -> None:
-    """Stop before the first message where the destination takes none, or hands all of them on.
+def refuse_destination(seen: DestinationSeen, namespace: str, *, despite_duplicate_detection: bool = False) -> None:
+    """Stop before the first message where the destination takes none, hands all of them on, or may drop some unseen.
 
     Raises:
         SbpairError: it does not exist, cannot be opened, is disabled or full, or forwards to another entity.
+        UsageError: it detects duplicates, and nobody said that it may drop what it has got before.
     """
     state = "Nothing was moved."
     if seen.error is not None:
@@ -51,6 +59,12 @@ def refuse_destination(seen: DestinationSeen, namespace: str) -> None:
         raise UsageError(
             f"{seen.path} on {namespace} forwards what it gets to {target}. {state}",
             hint="Name the entity where the messages are to lie.",
+        )
+    if (window := window_of(seen)) is not None and not despite_duplicate_detection:
+        raise UsageError(
+            f"{seen.path} on {namespace} detects duplicates: it takes and drops a message whose MessageId it got "
+            f"within {format_duration(window)}, and nobody can see which ones its consumers have taken. {state}",
+            hint="Name another entity, or add --despite-duplicate-detection if such a message may be dropped.",
         )
 
 
@@ -70,7 +84,9 @@ def stays(reason: str) -> bool:
         FILTERED_OUT,
         NEEDS_SESSION,
         NO_TIME_TO_LIVE,
+        OTHER_STATE,
         SAME_ID,
+        STATE_STAYS,
         TOO_LARGE,
         UNREADABLE,
     )
@@ -106,6 +122,7 @@ class Resender:
         same_entity: the messages were sent to it before, so that its duplicate detection may know them.
         recent: MessageIds that it was seen to have got within the window of its duplicate detection.
         now: the present moment in UTC epoch seconds.
+        keep: the messages stay where they are as well (a copy).
     """
 
     def __init__(
@@ -116,7 +133,9 @@ class Resender:
         same_entity: bool,
         now: Callable[[], float],
         recent: Collection[str] = (),
+        keep: bool = False,
     ) -> None:
+        self._keep = keep
         self._recent = frozenset(recent)
         self._seen = seen
         self._wanted = wanted
@@ -145,6 +164,12 @@ class Resender:
             return Leave(NEEDS_SESSION)
         if sent.ttl_ms == 0:
             return Leave(NO_TIME_TO_LIVE)
+        if (
+            received.state is State.SCHEDULED
+            and not self._keep
+            and (sent.scheduled_at or 0.0) < self._now() + DUE_SECONDS
+        ):
+            return Leave(DUE)
         if why := self._as_duplicate(received, sent.message_id):
             return Leave(why)
         if dead:

@@ -7,7 +7,7 @@ all read off the fields' metadata, so a new counter is a new field here and noth
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -227,6 +227,14 @@ class DrainReport:
             row="deleted",
         ),
     )
+    session_states: int = field(
+        default=0,
+        metadata=_count(
+            "Session states that were moved along with their sessions.",
+            metric="sbpair_moved_session_states",
+            row="session states moved",
+        ),
+    )
     filtered_out: int = field(
         default=0,
         metadata=_count(
@@ -346,10 +354,34 @@ def together(reports: Iterable[DrainReport], *, seconds: float) -> DrainReport:
     runs = list(reports)
     if not runs:
         return DrainReport(seconds=seconds, ended_by="stop")
+    return dataclasses.replace(runs[-1], **_sums(runs), seconds=seconds, confirmed_empty=False, ended_by="stop")
+
+
+def parts_together(parts: Sequence[DrainReport], *, seconds: float) -> DrainReport:
+    """The parts of one run, each over messages of its own, as one: everything is added up."""
+    left: Counter[str] = Counter()
+    for part in parts:
+        left.update({one.reason: one.count for one in part.left})
+    early = next((part for part in parts if part.ended_by != "empty"), parts[-1])
+    return dataclasses.replace(
+        early,
+        **_sums(parts),
+        uncompleted=sum(part.uncompleted for part in parts),
+        filtered_out=sum(part.filtered_out for part in parts),
+        left=reasons(left),
+        failures=tuple(failure for part in parts for failure in part.failures),
+        locked=tuple(one for part in parts for one in part.locked),
+        confirmed_empty=all(part.confirmed_empty for part in parts),
+        broken_off=next((part.broken_off for part in parts if part.broken_off is not None), None),
+        seconds=seconds,
+    )
+
+
+def _sums(runs: Sequence[DrainReport]) -> dict[str, Any]:
     totals: dict[str, Any] = {one.name: sum(getattr(run, one.name) for run in runs) for one in fields_of(Kind.COUNT)}
     for one in fields_of(Kind.BY_NAME):
         count: Counter[str] = Counter()
         for run in runs:
             count.update(dict(getattr(run, one.name)))
         totals[one.name] = in_order(count)
-    return dataclasses.replace(runs[-1], **totals, seconds=seconds, confirmed_empty=False, ended_by="stop")
+    return totals

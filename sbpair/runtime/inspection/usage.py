@@ -83,6 +83,15 @@ class _CountedReceiver:
         self._usage.renewals += 1
         return await self._receiver.renew_lock(received)
 
+    async def session_ids(self) -> list[str]:
+        return await self._receiver.session_ids()
+
+    async def session_state(self) -> bytes | None:
+        return await self._receiver.session_state()
+
+    async def set_session_state(self, state: bytes | None) -> None:
+        await self._receiver.set_session_state(state)
+
     async def close(self) -> None:
         await self._receiver.close()
 

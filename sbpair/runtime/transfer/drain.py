@@ -16,6 +16,7 @@ from sbpair.concurrency import unless
 from sbpair.core.entities import Counts, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
+from sbpair.core.message import State
 from sbpair.core.names import subscription_of
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.destinations import DestinationSeen
@@ -86,6 +87,8 @@ class DrainRequest:
     deferred: bool = False
     """Also what somebody has deferred: fetched by number once nothing else is left, so after all others of its session.
     A drain only."""
+    scheduled: bool = False
+    """Also what is scheduled, with its time. A move only."""
     leave_missing: bool = False
     """Messages for a destination that does not exist stay in the backlog; otherwise they are dead-lettered, as the
     retired library did. A drain only."""
@@ -98,6 +101,12 @@ class DrainRequest:
     in_flight_bytes: int = 64 * 1024 * 1024
     later_queues: bool = False
     """Also backlog queues of the same primary that are made later. A syphon only; a drain ends."""
+
+    @property
+    def also(self) -> frozenset[State]:
+        """States besides active whose messages are asked for."""
+        asked = ((State.DEFERRED, self.deferred), (State.SCHEDULED, self.scheduled))
+        return frozenset(state for state, wanted in asked if wanted)
 
     @property
     def kinds(self) -> tuple[bool, ...]:
@@ -286,11 +295,12 @@ async def drain(
     facts: Mapping[str, QueueFacts | None] | None = None,
     judge: Judge | None = None,
     undeliverable: str | None = DEAD_LETTERED,
+    sources: Sequence[Source] | None = None,
 ) -> DrainReport:
     """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
     asked by a dry run only, for what a link to a destination does not tell. `facts`: what is known of the queues, by
     path, if they have just been listed. `judge`: instead of what the request says becomes of a message; `undeliverable`
-    as for `Settlement`.
+    as for `Settlement`; `sources`: instead of the request's queues.
 
     Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
 
@@ -301,7 +311,7 @@ async def drain(
     """
     if facts is None:
         facts = await facts_unless_stopped(admin, request.queues, stop)
-    sources = make_sources(request, secondary, facts, wait_seconds=IDLE_SECONDS)
+    sources = sources or make_sources(request, secondary, facts, wait_seconds=IDLE_SECONDS)
     for path, known in facts.items():
         if known is not None:
             observer.notify(BacklogCounted(clock.now().timestamp(), path, request.expected(known.counts)))
@@ -328,7 +338,7 @@ async def _dry_run(
     began = clock.monotonic()
     run = DryRun(
         judge,
-        deferred=request.deferred,
+        also=request.also,
         most=request.max_messages,
         dead_letter_missing=not request.leave_missing,
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sbpair.core.errors import ServiceError
-from sbpair.core.message import Disposition, Received
+from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.transfer import machine
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
@@ -31,7 +31,8 @@ class DryRun:
     """Browses `sources` and adds up what `classify` says of each message; see `report`."""
 
     classify: Judge
-    deferred: bool = False
+    also: frozenset[State] = frozenset()
+    """States besides active whose messages would go."""
     most: int | None = None
     dead_letter_missing: bool = False
     """Messages for a destination that does not exist are dead-lettered instead of left."""
@@ -64,7 +65,7 @@ class DryRun:
                 clock=clock,
                 patience_seconds=patience,
                 visit=self.add,
-                visit_deferred=self.deferred,
+                also=self.also,
             )
         except ServiceError as error:
             source.failed = error

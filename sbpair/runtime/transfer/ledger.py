@@ -20,7 +20,9 @@ from sbpair.core.redact import json_text, quoted
 from sbpair.core.transfer.state import Key
 from sbpair.files import AppendedFile, open_private
 
-SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
+STATE_MOVED = "session-state"
+"""Outcome of a line that tells of the state of a session, not of a message: sequence number 0, the session's id."""
+SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded", STATE_MOVED})
 
 
 _BEGINNING = b'{"queue": '
@@ -36,7 +38,7 @@ class Entry:
 
     `outcome`: forwarded; already-forwarded (by an earlier run); dead-lettered; refused (by its destination, and still
     in its archive); taken (out of its queue into an archive); duplicate (of another archived message, so not sent);
-    purged (deleted on request); ping.
+    purged (deleted on request); ping; session-state (of a session, set at the destination).
     """
 
     queue: str

@@ -144,14 +144,17 @@ async def send_stored(
     clock: Clock,
     observer: Observer,
     stop: asyncio.Event,
+    settled_by_us: bool = True,
 ) -> Counter[str]:
-    """Send stored messages until there are no more, or until `stop`; what was left, by reason.
+    """Send stored messages until there are no more, or until `stop`; what was left, by reason. `settled_by_us`: the
+    receiver does nothing with what was sent but forget it.
 
     Raises:
         OSError: the ledger cannot be written.
         SbpairError: the sink says that nothing more may be sent.
     """
-    source = Source(stored.source, stored, LockClock(math.inf), receive_messages=RECEIVE_MESSAGES, stored=stored)
+    forgets = stored if settled_by_us else None
+    source = Source(stored.source, stored, LockClock(math.inf), receive_messages=RECEIVE_MESSAGES, stored=forgets)
     pump = Pump(
         [source],
         machine,

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from sbpair.core.errors import ArgumentRefusedError
 from sbpair.core.message import Disposition, Received
 
 SOURCE = "archive"
@@ -87,6 +88,15 @@ class StoredMessages:
 
     async def renew_lock(self, received: Received) -> float:
         return math.inf
+
+    async def session_ids(self) -> list[str]:
+        return []
+
+    async def session_state(self) -> bytes | None:
+        return None
+
+    async def set_session_state(self, state: bytes | None) -> None:
+        raise ArgumentRefusedError("Stored messages have no session to keep a state with.", entity=self.source)
 
     async def close(self) -> None:
         async with self._changed:

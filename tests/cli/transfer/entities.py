@@ -68,6 +68,20 @@ class Entities:
 
         self.do(work)
 
+    def state(self, path: str, session: str, state: bytes | None = None, side: Side = Side.PRIMARY) -> bytes | None:
+        """The state of a session, as it is then; one that is given is set before."""
+
+        async def work(sides: Sides) -> bytes | None:
+            messaging = sides.primary if side is Side.PRIMARY else sides.secondary
+            receiver = messaging.receiver(path, session_id=session)
+            if state is not None:
+                await receiver.set_session_state(state)
+            found = await receiver.session_state()
+            await receiver.close()
+            return found
+
+        return self.do(work)
+
     def dead(self, path: str, payloads: Sequence[bytes], reason: str = "Broken") -> None:
         """Send messages, then have a consumer dead-letter them."""
         self.send(path if "/Subscriptions/" not in path else path.partition("/")[0], *payloads)

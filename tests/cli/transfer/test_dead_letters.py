@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from sbpair.core.message import Disposition
 from sbpair.core.rewrite import as_sent, compose
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
 
+DESPITE = "--despite-duplicate-detection"
 NUMBERS = itertools.count()
 
 
@@ -90,7 +92,7 @@ def test_what_a_destination_would_refuse_or_drop_stays_with_the_reason(made: Ent
     queue, sessions = made.queue(named("orders"), requires_duplicate_detection=True), named("sessions")
     made.queue(sessions, requires_session=True)
     made.dead(queue, [*messages("a"), compose(body=b"s", message_id="b", session_id="s1")])
-    swallowed = made.runner("dlq", "resubmit", queue, "--yes", "-o", "json")
+    swallowed = made.runner("dlq", "resubmit", queue, DESPITE, "--yes", "-o", "json")
     assert (swallowed.code, swallowed.data["forwarded"]) == (3, 0)
     assert all("duplicate detection would drop it until" in reason for reason in swallowed.data["left"])
     ran = made.runner("dlq", "resubmit", queue, "--to", sessions, "--yes", "-o", "json")
@@ -103,11 +105,23 @@ def test_what_a_destination_would_refuse_or_drop_stays_with_the_reason(made: Ent
 def test_of_two_with_one_id_duplicate_detection_would_drop_the_second(made: Entities) -> None:
     queue, other = made.queue(named("orders")), made.queue(named("repair"), requires_duplicate_detection=True)
     made.dead(queue, messages("a", "a", "b"))
-    ran = made.runner("dlq", "resubmit", queue, "--to", other, "--yes", "-o", "json")
+    ran = made.runner("dlq", "resubmit", queue, "--to", other, DESPITE, "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], sum(ran.data["left"].values())) == (3, 2, 1)
-    again = made.runner("dlq", "resubmit", queue, "--to", other, "--yes", "-o", "json")
+    again = made.runner("dlq", "resubmit", queue, "--to", other, DESPITE, "--yes", "-o", "json")
     assert (again.code, again.data["forwarded"], sum(again.data["left"].values())) == (3, 0, 1)
     assert made.ids(other) == ["a", "b"]
+    assert made.ids(queue, dead_letter=True) == ["a"]
+
+
+def test_an_id_that_a_consumer_has_taken_is_not_sent_to_where_it_would_be_dropped_unseen(made: Entities) -> None:
+    queue, other = made.queue(named("orders")), made.queue(named("repair"), requires_duplicate_detection=True)
+    made.dead(queue, messages("a"))
+    made.send(other, *messages("a"))
+    made.settle(other, [""], Disposition.COMPLETE)
+    for command in (("dlq", "resubmit", queue, "--to", other), ("copy", queue, other, "--dlq")):
+        for rest in ("--dry-run", "--yes"):
+            ran = made.runner(*command, rest)
+            assert (ran.code, DESPITE in ran.stderr, "Nothing was moved." in ran.stderr) == (2, True, True), ran
     assert made.ids(queue, dead_letter=True) == ["a"]
 
 

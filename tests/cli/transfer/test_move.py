@@ -1,4 +1,4 @@
-"""`sbpair move` and `sbpair purge` on queues of two embedded namespaces."""
+"""`sbpair move`, `sbpair copy` and `sbpair purge` on queues of two embedded namespaces."""
 
 import itertools
 import time
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbpair.core.message import Disposition
+from sbpair.core.message import Disposition, State
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import as_sent, compose
+from sbpair.core.transfer.recovery import DUE, OTHER_STATE, STATE_STAYS
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
 
@@ -48,12 +49,97 @@ def test_all_that_can_be_received_goes_to_the_other_namespace_and_sessions_keep_
     assert len((made.runner.home / f"{queue}.jsonl").read_text().splitlines()) == 22
 
 
-def test_scheduled_messages_stay_and_are_named(made: Entities) -> None:
+def test_scheduled_messages_keep_their_time_and_what_is_due_soon_stays(made: Entities) -> None:
     queue, other = made.queue(named("orders")), made.queue(named("other"))
-    made.send(queue, compose(body=b"", message_id="later", scheduled_at=time.time() + 3600), *messages("now"))
+    at = round(time.time()) + 3600
+    later = compose(body=b"", message_id="later", scheduled_at=at)
+    made.send(queue, compose(body=b"", message_id="soon", scheduled_at=at - 3570), later, *messages("now"))
     ran = made.runner("move", queue, other, "--yes", "-o", "json")
-    assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (3, 1, {"scheduled": 1})
-    assert (made.ids(queue), made.ids(other)) == (["later"], ["now"])
+    assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (3, 2, {DUE: 1}), ran
+    assert made.ids(queue) == ["soon"]
+    moved = {one.message_id: one for one in made.lying(other)}
+    assert moved["later"].state is State.SCHEDULED and moved["now"].state is State.ACTIVE
+    assert as_sent(moved["later"].payload).payload == later
+
+
+def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(made: Entities) -> None:
+    queue = made.queue(named("sessions"), requires_session=True)
+    made.queue(queue, Side.SECONDARY, requires_session=True)
+    sent = [compose(body=str(n), message_id=f"m{n}", session_id=f"s{n % 3}") for n in range(30)]
+    made.send(queue, compose(body=b"", message_id="first", session_id="s1"))
+    made.settle(queue, [""], Disposition.DEFER, session="s1")
+    made.send(queue, *sent)
+    for session, state in (("s1", b"one"), ("only a state", b"two")):
+        made.state(queue, session, state)
+    ran = made.runner("move", queue, f"local-secondary:{queue}", "--ledger", f"{queue}.jsonl", "--yes", "-o", "json")
+    assert (ran.code, ran.data["forwarded"], ran.data["session_states"], ran.data["left"]) == (0, 31, 2, {}), ran
+    assert made.ids(queue) == []
+    lies = made.lying(queue, Side.SECONDARY)
+    for number in range(3):
+        of_one = [as_sent(one.payload).payload for one in lies if one.session_id == f"s{number}"]
+        assert [one for one in of_one if one in sent] == sent[number::3]
+    assert sorted(as_sent(one.payload).payload for one in lies if one.message_id != "first") == sorted(sent)
+    for session, state in (("s0", None), ("s1", b"one"), ("only a state", b"two")):
+        assert made.state(queue, session, side=Side.SECONDARY) == state
+        assert made.state(queue, session) is None
+
+
+def test_a_session_with_another_state_at_the_destination_stays_whole(made: Entities) -> None:
+    queue, other = (made.queue(named("sessions"), requires_session=True) for _ in range(2))
+    made.send(queue, *(compose(body=b"", message_id=one, session_id=one) for one in ("a", "b")))
+    made.state(queue, "a", b"here")
+    made.state(other, "a", b"there")
+    ran = made.runner("move", queue, other, "--yes", "-o", "json")
+    assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (3, 1, {OTHER_STATE: 1}), ran
+    assert (made.ids(queue), made.ids(other), made.state(other, "a")) == (["a"], ["b"], b"there")
+
+
+def test_a_state_stays_where_its_session_goes_to_a_queue_without_sessions(made: Entities) -> None:
+    queue, other = made.queue(named("sessions"), requires_session=True), made.queue(named("plain"))
+    made.send(queue, compose(body=b"", message_id="a", session_id="a"))
+    made.state(queue, "a", b"here")
+    ran = made.runner("move", queue, other, "--yes", "-o", "json")
+    assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (3, 1, {STATE_STAYS: 1}), ran
+    assert (made.ids(other), made.state(queue, "a")) == (["a"], b"here")
+
+
+def test_of_sessions_a_filter_moves_some_and_their_states_stay(made: Entities) -> None:
+    queue, other = (made.queue(named("sessions"), requires_session=True) for _ in range(2))
+    made.send(queue, *(compose(body=b"", message_id=one, session_id=one) for one in ("a", "b")))
+    made.state(queue, "a", b"here")
+    ran = made.runner("move", queue, other, "--session-id", "a", "--yes", "-o", "json")
+    assert (ran.code, ran.data["forwarded"], ran.data["filtered_out"]) == (0, 1, 1), ran
+    assert (made.ids(queue), made.ids(other), made.state(queue, "a")) == (["b"], ["a"], b"here")
+
+
+def test_a_copy_leaves_all_where_it_is_and_its_ledger_doubles_nothing(made: Entities) -> None:
+    queue = made.queue(named("sessions"), requires_session=True)
+    made.queue(queue, Side.SECONDARY)
+    sent = [compose(body=str(n), message_id=f"m{n}", session_id="s") for n in range(5)]
+    later = compose(body=b"", message_id="later", session_id="s", scheduled_at=round(time.time()) + 3600)
+    made.send(queue, sent[0])
+    made.settle(queue, [""], Disposition.DEFER, session="s")
+    made.send(queue, *sent[1:], later)
+    before = made.lying(queue)
+    words = ("copy", queue, f"local-secondary:{queue}", "--ledger", f"{queue}.jsonl", "--yes", "-o", "json")
+    shown = made.runner(*words, "--dry-run")
+    assert (shown.code, shown.data["forwarded"]) == (5, 6)
+    ran = made.runner(*words)
+    assert (ran.code, ran.data["forwarded"], ran.data["completed"]) == (0, 6, 0), ran
+    again = made.runner(*words)
+    assert (again.code, again.data["forwarded"], again.data["already_forwarded"]) == (0, 0, 6), again
+    assert made.lying(queue) == before
+    lies = made.lying(queue, Side.SECONDARY)
+    assert [as_sent(one.payload).payload for one in lies if one.state is State.ACTIVE] == sent
+    assert [as_sent(one.payload).payload for one in lies if one.state is State.SCHEDULED] == [later]
+
+
+def test_dead_letters_are_copied_alone_also_to_their_own_queue(made: Entities) -> None:
+    queue = made.queue(named("orders"))
+    made.dead(queue, messages("dead"))
+    ran = made.runner("copy", queue, queue, "--dlq", "--yes", "-o", "json")
+    assert (ran.code, ran.data["forwarded"]) == (0, 1), ran
+    assert (made.ids(queue), made.ids(queue, dead_letter=True)) == (["dead"], ["dead"])
 
 
 def test_a_dry_run_of_a_move_changes_nothing_and_a_filter_leaves_the_rest(made: Entities) -> None:
@@ -72,7 +158,8 @@ def test_what_cannot_be_moved_is_refused_before_the_first_message(made: Entities
     queue, sessions = made.queue(named("orders")), made.queue(named("sessions"), requires_session=True)
     for words, said in (
         (("move", queue, queue), "FROM and TO are both"),
-        (("move", sessions, queue), "by session"),
+        (("copy", queue, queue), "FROM and TO are both"),
+        (("copy", queue, sessions, "--dlq", "--with-dlq"), "not both"),
         (("purge", sessions, "--no-archive"), "by session"),
         (("move", queue, "news/Subscriptions/audit"), "nothing can be sent to it"),
         (("move", f"{queue}/$DeadLetterQueue", queue), "sbpair dlq"),

@@ -10,13 +10,14 @@ from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Symbol
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicFacts
-from sbpair.core.errors import EntityNotFoundError, SbpairError
-from sbpair.core.message import Received
+from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
+from sbpair.core.message import Received, State
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, parse_where
 from sbpair.core.transfer.recovery import (
     CAME_LATER,
+    DUE,
     NEEDS_SESSION,
     NO_TIME_TO_LIVE,
     SAME_ID,
@@ -146,3 +147,25 @@ def test_a_destination_that_takes_nothing_ends_it_before_it_begins(seen: Destina
 
 def test_a_destination_of_which_little_is_known_may_take_all() -> None:
     refuse_destination(DestinationSeen("orders", 1000), "contoso")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        DestinationSeen("a", 1000, queue=QueueFacts("a", QueueSettings(requires_duplicate_detection=True)), asked=True),
+        DestinationSeen("a", 1000, topic=TopicFacts("a", requires_duplicate_detection=True), asked=True),
+    ],
+)
+def test_a_queue_or_topic_that_may_drop_messages_unseen_is_refused_unless_told(seen: DestinationSeen) -> None:
+    with pytest.raises(UsageError, match="detects duplicates"):
+        refuse_destination(seen, "contoso")
+    refuse_destination(seen, "contoso", despite_duplicate_detection=True)
+
+
+def test_what_is_due_within_a_minute_is_not_moved_but_may_be_copied() -> None:
+    seen = DestinationSeen("orders", 1000)
+    for seconds, keep, going in ((59, False, False), (61, False, True), (59, True, True), (-5, False, False)):
+        payload = compose(body=b"", message_id="a", scheduled_at=NOW + seconds)
+        judge = Resender(seen, ALL, same_entity=False, now=lambda: NOW, keep=keep)
+        verdict = judge(Received(payload, 1, "orders", state=State.SCHEDULED))
+        assert isinstance(verdict, Forward) if going else verdict == Leave(DUE)

@@ -1,0 +1,124 @@
+"""What `move`, `copy` and `dlq resubmit` share: the judge of what may go, what is asked of the run, the question."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sbpair.cli.asking import go_ahead
+from sbpair.cli.options import Options
+from sbpair.cli.transfer.recovering import Recovery, command_line, perform
+from sbpair.cli.transfer.report import check_new_ledger
+from sbpair.core.errors import UsageError
+from sbpair.core.names import check_entity_path, is_destination, subscription_of
+from sbpair.core.transfer.recovered import Doing
+from sbpair.render.result import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sbpair.cli.transfer.options import ResendOptions
+    from sbpair.cli.transfer.place import Place
+    from sbpair.core.transfer.destinations import DestinationSeen
+    from sbpair.core.transfer.verdict import Judge
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """One of the commands: what it is called, what it says, and which messages of the entity it takes."""
+
+    command: str
+    verb: str
+    """`moved`, `copied` or `sent`."""
+    question: str
+    """`Move` or another verb, for the question."""
+    again: "Sequence[str]"
+    """Words of the command line that goes on, before the options of all of them."""
+    dead_letter: bool = False
+    with_dead_letter: bool = False
+    keep: bool = False
+    reasons: "Sequence[str]" = ()
+
+
+def resend(
+    options: Options, source: "Place", target: "Place", sending: Sending, chosen: "ResendOptions"
+) -> CommandResult:
+    """Plan, show, ask and carry out.
+
+    Raises:
+        UsageError: the target is nothing that can be sent to, or the ledger is in the way.
+    """
+    from sbpair.core.transfer.recovery import Resender, wishes
+    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+
+    check_new_ledger(chosen.ledger, new=chosen.new_ledger)
+    check_destination(target)
+    wanted, before = wishes(chosen.filters.wanted(), sending.reasons), sent_there_before(source, target)
+
+    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
+        return Resender(
+            seen,
+            wanted,
+            same_entity=before,
+            now=lambda: datetime.now(UTC).timestamp(),
+            recent=recent,
+            keep=sending.keep,
+        )
+
+    request = DrainRequest(
+        queues=(source.path,),
+        dead_letter=sending.dead_letter,
+        with_dead_letter=sending.with_dead_letter,
+        deferred=not sending.dead_letter,
+        scheduled=not sending.dead_letter,
+        to=ToQueue(target.path),
+        max_messages=chosen.limit,
+        rate_per_second=chosen.rate,
+        concurrency=chosen.concurrency,
+        leave_missing=True,
+        patience_seconds=options.timeout_seconds(120.0),
+    )
+    recovery = Recovery(
+        options,
+        source,
+        target,
+        request,
+        make_judge,
+        keep=sending.keep,
+        session_states=not chosen.some_only,
+        despite_duplicate_detection=chosen.despite_duplicate_detection,
+    )
+    noun = "dead letter" if sending.dead_letter else "message"
+    doing = Doing(sending.verb, noun, command_line([*sending.again, *chosen.words()]), keep=sending.keep)
+
+    def ask(messages: str) -> None:
+        question = f"{sending.question} {messages} of {source} to {target}"
+        go_ahead(options, question, yes=chosen.yes, state=f"Nothing was {sending.verb}.")
+
+    return perform(
+        sending.command,
+        recovery,
+        doing,
+        options=options,
+        ask=ask,
+        dry_run=chosen.dry_run,
+        yes=chosen.yes,
+        ledger=chosen.ledger,
+        new_ledger=chosen.new_ledger,
+    )
+
+
+def check_destination(target: "Place") -> None:
+    """A queue or a topic is the only thing that can be sent to.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not is_destination(check_entity_path(target.path)):
+        raise UsageError(f"{target.path!r} is no queue or topic: nothing can be sent to it. Nothing was moved.")
+
+
+def sent_there_before(source: "Place", target: "Place") -> bool:
+    """Whether the messages of an entity were sent to the target once: to the queue itself, or the subscription's topic.
+    Duplicate detection may know their ids."""
+    found = subscription_of(source.path)
+    return target.same_as(source if found is None else replace(source, path=found[0]))

@@ -1,0 +1,474 @@
+"""All that an entity holds, sent to another one: what is active by the pump as in a drain, the rest by ways of its own.
+
+* A queue that hands out messages by session is emptied session by session, each in its order and with its state: the
+  state is set at the destination before the first message goes, and cleared here once the session holds nothing more.
+* Scheduled messages cannot be received. They are browsed, sent with their times, and cancelled here once the
+  destination has them, so a crash in between leaves them in both places. What is due soon waits until it is active.
+* Deferred messages are received by their numbers, after all others, and are active at the destination.
+* A copy browses only: nothing is locked, and what it sent stands in its ledger.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC
+from typing import Any, cast
+
+from sbpair.concurrency import end, side_by_side
+from sbpair.core.entities import QueueFacts
+from sbpair.core.errors import Category, ServiceError, SessionUnavailableError
+from sbpair.core.message import Disposition, Origin, Received, State
+from sbpair.core.names import subscription_of
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.machine import Settlement
+from sbpair.core.transfer.recovery import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
+from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, parts_together, reasons
+from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Forward, Key, Leave, LockClock, Verdict, key_of
+from sbpair.core.transfer.verdict import Judge
+from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging, NamespaceAdmin, Observer
+from sbpair.runtime.browse import pages
+from sbpair.runtime.links import close_quietly
+from sbpair.runtime.transfer.drain import DrainRequest, drain, make_limits, make_report, make_sources
+from sbpair.runtime.transfer.ledger import STATE_MOVED, Entry, Ledger
+from sbpair.runtime.transfer.pump import Source
+from sbpair.runtime.transfer.restore import send_stored
+from sbpair.runtime.transfer.sinks import NamespaceSink
+from sbpair.runtime.transfer.stored import StoredMessages
+
+SESSIONS_AT_ONCE = 8
+SESSION_IN_FLIGHT_MESSAGES = 250
+SESSION_IDLE_SECONDS = 0.2
+"""How long a receive waits before a session counts as idle; a browse then says whether it is empty."""
+CANCEL_SECONDS = 30.0
+_DEALT_WITH = "dealt with while it was browsed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Two open namespaces, or one twice. `admin`, `target_admin`: None where there is none."""
+
+    source: Messaging
+    target: Messaging
+    admin: NamespaceAdmin | None = None
+    target_admin: NamespaceAdmin | None = None
+
+
+async def move(
+    request: DrainRequest,
+    ends: Ends,
+    judge: Judge,
+    *,
+    seen: DestinationSeen,
+    facts: Mapping[str, QueueFacts | None],
+    clock: Clock,
+    observer: Observer,
+    ledger: Ledger | None,
+    stop: asyncio.Event,
+    keep: bool = False,
+    session_states: bool = True,
+) -> DrainReport:
+    """Send what lies in the one entity of `request.queues` to where `judge` says, and complete it.
+
+    Args:
+        request: `deferred` and `scheduled` ask for those too, `with_dead_letter` for the dead letters; a dry run is
+            a browse of all that is asked for.
+        judge: `Resender`, or a `Planned` around it, which leaves what came later.
+        seen: what was learnt about the destination, where session states go.
+        facts: of the source, by its path; they say whether it hands out messages by session.
+        ledger: what it has is completed without being sent again.
+        keep: copy; nothing is completed.
+        session_states: take the states of sessions along. Not where only some messages are meant.
+
+    Raises:
+        ServiceError: nothing could be read, and nothing was moved.
+        FilterError: as `drain`.
+        OSError: the ledger cannot be written.
+    """
+    run = _Move(request, ends, judge, seen, facts, clock, observer, ledger, stop, session_states)
+    if request.dry_run:
+        return await run.drained(request)
+    if keep:
+        return await run.copied()
+    return await run.moved()
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    request: DrainRequest
+    ends: Ends
+    judge: Judge
+    seen: DestinationSeen
+    facts: Mapping[str, QueueFacts | None]
+    clock: Clock
+    observer: Observer
+    ledger: Ledger | None
+    stop: asyncio.Event
+    session_states: bool
+
+    @property
+    def path(self) -> str:
+        return self.request.queues[0]
+
+    @property
+    def by_session(self) -> bool:
+        known = self.facts.get(self.path)
+        return known is not None and known.settings.requires_session
+
+    async def moved(self) -> DrainReport:
+        """Scheduled messages first, before they become active; then what can be received."""
+        began = self.clock.monotonic()
+        parts: list[DrainReport] = []
+        of_the_queue = self.request.kinds != (True,)
+        scheduled = self.request.scheduled and of_the_queue and subscription_of(self.path) is None
+        if scheduled:
+            parts.append(await self._scheduled())
+        rest = self._less(self.request, parts)
+        if rest is not None and self.by_session and of_the_queue:
+            parts += await self._sessions(rest)
+            rest = self._less(self.request, parts)
+            if rest is not None and True in self.request.kinds:
+                parts.append(await self._safely(replace(rest, dead_letter=True, with_dead_letter=False), parts))
+        elif rest is not None:
+            parts.append(await self._safely(rest, parts))
+        if scheduled and not parts[0].failures:
+            parts[1:] = [_without_scheduled(part) for part in parts[1:]]
+        return parts_together(parts, seconds=self.clock.monotonic() - began)
+
+    def _less(self, request: DrainRequest, parts: list[DrainReport]) -> DrainRequest | None:
+        """What is still asked for after these parts; None: nothing."""
+        if self.stop.is_set() or any(part.broken_off is not None for part in parts):
+            return None
+        if request.max_messages is None:
+            return request
+        rest = request.max_messages - sum(part.forwarded for part in parts)
+        return replace(request, max_messages=rest) if rest > 0 else None
+
+    async def _safely(self, request: DrainRequest, before: list[DrainReport]) -> DrainReport:
+        """A drain whose failure does not hide what has moved before."""
+        try:
+            return await self.drained(request)
+        except ServiceError as error:
+            if not any(part.has_moved for part in before):
+                raise
+            return DrainReport(failures=(QueueFailure(self.path, error),))
+
+    async def drained(self, request: DrainRequest, source: Source | None = None) -> DrainReport:
+        """`drain` of what can be received. `source`: one session instead of the entity."""
+        return await drain(
+            request,
+            secondary=self.ends.source,
+            primary=self.ends.target,
+            admin=self.ends.admin if source is None else None,  # counts are of all sessions
+            primary_admin=self.ends.target_admin,
+            clock=self.clock,
+            observer=self.observer,
+            ledger=self.ledger,
+            stop=self.stop,
+            facts=self.facts if source is None else {},
+            judge=self.judge,
+            undeliverable=None,
+            sources=None if source is None else [source],
+        )
+
+    # Copies and scheduled messages: browsed
+
+    async def copied(self) -> DrainReport:
+        began = self.clock.monotonic()
+        wanted = frozenset({State.ACTIVE}) | self.request.also
+        parts: list[DrainReport] = []
+        for source in make_sources(self.request, self.ends.source, self.facts, wait_seconds=0.0):
+            try:
+                rest = self._less(self.request, parts)
+                if rest is not None:
+                    parts.append(await self._browsed(source, rest, wanted, None))
+            finally:
+                await close_quietly(source.receiver)
+        # Nothing was completed: the counter of the pump says that it was told to.
+        return replace(parts_together(parts, seconds=self.clock.monotonic() - began), completed=0)
+
+    async def _scheduled(self) -> DrainReport:
+        receiver, sender = self.ends.source.receiver(self.path), self.ends.source.sender(self.path)
+        source = Source(self.path, receiver)
+        try:
+            return await self._browsed(source, self.request, frozenset({State.SCHEDULED}), sender)
+        finally:
+            await close_quietly(receiver)
+            await close_quietly(sender)
+
+    async def _browsed(
+        self, source: Source, request: DrainRequest, states: frozenset[State], canceller: MessageSender | None
+    ) -> DrainReport:
+        """Send what a browse shows in these states; `canceller` takes it away then."""
+        began = self.clock.monotonic()
+        sent_before = self.ledger.forwarded if self.ledger is not None else frozenset()
+        limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=None)
+        machine = Settlement(limits, undeliverable=None, leave_missing=True, forwarded=sent_before)
+        stored = _Browsed(canceller)
+        feeding = asyncio.create_task(self._feed(source, stored, states, canceller))
+        sink = NamespaceSink(self.ends.target)
+        try:
+            left = await send_stored(
+                stored,
+                stored.verdict_of,
+                machine,
+                sink,
+                ledger=self.ledger,
+                clock=self.clock,
+                observer=self.observer,
+                stop=self.stop,
+                settled_by_us=canceller is None,
+            )
+        except BaseException:
+            await end(feeding)
+            raise
+        fed = await feeding
+        if not machine.total_reached:
+            numbers = machine.tally.numbers
+            dealt_with = numbers["forwarded"] + numbers["already_forwarded"] + left.total()
+            left[NOT_REACHED] += max(0, stored.handed_over - dealt_with)
+        left += fed
+        report = make_report(
+            machine,
+            self.judge,
+            [source],
+            left=left,
+            sent_before=sent_before,
+            seconds=self.clock.monotonic() - began,
+            confirmed_empty=not left and source.failed is None,
+            ended_by="stop" if self.stop.is_set() else "count" if machine.total_reached else "empty",
+            sink=sink,
+        )
+        if source.failed is not None and not source.was_read:
+            raise source.failed.with_state("Nothing was moved.")
+        return report
+
+    async def _feed(
+        self, source: Source, stored: "_Browsed", states: frozenset[State], canceller: MessageSender | None
+    ) -> Counter[str]:
+        """Browse, and hand over what may go; the rest by reason. A browse that fails is the source's failure."""
+        left: Counter[str] = Counter()
+        may_cancel: bool | None = None if canceller is not None else True
+        try:
+            browsed = pages(source.receiver, clock=self.clock, patience_seconds=self.request.patience_seconds)
+            async for page in browsed:
+                source.was_read = True
+                going: list[tuple[Received, Forward]] = []
+                for one in page:
+                    if one.state not in states:
+                        continue
+                    verdict = self.judge(one)
+                    if isinstance(verdict, Forward):
+                        going.append((one, verdict))
+                    elif isinstance(verdict, Leave):
+                        left[verdict.because] += 1
+                if going and may_cancel is None and canceller is not None:
+                    # Before the first one is sent: without the right to cancel it here it would be in both places.
+                    await canceller.max_message_bytes()
+                    may_cancel = True
+                if not await stored.hand_over(going) and self.request.max_messages is not None:
+                    break
+            source.was_read = True
+        except ServiceError as error:
+            source.failed = error
+        finally:
+            await stored.end()
+        return left
+
+    # Sessions
+
+    async def _sessions(self, request: DrainRequest) -> list[DrainReport]:
+        """Every session, several at once; one after another where a limit or a rate is for all of them together."""
+        held, unopened = await self._look_for_sessions()
+        parts = [] if unopened is None else [unopened]
+        alone = request.max_messages is not None or request.rate_per_second is not None
+        if not alone:
+            work = self._one_session
+            parts += await side_by_side(
+                lambda one: work(one, held[one], request), sorted(held), at_once=SESSIONS_AT_ONCE
+            )
+            return parts or [DrainReport(confirmed_empty=True)]
+        for session_id in sorted(held):
+            rest = self._less(request, parts)
+            if rest is None:
+                parts.append(DrainReport(ended_by="stop" if self.stop.is_set() else "count"))
+                break
+            parts.append(await self._one_session(session_id, held[session_id], rest))
+        return parts or [DrainReport(confirmed_empty=True)]
+
+    async def _look_for_sessions(self) -> tuple[dict[str, int], DrainReport | None]:
+        """How many messages are to go, by session; and what is left in sessions that need not be opened at all."""
+        receiver = self.ends.source.receiver(self.path)
+        states = frozenset({State.ACTIVE}) | (self.request.also - {State.SCHEDULED})
+        going: Counter[str] = Counter()
+        others: dict[str, Counter[str]] = {}
+        try:
+            async for page in pages(receiver, clock=self.clock, patience_seconds=self.request.patience_seconds):
+                for one in page:
+                    if one.state not in states:
+                        continue
+                    verdict, session_id = self.judge(one), one.session_id or ""
+                    if isinstance(verdict, Leave):
+                        others.setdefault(session_id, Counter())[verdict.because] += 1
+                    else:
+                        going[session_id] += 1
+            held = dict(going)
+            if self.session_states:
+                held |= {one: 0 for one in await receiver.session_ids() if one not in held}
+        finally:
+            await close_quietly(receiver)
+        left: Counter[str] = Counter()
+        for session_id, because in others.items():
+            if session_id not in held:
+                left += because
+        if not left:
+            return held, None
+        return held, DrainReport(left=reasons(left), filtered_out=left[FILTERED_OUT])
+
+    async def _one_session(self, session_id: str, messages: int, request: DrainRequest) -> DrainReport:
+        if self.stop.is_set():
+            return DrainReport(ended_by="stop", left=reasons({NOT_REACHED: messages}))
+        receiver = self.ends.source.receiver(self.path, session_id=session_id)
+        try:
+            return await self._held_session(receiver, session_id, messages, request)
+        except SessionUnavailableError:
+            return DrainReport(left=reasons({HELD: max(1, messages)}))
+        except ServiceError as error:
+            return DrainReport(failures=(QueueFailure(f"session {session_id} of {self.path}", error),))
+        finally:
+            await close_quietly(receiver)
+
+    async def _held_session(
+        self, receiver: MessageReceiver, session_id: str, messages: int, request: DrainRequest
+    ) -> DrainReport:
+        """One session, whose lock is kept from the look at its state to the end."""
+        state = await receiver.session_state()
+        stays: str | None = None
+        if state is not None and self.session_states:
+            stays = await self._place_state(session_id, state)
+            if stays is not None and stays != STATE_STAYS:
+                return DrainReport(left=reasons({stays: max(1, messages)}))
+        report = DrainReport(confirmed_empty=True)
+        if messages:
+            report = await self._session_messages(receiver, request)
+        if state is None or not self.session_states:
+            return report
+        if stays is None and report.confirmed_empty:
+            if await receiver.session_state() == state:
+                await receiver.set_session_state(None)
+            else:  # its lock was lost on the way, and somebody worked on it
+                stays = OTHER_STATE
+        if stays is None:
+            return replace(report, session_states=1)
+        kept = Counter({one.reason: one.count for one in report.left}) + Counter({stays: 1})
+        return replace(report, left=reasons(kept), confirmed_empty=False)
+
+    async def _session_messages(self, receiver: MessageReceiver, request: DrainRequest) -> DrainReport:
+        known = self.facts.get(self.path)
+        lock_seconds = known.settings.lock_duration_seconds if known is not None else DEFAULT_LOCK_SECONDS
+        source = Source(
+            self.path,
+            cast(MessageReceiver, _KeptOpen(receiver)),
+            LockClock(lock_seconds),
+            wait_seconds=SESSION_IDLE_SECONDS,
+        )
+        few = min(request.in_flight_messages, SESSION_IN_FLIGHT_MESSAGES)
+        request = replace(request, in_flight_messages=few, dead_letter=False, with_dead_letter=False)
+        return await self.drained(request, source)
+
+    async def _place_state(self, session_id: str, state: bytes) -> str | None:
+        """Set a session's state at the destination. Why not, if it is not; with `STATE_STAYS` its messages may go all
+        the same."""
+        queue, topic = self.seen.queue, self.seen.topic
+        if topic is not None or (queue is not None and not queue.settings.requires_session):
+            return STATE_STAYS
+        line = self._state_line(session_id)
+        if self.ledger is not None and _key_of_line(line) in self.ledger.forwarded:
+            return None  # whoever works there may have changed it since
+        receiver = self.ends.target.receiver(self.seen.path, session_id=session_id)
+        try:
+            there = await receiver.session_state()
+            if there is not None and there != state:
+                return OTHER_STATE
+            if there is None:
+                await receiver.set_session_state(state)
+        except ServiceError as error:
+            if queue is None and error.category in (Category.ARGUMENT, Category.NOT_FOUND):
+                return STATE_STAYS
+            return f"the state of its session cannot be set at the destination ({error.code})"
+        finally:
+            await close_quietly(receiver)
+        if self.ledger is not None:
+            await self.ledger.record([line])
+        return None
+
+    def _state_line(self, session_id: str) -> Entry:
+        return Entry(
+            queue=self.path,
+            sequence_number=0,
+            message_id=session_id,
+            enqueued_at_ms=0,
+            destination=self.seen.path,
+            session_id=session_id,
+            outcome=STATE_MOVED,
+            time=self.clock.now().astimezone(UTC).isoformat(),
+        )
+
+
+class _KeptOpen:
+    """A receiver that outlives the pump it is lent to, with the lock of its session."""
+
+    def __init__(self, receiver: MessageReceiver) -> None:
+        self._receiver = receiver
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._receiver, name)
+
+    async def close(self) -> None:
+        """Its owner closes it."""
+
+
+class _Browsed(StoredMessages):
+    """Messages that a browse has shown, with what was decided of each. Once one is dealt with, `canceller` takes it out
+    of its queue; None: it stays there."""
+
+    def __init__(self, canceller: MessageSender | None) -> None:
+        super().__init__()
+        self._canceller = canceller
+        self._verdicts: dict[Key, Forward] = {}
+        self.handed_over = 0
+
+    async def hand_over(self, going: list[tuple[Received, Forward]]) -> bool:
+        """As `put`, with what is to become of each; `handed_over` counts also what nobody takes any more."""
+        browsed = [replace(one, origin=_origin(one)) for one, _ in going]
+        self._verdicts.update((key_of(one), verdict) for one, (_, verdict) in zip(browsed, going, strict=True))
+        self.handed_over += len(going)
+        return await self.put(browsed)
+
+    def verdict_of(self, received: Received) -> Verdict:
+        return self._verdicts.get(key_of(received)) or Leave(_DEALT_WITH)
+
+    async def settle(
+        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
+    ) -> None:
+        if disposition is Disposition.COMPLETE and self._canceller is not None and received.origin is not None:
+            await self._canceller.cancel_scheduled([received.origin.sequence_number], timeout_seconds=CANCEL_SECONDS)
+        await super().settle(received, disposition, reason=reason, description=description)
+
+    def forget(self, received: Received) -> None:
+        self._verdicts.pop(key_of(received), None)
+        super().forget(received)
+
+
+def _origin(one: Received) -> Origin:
+    queue, number, message_id, enqueued_ms = key_of(one)
+    return Origin(queue, number, message_id, enqueued_ms)
+
+
+def _key_of_line(line: Entry) -> Key:
+    return line.queue, line.sequence_number, line.message_id, line.enqueued_at_ms
+
+
+def _without_scheduled(report: DrainReport) -> DrainReport:
+    """Scheduled messages have had their turn: what the later part saw of them is told there already."""
+    return replace(report, left=tuple(one for one in report.left if one.reason != State.SCHEDULED.value))
