@@ -241,10 +241,10 @@ def _read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, An
         return {}, usual
     from sbpair.emulator.microsoft_config import is_microsoft_config, seed_of
     from sbpair.emulator.seed import SeedError
-    from sbpair.settings import DocumentError, parse_yaml, read_text
+    from sbpair.settings import DocumentError, parse_yaml_with_lines, read_text
 
     try:
-        seed = parse_yaml(read_text(path))
+        seed = parse_yaml_with_lines(read_text(path))
         if is_microsoft_config(seed):
             contents = seed_of(seed)
             return contents, tuple(contents)

@@ -7,11 +7,12 @@ text means that a property is not set ("Configure the Azure Service Bus emulator
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sbpair.emulator.admin.fields import parse_duration
-from sbpair.emulator.seed import SeedError
+from sbpair.emulator.lines import LinedMapping, like, line_of
+from sbpair.emulator.seed_reading import SeedError
 
 _DURATIONS = frozenset(
     {"lock_duration", "default_message_time_to_live", "duplicate_detection_history_time_window", "auto_delete_on_idle"}
@@ -29,86 +30,114 @@ def seed_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Raises:
         SeedError: the file has another form; the text says where.
     """
-    config = _object(document["UserConfig"], "UserConfig")
+    config = _object(document["UserConfig"], "UserConfig", line_of(document, "UserConfig"))
     return {
         name: {
             "queues": _entities(one.get("Queues"), f"{name}.Queues"),
-            "topics": {
-                topic: {**_properties(body, where), "subscriptions": _subscriptions(body, where)}
-                for topic, body, where in _named(one.get("Topics"), f"{name}.Topics")
-            },
+            "topics": _by_name(
+                (topic, _topic(body, where), line)
+                for topic, body, where, line in _named(one.get("Topics"), f"{name}.Topics")
+            ),
         }
-        for name, one, _ in _named(config.get("Namespaces"), "UserConfig.Namespaces")
+        for name, one, _, _ in _named(config.get("Namespaces"), "UserConfig.Namespaces")
     }
 
 
-def _entities(listed: object, where: str) -> dict[str, dict[str, Any]]:
-    found = {name: _properties(body, place) for name, body, place in _named(listed, where)}
+def _by_name(entries: Iterable[tuple[str, Any, int | None]]) -> LinedMapping:
+    """Entries by their names, with the lines that the file has them in."""
+    listed = list(entries)
+    made = LinedMapping((name, value) for name, value, _ in listed)
+    made.lines = {name: line for name, _, line in listed if line is not None}
+    return made
+
+
+def _entities(listed: object, where: str) -> LinedMapping:
+    found = [(name, _properties(body, place), line) for name, body, place, line in _named(listed, where)]
     # What others forward to has to be there first.
-    return dict(sorted(found.items(), key=lambda entry: any(name.startswith("forward_") for name in entry[1])))
+    return _by_name(sorted(found, key=lambda entry: any(name.startswith("forward_") for name in entry[1])))
 
 
-def _subscriptions(topic: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    found = {}
-    for name, body, place in _named(topic.get("Subscriptions"), f"{where}.Subscriptions"):
-        rules = {rule: _rule(one, at) for rule, one, at in _named(body.get("Rules"), f"{place}.Rules")}
-        found[name] = {**_properties(body, place), **({"rules": rules} if rules else {})}
-    return found
+def _topic(body: Mapping[str, Any], where: str) -> LinedMapping:
+    topic = _properties(body, where)
+    topic["subscriptions"] = _by_name(
+        (name, _subscription(one, place), line)
+        for name, one, place, line in _named(body.get("Subscriptions"), f"{where}.Subscriptions")
+    )
+    return topic
+
+
+def _subscription(body: Mapping[str, Any], where: str) -> LinedMapping:
+    subscription = _properties(body, where)
+    rules = [(rule, _rule(one, at), line) for rule, one, at, line in _named(body.get("Rules"), f"{where}.Rules")]
+    if rules:
+        subscription["rules"] = _by_name(rules)
+    return subscription
 
 
 def _rule(body: Mapping[str, Any], where: str) -> dict[str, Any]:
-    given = _object(body.get("Properties"), f"{where}.Properties")
+    given = _object(body.get("Properties"), f"{where}.Properties", line_of(body, "Properties"))
     kind = given.get("FilterType", "Sql")
     rule: dict[str, Any] = {}
     if kind == "Correlation":
-        told = _object(given.get("CorrelationFilter"), f"{where}.Properties.CorrelationFilter")
-        rule["correlation"] = {_snake(name): value for name, value in told.items() if value != ""}
+        line = line_of(given, "CorrelationFilter")
+        told = _object(given.get("CorrelationFilter"), f"{where}.Properties.CorrelationFilter", line)
+        spelled = {_snake(name): name for name, value in told.items() if value != ""}
+        rule["correlation"] = like(told, {name: told[original] for name, original in spelled.items()}, spelled)
     elif kind == "Sql":
-        rule["sql"] = _object(given.get("SqlFilter"), f"{where}.Properties.SqlFilter").get("SqlExpression", "1=1")
+        line = line_of(given, "SqlFilter")
+        rule["sql"] = _object(given.get("SqlFilter"), f"{where}.Properties.SqlFilter", line).get("SqlExpression", "1=1")
     else:
-        raise SeedError(f"{where}.Properties.FilterType: Correlation or Sql, not {str(kind)[:40]!r}")
-    if action := _object(given.get("Action"), f"{where}.Properties.Action").get("SqlExpression"):
+        line = line_of(given, "FilterType")
+        raise SeedError(f"{where}.Properties.FilterType: Correlation or Sql, not {str(kind)[:40]!r}", line)
+    action = _object(given.get("Action"), f"{where}.Properties.Action", line_of(given, "Action")).get("SqlExpression")
+    if action:
         rule["action"] = action
     return rule
 
 
-def _properties(body: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _properties(body: Mapping[str, Any], where: str) -> LinedMapping:
     values: dict[str, Any] = {}
-    for spelled, value in _object(body.get("Properties"), f"{where}.Properties").items():
+    names: dict[str, str] = {}
+    given = _object(body.get("Properties"), f"{where}.Properties", line_of(body, "Properties"))
+    for spelled, value in given.items():
         name = _snake(spelled)
         if value == "":
             continue
-        if name not in _DURATIONS:
-            values[name] = value
-            continue
-        try:
-            values[f"{name}_seconds"] = parse_duration(value)
-        except (ValueError, AttributeError) as error:
-            raise SeedError(f"{where}.Properties.{spelled}: an ISO 8601 duration such as PT1M is expected") from error
-    return values
+        if name in _DURATIONS:
+            name = f"{name}_seconds"
+            try:
+                value = parse_duration(value)
+            except (ValueError, AttributeError) as error:
+                raise SeedError(
+                    f"{where}.Properties.{spelled}: an ISO 8601 duration such as PT1M is expected",
+                    line_of(given, spelled),
+                ) from error
+        values[name], names[name] = value, spelled
+    return like(given, values, names)
 
 
-def _named(listed: object, where: str) -> list[tuple[str, Mapping[str, Any], str]]:
-    """Name, object and place of each entry of a list."""
+def _named(listed: object, where: str) -> list[tuple[str, Mapping[str, Any], str, int | None]]:
+    """Name, object, place and line of each entry of a list."""
     if listed is None:
         return []
     if not isinstance(listed, list):
         raise SeedError(f"{where}: a list is expected")
     found = []
     for index, one in enumerate(listed):
-        body = _object(one, f"{where}[{index}]")
+        line = line_of(listed, index)
+        body = _object(one, f"{where}[{index}]", line)
         name = body.get("Name")
         if not isinstance(name, str) or not name:
-            raise SeedError(f"{where}[{index}]: `Name` is missing")
-        found.append((name, body, f"{where}.{name}"))
+            raise SeedError(f"{where}[{index}]: `Name` is missing", line)
+        found.append((name, body, f"{where}.{name}", line))
     return found
 
 
-def _object(value: object, where: str) -> Mapping[str, Any]:
+def _object(value: object, where: str, line: int | None = None) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise SeedError(f"{where}: an object is expected")
+        raise SeedError(f"{where}: an object is expected", line)
     return value
 
 

@@ -3,7 +3,7 @@
     contoso-weu:
       tier: Standard              # or Basic, Premium; Premium may have `partitions: 2` or 4
       queues:
-        orders: {}
+        orders: {messages: [{body: hello, properties: {amount: 12}}]}
         invoices: {requires_session: true, lock_duration_seconds: 30}
       topics:
         events:
@@ -17,17 +17,20 @@
 
 Property names are those of the descriptions in `entities.py`. What exists already is left as it is, so that a durable
 namespace can be started with its seed again and again. A key that the seed gives is set each time.
+Messages (`seed_messages`) are put into entities that the seed makes.
 """
 
-import difflib
+import contextlib
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import NoneType
 from typing import Any, TypeVar
 
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
     ROOT_KEY_NAME,
     CorrelationFilter,
@@ -39,13 +42,15 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
+from sbpair.emulator.errors import EntityError
+from sbpair.emulator.lines import like, line_of
 from sbpair.emulator.namespace import Namespace, new_auth_rule
+from sbpair.emulator.seed_messages import put_messages
+from sbpair.emulator.seed_reading import SeedError, mapping_of, only
+
+__all__ = ["SeedError", "chosen_keys", "plant"]
 
 _Description = TypeVar("_Description", QueueDescription, TopicDescription, SubscriptionDescription, CorrelationFilter)
-
-
-class SeedError(ValueError):
-    """The seed names something that does not exist or has the wrong form; the text says where."""
 
 
 def plant(namespace: Namespace, seed: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
@@ -54,19 +59,44 @@ def plant(namespace: Namespace, seed: Mapping[str, Any], environ: Mapping[str, s
     Raises:
         SeedError: an unknown key or a wrong form. EntityError: the namespace refuses an entity.
     """
-    _only(_mapping(seed, namespace.name), ("tier", "partitions", "queues", "topics", "keys"), namespace.name)
-    for path, fields in _mapping(seed.get("queues"), "queues").items():
-        description = _build(QueueDescription, fields, path)
-        if namespace.get_queue(path) is None:
-            namespace.create_queue(path, description)
-    for path, fields in _mapping(seed.get("topics"), "topics").items():
-        _plant_topic(namespace, path, dict(_mapping(fields, path)))
+    only(mapping_of(seed, namespace.name), ("tier", "partitions", "queues", "topics", "keys"), namespace.name)
+    queues, topics = mapping_of(seed.get("queues"), "queues"), mapping_of(seed.get("topics"), "topics")
+    new: _New = []
+    for path, body in queues.items():
+        with _at(queues, path):
+            fields, messages = _apart(mapping_of(body, path, line_of(queues, path)), "messages")
+            description = _build(QueueDescription, fields, path)
+            if namespace.get_queue(path) is None:
+                new.append((namespace.create_queue(path, description), messages, f"{path}.messages"))
+    for path, body in topics.items():
+        with _at(topics, path):
+            new += _plant_topic(namespace, path, mapping_of(body, path, line_of(topics, path)))
     chosen = chosen_keys(seed, environ or {})
-    for name, body in _mapping(seed.get("keys"), "keys").items():
+    for name, body in mapping_of(seed.get("keys"), "keys").items():
         if name not in namespace.auth_rules:
             now, keys = namespace.clock.now(), namespace.key_source(name)
             namespace.set_auth_rule(new_auth_rule(name, _rights(body, name), now=now, keys=keys))
     namespace.choose_keys(chosen)
+    # Last: what is sent to an entity may be forwarded to any other.
+    for entity, messages, where in new:
+        put_messages(entity, messages, where)
+
+
+@contextlib.contextmanager
+def _at(container: Mapping[str, Any], name: str) -> Iterator[None]:
+    """What the namespace refuses is told with the line it stands in."""
+    try:
+        yield
+    except EntityError as error:
+        line = line_of(container, name)
+        if line is None:
+            raise
+        raise SeedError(f"{name}: {error}", line) from error
+
+
+def _apart(fields: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Any]:
+    """The mapping without one of its names, and what that one has."""
+    return like(fields, {key: value for key, value in fields.items() if key != name}), fields.get(name)
 
 
 def chosen_keys(seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
@@ -76,22 +106,24 @@ def chosen_keys(seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str
         SeedError: a wrong form, or a variable that is not set.
     """
     chosen = {}
-    for name, body in _mapping(seed.get("keys"), "keys").items():
+    for name, body in mapping_of(seed.get("keys"), "keys").items():
         where = f"keys.{name}"
         if not isinstance(body, Mapping):
             continue
-        _only(_mapping(body, where), ("rights", "key"), where)
+        only(mapping_of(body, where), ("rights", "key"), where)
         key = body.get("key")
         if isinstance(key, Mapping):
-            _only(_mapping(key, where), ("env",), f"{where}.key")
+            only(mapping_of(key, where), ("env",), f"{where}.key")
             variable = key.get("env")
             key = environ.get(variable, "") if isinstance(variable, str) else None
             if key == "":
-                raise SeedError(f"{where}.key: the variable {str(variable)[:40]} is not set")
+                raise SeedError(f"{where}.key: the variable {str(variable)[:40]} is not set", line_of(body, "key"))
         if key is None and "key" not in body:
             continue
         if not isinstance(key, str) or not _KEY.fullmatch(key):
-            raise SeedError(f"{where}.key: a text of 1 to 256 printable characters without ; is expected")
+            raise SeedError(
+                f"{where}.key: a text of 1 to 256 printable characters without ; is expected", line_of(body, "key")
+            )
         chosen[name] = key
     return chosen
 
@@ -100,36 +132,51 @@ _KEY = re.compile(r"[!-:<-~]{1,256}")
 """Whatever can stand in a connection string."""
 
 
-def _plant_topic(namespace: Namespace, path: str, fields: dict[str, Any]) -> None:
-    subscriptions = _mapping(fields.pop("subscriptions", None), f"{path}.subscriptions")
+_New = list[tuple[Queue | Topic | Subscription, object, str]]
+"""Entities that were made, with the messages they are to have, and where these stand."""
+
+
+def _plant_topic(namespace: Namespace, path: str, fields: Mapping[str, Any]) -> _New:
+    fields, listed = _apart(fields, "subscriptions")
+    fields, messages = _apart(fields, "messages")
+    subscriptions = mapping_of(listed, f"{path}.subscriptions")
     description = _build(TopicDescription, fields, path)
+    new: _New = []
     if namespace.get_topic(path) is None:
-        namespace.create_topic(path, description)
-    for name, subscription in subscriptions.items():
-        _plant_subscription(namespace, path, name, dict(_mapping(subscription, f"{path}.{name}")))
+        new.append((namespace.create_topic(path, description), messages, f"{path}.messages"))
+    for name, body in subscriptions.items():
+        with _at(subscriptions, name):
+            subscription = mapping_of(body, f"{path}.{name}", line_of(subscriptions, name))
+            new += _plant_subscription(namespace, path, name, subscription)
+    return new
 
 
-def _plant_subscription(namespace: Namespace, topic: str, name: str, fields: dict[str, Any]) -> None:
+def _plant_subscription(namespace: Namespace, topic: str, name: str, fields: Mapping[str, Any]) -> _New:
     where = f"{topic}.subscriptions.{name}"
+    fields, listed = _apart(fields, "rules")
+    fields, messages = _apart(fields, "messages")
+    given = mapping_of(listed, f"{where}.rules")
     rules = {
-        rule: _rule(dict(_mapping(body, f"{where}.{rule}")), f"{where}.{rule}")
-        for rule, body in _mapping(fields.pop("rules", None), f"{where}.rules").items()
+        rule: _rule(mapping_of(body, f"{where}.{rule}", line_of(given, rule)), f"{where}.{rule}")
+        for rule, body in given.items()
     }
     description = _build(SubscriptionDescription, fields, where)
     if namespace.get_subscription(topic, name) is not None:
-        return
-    namespace.create_subscription(topic, name, description)
+        return []
+    made = namespace.create_subscription(topic, name, description)
     for rule, rule_description in rules.items():
-        namespace.create_rule(topic, name, rule, rule_description)
+        with _at(given, rule):
+            namespace.create_rule(topic, name, rule, rule_description)
     if rules:
         namespace.delete_rule(topic, name, "$Default")
+    return [(made, messages, f"{where}.messages")]
 
 
-def _rule(fields: dict[str, Any], where: str) -> RuleDescription:
-    _only(fields, ("sql", "correlation", "action"), where)
+def _rule(fields: Mapping[str, Any], where: str) -> RuleDescription:
+    only(fields, ("sql", "correlation", "action"), where)
     for name in ("sql", "action"):
         if not isinstance(fields.get(name, ""), str):
-            raise SeedError(f"{where}: `{name}` is a SQL text")
+            raise SeedError(f"{where}: `{name}` is a SQL text", line_of(fields, name))
     action = SqlAction(expression=fields["action"]) if "action" in fields else None
     if "correlation" in fields:
         return RuleDescription(filter=_build(CorrelationFilter, fields["correlation"], where), action=action)
@@ -139,11 +186,13 @@ def _rule(fields: dict[str, Any], where: str) -> RuleDescription:
 
 
 def _build(kind: type[_Description], fields: object, where: str) -> _Description:
-    values = dict(_mapping(fields, where))
+    values = mapping_of(fields, where)
     described: Any = kind
     kinds = _kinds(described)
-    _only(values, tuple(kinds), where)
-    checked: dict[str, Any] = {name: _value(value, kinds[name], f"{where}.{name}") for name, value in values.items()}
+    only(values, tuple(kinds), where)
+    checked: dict[str, Any] = {
+        name: _value(value, kinds[name], f"{where}.{name}", line_of(values, name)) for name, value in values.items()
+    }
     return kind(**checked)
 
 
@@ -154,7 +203,7 @@ def _kinds(kind: Any) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if name not in ("authorization_rules", "client_affine")}
 
 
-def _value(value: object, hint: Any, where: str) -> object:
+def _value(value: object, hint: Any, where: str, line: int | None) -> object:
     """The value, if it is of the annotated type.
 
     Raises:
@@ -167,10 +216,10 @@ def _value(value: object, hint: Any, where: str) -> object:
         return dict(value)
     if type(value) in kinds or (value is None and NoneType in kinds) or (float in kinds and type(value) is int):
         if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
-            raise SeedError(f"{where}: the number is out of range")
+            raise SeedError(f"{where}: the number is out of range", line)
         return value
     names = ", ".join(sorted(getattr(one, "__name__", str(one)) for one in kinds))
-    raise SeedError(f"{where}: a value of type {type(value).__name__} where {names} is expected")
+    raise SeedError(f"{where}: a value of type {type(value).__name__} where {names} is expected", line)
 
 
 _MOST = 2**53
@@ -193,21 +242,3 @@ def _rights(value: object, name: str) -> set[str]:
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one in known for one in value):
         raise SeedError(f"keys.{name}: rights are a list out of Manage, Send, Listen")
     return known if "Manage" in value else set(value)
-
-
-def _mapping(value: object, where: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise SeedError(f"{where}: a mapping of names to properties is expected")
-    for name in value:
-        if not isinstance(name, str):
-            raise SeedError(f"{where}: a name is a text; put {str(name)[:40]!r} in quotes")
-    return value
-
-
-def _only(fields: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for name in fields:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise SeedError(f"{where}: unknown key {name[:40]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))

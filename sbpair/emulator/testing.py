@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from sbpair.amqp import sections
-from sbpair.amqp.sections import HeaderField, PropertyField, Section
-from sbpair.amqp.types import Int, Long, Symbol, Timestamp, Uint
+from sbpair.amqp.sections import PropertyField, Section
+from sbpair.amqp.types import Timestamp
 from sbpair.emulator.admin.fields import parse_duration
-from sbpair.emulator.broker.messages import SCHEDULED_TIME, Message, State, as_mapping, milliseconds
+from sbpair.emulator.broker.messages import Message, State, as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.clock import AdvancingClock
@@ -31,6 +31,7 @@ from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError, EmulatorError
 from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.outgoing import payload
 from sbpair.emulator.seed import plant
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.thread import EmulatorThread
@@ -200,22 +201,16 @@ class _Sendable(_Entity):
         Raises:
             EmulatorError: the entity refuses it; the text is what a client would be told.
         """
-        payload = sections.build(
-            header=None
-            if time_to_live is None
-            else {HeaderField.TTL: Uint(round(time_to_live.total_seconds() * 1000))},
-            message_annotations=None
-            if scheduled_enqueue_time is None
-            else {SCHEDULED_TIME: milliseconds(scheduled_enqueue_time.timestamp())},
-            properties={
-                PropertyField.MESSAGE_ID: message_id,
-                PropertyField.GROUP_ID: session_id,
-                PropertyField.CORRELATION_ID: correlation_id,
-                PropertyField.SUBJECT: subject,
-                PropertyField.CONTENT_TYPE: None if content_type is None else Symbol(content_type),
-            },
-            application_properties={name: _amqp(value) for name, value in properties.items()} if properties else None,
-            data=_bytes(body),
+        encoded = payload(
+            body,
+            message_id=message_id,
+            session_id=session_id,
+            correlation_id=correlation_id,
+            subject=subject,
+            content_type=content_type,
+            properties=properties,
+            time_to_live=time_to_live,
+            scheduled_enqueue_time=scheduled_enqueue_time,
         )
 
         def send(namespace: Namespace) -> None:
@@ -223,7 +218,7 @@ class _Sendable(_Entity):
             if not isinstance(entity, Queue | Topic):
                 raise EmulatorError(f"there is no {self.path!r} any more")
             try:
-                entity.send(payload)
+                entity.send(encoded)
             except BrokerError as error:
                 raise EmulatorError(f"{self.path}: {error.description} ({error.condition})") from error
 
@@ -481,12 +476,6 @@ def _values(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _bytes(body: Any) -> bytes:
-    if isinstance(body, bytes):
-        return body
-    return (body if isinstance(body, str) else json.dumps(body)).encode()
-
-
 def _stored(message: Message) -> StoredMessage:
     payload = message.payload
     spans = sections.scan(payload)
@@ -518,13 +507,6 @@ def _stored(message: Message) -> StoredMessage:
         sequence_number=message.sequence_number,
         delivery_count=message.delivery_count,
     )
-
-
-def _amqp(value: Any) -> Any:
-    """A Python value as azure-servicebus would send it: an int where it fits 32 bits, else a long."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Int(value) if -(2**31) <= value < 2**31 else Long(value)
-    return milliseconds(value.timestamp()) if isinstance(value, datetime) else value
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,15 @@ resolve.py      what wins, and the `Pair`s that come out
 """
 
 from sbpair.settings.environment import EMULATOR_KEY, environment_names, to_environment
-from sbpair.settings.files import DocumentError, parse_json, parse_yaml, read_file, read_text, together
+from sbpair.settings.files import (
+    DocumentError,
+    parse_json,
+    parse_yaml,
+    parse_yaml_with_lines,
+    read_file,
+    read_text,
+    together,
+)
 from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
 from sbpair.settings.resolve import HOW_TO_CONFIGURE, Settings, load
 from sbpair.settings.state import (
@@ -38,6 +46,7 @@ __all__ = [
     "local_pair",
     "parse_json",
     "parse_yaml",
+    "parse_yaml_with_lines",
     "read_file",
     "read_text",
     "remember_default_pair",

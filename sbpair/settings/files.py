@@ -3,7 +3,7 @@
 import difflib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from io import BufferedReader
 from pathlib import Path
@@ -13,6 +13,7 @@ import yaml
 
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.redact import quoted, scrub, shortened
+from sbpair.emulator.lines import LinedList, LinedMapping
 from sbpair.settings.keys import (
     FILE_NAME,
     FORMAT_VERSION,
@@ -170,6 +171,40 @@ def parse_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         problem, line = yaml_problem(error)
         raise DocumentError(f"not valid YAML: {problem}" + (f" (line {line})" if line else "")) from error
+
+
+def parse_yaml_with_lines(text: str) -> Any:
+    """The same value as from `parse_yaml`; its mappings and lists know the lines of what is in them.
+
+    Raises:
+        DocumentError: see `parse_yaml`.
+    """
+    try:
+        node = compose_yaml(text)
+        return None if node is None else _lined(yaml.SafeLoader(""), node)
+    except yaml.YAMLError as error:
+        problem, line = yaml_problem(error)
+        raise DocumentError(f"not valid YAML: {problem}" + (f" (line {line})" if line else "")) from error
+
+
+def _lined(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode) and node.tag.endswith(":seq"):
+        listed = LinedList(_lined(loader, one) for one in node.value)
+        listed.lines = [one.start_mark.line + 1 for one in node.value]
+        return listed
+    if not isinstance(node, yaml.MappingNode) or not node.tag.endswith(":map"):
+        return construct_yaml(loader, node)
+    loader.flatten_mapping(node)
+    mapping = LinedMapping()
+    lines: dict[Any, int] = {}
+    for key_node, value in node.value:
+        key = construct_yaml(loader, key_node)
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(None, None, "a name here is no plain value", key_node.start_mark)
+        mapping[key] = _lined(loader, value)
+        lines[key] = key_node.start_mark.line + 1
+    mapping.lines = lines
+    return mapping
 
 
 def construct_yaml(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
