@@ -1,7 +1,11 @@
-"""The order of the suite: what takes longest begins first, so that no worker is left with it alone at the end.
+"""The order of the suite: what takes longest begins first, so that no worker is left with it alone at the end, and one
+worker has all files that share a Spark session.
 And its luck: generated cases are the same ones in each run; `--hypothesis-profile=random` draws others."""
 
+import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -51,3 +55,28 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {ROOT / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+
+
+_SPARK_SESSION = re.compile(r'\b(session: "?Session|spark: "?SparkSession)\b')
+
+
+@cache
+def shares_spark(file: str) -> bool:
+    """Whether tests of this file ask for the one Spark session of their worker."""
+    return file.startswith("tests/pipeline/") and bool(_SPARK_SESSION.search((ROOT / file).read_text("utf-8")))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, but for the files that share Spark: dealt out one by one they would have a JVM started on each
+    worker, which takes ten seconds of a processor and 600 MB before the first test."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "tests/pipeline with Spark" if shares_spark(file) else file
+
+    return Scheduling(config, log)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.transfer.state import Limits
+from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.stage import Stage, messages
 
@@ -82,9 +83,9 @@ def test_a_killed_restore_goes_on(stage: Stage) -> None:
     assert set(keys_in(ledger).values()) == {1}
 
 
-def test_a_killed_replay_goes_on(stage: Stage) -> None:
+def test_a_killed_replay_goes_on(stage: Stage, session: Session) -> None:
     stage.divert(messages(COUNT, sessions=5))
-    run(stage, "pipeline", "archive", "shop", "--archive", stage.archive_path, "--take")
+    stage.archive(session, take=True)
     replay = ("pipeline", "replay", "shop", "--archive", stage.archive_path, "--ledger", str(stage.ledger))
     killed(stage, lambda: len(keys_in(stage.ledger)) > 100, *replay, "--rate", "100")
     before = keys_in(stage.ledger)
@@ -94,7 +95,7 @@ def test_a_killed_replay_goes_on(stage: Stage) -> None:
     assert set(keys_in(stage.ledger).values()) == {1}
 
 
-def test_a_killed_taking_goes_on(stage: Stage) -> None:
+def test_a_killed_taking_goes_on(stage: Stage, session: Session) -> None:
     """What has no line is still in its queue; what has one is in the archive, and at most settled once more."""
     stage.divert(messages(COUNT))
     stage.emulator.faults("shop-neu").add("expire-locks:entity=shop-weu/x-servicebus-transfer/0,lock=3s")
@@ -108,5 +109,5 @@ def test_a_killed_taking_goes_on(stage: Stage) -> None:
     run(stage, *take)
     assert stage.in_backlog() == 0
     assert set(keys_in(ledger)) == {f"m-{number}" for number in range(COUNT)}
-    run(stage, "pipeline", "replay", "shop", "--archive", stage.archive_path, "--ledger", str(stage.ledger))
+    stage.replay(session)
     assert sorted(str(one.message_id) for one in stage.at_home()) == sorted(f"m-{number}" for number in range(COUNT))
