@@ -118,6 +118,7 @@ class Settlement:
         self._items: dict[Key, Item] = {}
         self._destinations: dict[str, Destination] = {}
         self._orders: dict[str, QueueOrder] = {}
+        self._resting: set[str] = set()
         self._forwarded: dict[Key, None] = dict.fromkeys(forwarded)
         self._remember_most = MAX_REMEMBERED + len(self._forwarded)
         self._actions: deque[Action] = deque()
@@ -151,6 +152,7 @@ class Settlement:
         if self.stopping or now < self._receive_again_at or now < self._busy_until or self.left_full:
             return 0
         if source is not None:
+            self._resting.discard(source.lower())
             order = self._order(source)
             if order.mode is Mode.STANDING_BACK:
                 if not order.may_try:
@@ -161,14 +163,23 @@ class Settlement:
         held = sum(one.waiting_count for one in self._destinations.values() if one.paused_until > now)
         # What is blocked does not count either: what it waits for always has to find room. `_keep_order` bounds it.
         blocked = sum(order.blocked for order in self._orders.values())
-        live = max(0, len(self._items) - self._left - held - blocked) + self._granted
-        room = self.limits.in_flight_messages - live
-        room = min(room, 4 * self.limits.in_flight_messages - held - live)
-        # Only what has come can be weighed: what is still to come is taken for as heavy as the mean.
-        room = min(room, int((self.limits.in_flight_bytes - self._bytes) / self._mean_bytes) - self._granted)
+        live = max(0, len(self._items) - self._left - held - blocked)
+        most = self.limits.in_flight_messages
         if self.limits.rate_per_second is not None:
             # More than this would wait for its turn longer than what is released in an outage.
-            room = min(room, max(1, int(self.limits.rate_per_second * HOLD_SECONDS)) - live)
+            most = min(most, max(1, int(self.limits.rate_per_second * HOLD_SECONDS)))
+        room = min(most - live, 4 * self.limits.in_flight_messages - held - live)
+        # Only what has come can be weighed: what is still to come is taken for as heavy as the mean.
+        room = min(room, int((self.limits.in_flight_bytes - self._bytes) / self._mean_bytes))
+        if source is None:
+            room -= self._granted
+        elif room > 0:
+            # A poll of an empty queue may keep what it was granted for a quarter of an hour, and then asks at once
+            # again. So no queue is granted more than its share, and each may ask for one message, whatever the others
+            # have been granted.
+            most = min(most, int(self.limits.in_flight_bytes / self._mean_bytes))
+            share = most // max(1, len(self._orders) - len(self._resting))
+            room = max(1, min(share, room - self._granted))
         if self.limits.total_messages is not None:
             room = min(room, self.limits.total_messages - self._taken - self._granted)
         given = max(0, min(wanted, room))
@@ -176,6 +187,10 @@ class Settlement:
             self._order(source).may_try = False
         self._granted += given
         return given
+
+    def rests(self, source: str) -> None:
+        """Nothing is received from this queue until `grant` is asked for it again."""
+        self._resting.add(source.lower())
 
     def returned(self, granted: int) -> None:
         """The receive for which `grant` gave this number is over; what came of it goes to `arrived`."""

@@ -207,6 +207,7 @@ class Pump:
                 await self._receive_once(source, granted)
                 if source.idle and not self._endless:
                     source.poll_again.clear()
+                    self.machine.rests(source.receiver.source)
                     self._changed()
                     await self._for_another_look(source)
         except Exception as error:  # noqa: BLE001 - told to whoever runs the pump
@@ -340,6 +341,7 @@ class Pump:
         hopeless = error.category in NO_USE_WAITING
         if not self._endless and (hopeless or now - source.failing_since >= self._patience_seconds):
             source.failed = error
+            self.machine.rests(source.receiver.source)
             self._tell(ReceiveFailed(self._utc(), source.path, error.code, None, error.message))
             self._changed()
             return

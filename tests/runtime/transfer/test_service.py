@@ -151,3 +151,38 @@ async def test_the_queues_are_counted_once_a_poll() -> None:
     )
     assert [one.messages for one in observer.of(BacklogCounted)] == [0, 0, 0, 0]
     assert (report.forwarded, report.ended_by) == (0, "stop")
+
+
+@pytest.mark.parametrize("request_", [{"rate_per_second": 5.0}, {"in_flight_messages": 2}], ids=["rate", "window"])
+def test_polls_of_empty_queues_leave_every_other_queue_its_turn(request_: dict[str, float]) -> None:
+    """What may be in flight is less than what the polls of all queues together ask for."""
+    queues = tuple(f"primary/x-servicebus-transfer/{number}" for number in range(4))
+
+    @virtual_time
+    async def story() -> None:
+        clock, stop = FakeClock(), asyncio.Event()
+        primary, secondary = FakeNamespace("primary", clock), FakeNamespace("secondary", clock)
+        primary.add_queue("orders")
+        for queue in queues:
+            secondary.add_queue(queue)
+
+        def divert() -> None:
+            for queue in queues[1:]:
+                secondary.put(queue, for_backlog(compose(body=b"x", message_id=queue), "orders"))
+
+        loop = asyncio.get_running_loop()
+        loop.call_later(60.0, divert)
+        loop.call_later(120.0, stop.set)
+        report = await syphon(
+            DrainRequest(queues, **request_),  # type: ignore[arg-type]
+            secondary=secondary.messaging(),
+            primary=primary.messaging(),
+            admin=None,
+            clock=clock,
+            observer=RecordingObserver(),
+            ledger=None,
+            stop=stop,
+        )
+        assert report.completed == 3
+
+    story()
