@@ -69,7 +69,8 @@ class AzureMessaging:
         self._client_class = client_class
         self._client_options = dict(client_options or {})
         self._client: Any = None
-        self._open: set[Any] = set()
+        self._open: dict[Any, None] = {}
+        """Senders and receivers in the order in which they were made."""
 
     @property
     def host(self) -> str:
@@ -85,8 +86,8 @@ class AzureMessaging:
             check_scope(self._access, entity, f"send to {entity} on {self._access.label}")
             return make_sdk_sender(self._sdk_client(), entity)
 
-        sender = AzureSender(self._access.label, entity, make_sdk, self._open.discard)
-        self._open.add(sender)
+        sender = AzureSender(self._access.label, entity, make_sdk, self._forget)
+        self._open[sender] = None
         return sender
 
     def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> AzureReceiver:
@@ -108,12 +109,12 @@ class AzureMessaging:
             self._access.label,
             dead_letter_path(path) if dead_letter else path,
             make_sdk,
-            self._open.discard,
+            self._forget,
             session_id=wanted,
             next_session=next_session,
             open_seconds=open_seconds + self._next_session_seconds if next_session else open_seconds,
         )
-        self._open.add(receiver)
+        self._open[receiver] = None
         return receiver
 
     async def close(self) -> None:
@@ -122,6 +123,9 @@ class AzureMessaging:
         if (close := getattr(self._credential, "close", None)) is not None:
             await close()
         self._client = None
+
+    def _forget(self, link: object) -> None:
+        self._open.pop(link, None)
 
     def _sdk_client(self) -> Any:
         if self._client is None:

@@ -1,6 +1,6 @@
 """What the namespace refuses, in the two languages its clients speak: HTTP (administration) and AMQP (messages)."""
 
-from datetime import UTC, datetime
+import time
 from uuid import uuid4
 
 
@@ -59,7 +59,7 @@ class BrokerError(Exception):
 
 def tracked(description: str) -> str:
     """A refusal's text with the id by which the service's support finds it in its logs; every refusal has its own."""
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time()))
     return f"{description} TrackingId:{uuid4()}_B0, SystemTracker:sbpair-emulator, Timestamp:{at}".lstrip()
 
 

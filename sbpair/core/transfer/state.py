@@ -270,7 +270,7 @@ class Destination:
         return self.limit_bytes is not None and len(item.payload) > self.limit_bytes
 
     def sessions_of(self, batch: Batch) -> Iterator[str]:
-        yield from {item.session_id for item in batch.items if item.session_id is not None}
+        yield from dict.fromkeys(item.session_id for item in batch.items if item.session_id is not None)
 
 
 class _Filling:

@@ -114,7 +114,7 @@ class Entity:
         self.namespace = namespace
         self.path = path
         self.created_at = self.updated_at = self.accessed_at = namespace.clock.now()
-        self.links: set[AttachedLink] = set()
+        self.links: dict[AttachedLink, None] = {}
         self._idle = IdleWatch(self)
 
     def touch(self) -> None:

@@ -119,7 +119,7 @@ class Mailbox:
         self._activations: dict[int, Timer] = {}
         self._peeks = 0
         self._pump_due = False
-        self.watchers: set[Callable[[], None]] = set()
+        self.watchers: dict[Callable[[], None], None] = {}
 
     @property
     def path(self) -> str:

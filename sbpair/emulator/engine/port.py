@@ -252,7 +252,7 @@ class Port:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wires: set[Wire] = set()
+        self._wires: dict[Wire, None] = {}
         self._transports: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
         self._runner: web.AppRunner | None = None
         self._runner_lock = asyncio.Lock()
@@ -446,10 +446,10 @@ class Port:
 
     def adopt(self, wire: Wire) -> None:
         """A wire belongs to this port until its connection is lost."""
-        self._wires.add(wire)
+        self._wires[wire] = None
 
     def release(self, wire: Wire) -> None:
-        self._wires.discard(wire)
+        self._wires.pop(wire, None)
 
     # -- faults
 

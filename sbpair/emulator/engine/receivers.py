@@ -88,7 +88,7 @@ class Receiver(LinkHandler):
         self._tokens: dict[int, uuid.UUID] = {}
         self._pending = 0
         self._patience: Timer | None = None
-        entity.links.add(self)
+        entity.links[self] = None
 
     # -- attaching
 
@@ -104,7 +104,7 @@ class Receiver(LinkHandler):
             try:
                 session = sessions.hold(session_id, self)
             except BrokerError:
-                self._entity.links.discard(self)
+                self._entity.links.pop(self, None)
                 raise
             self.granted(session)
             return
@@ -290,7 +290,7 @@ class Receiver(LinkHandler):
         if self._mailbox.sessions is not None:
             self._mailbox.sessions.stop_waiting(self)
         self._mailbox.leave(self)
-        self._entity.links.discard(self)
+        self._entity.links.pop(self, None)
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:
@@ -319,11 +319,11 @@ class Browser(LinkHandler):
         self._link = link
         self._next: dict[int, int] = {}
         self._show_due = False
-        entity.links.add(self)
+        entity.links[self] = None
 
     def start(self) -> None:
         """Open the link."""
-        self._mailbox.watchers.add(self.on_credit)
+        self._mailbox.watchers[self.on_credit] = None
         self._link.open()
 
     def on_credit(self) -> None:
@@ -365,5 +365,5 @@ class Browser(LinkHandler):
         self._link.detach(condition, description)
 
     def _leave(self) -> None:
-        self._mailbox.watchers.discard(self.on_credit)
-        self._entity.links.discard(self)
+        self._mailbox.watchers.pop(self.on_credit, None)
+        self._entity.links.pop(self, None)

@@ -37,7 +37,7 @@ class Sender(LinkHandler):
         self._entity = entity
         self._link = link
         self._transactions = transactions
-        entity.links.add(self)
+        entity.links[self] = None
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None] | None:
         action = self._link.fault("send")
@@ -103,11 +103,11 @@ class Sender(LinkHandler):
         return in_transaction(transaction.id, accepted())
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
-        self._entity.links.discard(self)
+        self._entity.links.pop(self, None)
 
     def detach(self, condition: str, description: str) -> None:
         """The entity closes the link."""
-        self._entity.links.discard(self)
+        self._entity.links.pop(self, None)
         self._link.detach(condition, description)
 
 

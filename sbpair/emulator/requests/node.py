@@ -207,7 +207,7 @@ class _ManagementLink(LinkHandler):
         self.link = link
         self._node = node
         node.users += 1
-        node.location.entity.links.add(self)
+        node.location.entity.links[self] = None
 
     def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
         if not settled:
@@ -223,7 +223,7 @@ class _ManagementLink(LinkHandler):
 
     def _leave(self) -> None:
         node = self._node
-        node.location.entity.links.discard(self)
+        node.location.entity.links.pop(self, None)
         node.users -= 1
         if node.users <= 0:
             node.when_unused()

@@ -157,7 +157,7 @@ async def test_lists_are_sorted_and_deleting_detaches(bench, make_inbox):
         bench.queue(name)
     assert [queue.path for queue in bench.namespace.queues()] == ["a/x", "b", "C"]
     link = make_inbox()
-    bench.namespace.get_queue("b").links.add(link)
+    bench.namespace.get_queue("b").links[link] = None
     bench.namespace.delete_queue("B")
     assert link.detached == "amqp:resource-deleted"
     assert not bench.namespace.entity_exists("b")

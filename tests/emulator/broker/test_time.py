@@ -118,10 +118,10 @@ async def test_an_idle_queue_deletes_itself(bench):
 async def test_an_attached_link_keeps_an_idle_queue_alive(bench, make_inbox):
     queue = bench.queue(auto_delete_on_idle_seconds=300)
     link = make_inbox()
-    queue.links.add(link)
+    queue.links[link] = None
     bench.clock.advance(1000)
     assert bench.namespace.get_queue("orders") is queue
-    queue.links.discard(link)
+    queue.links.pop(link)
     bench.clock.advance(601)
     assert bench.namespace.get_queue("orders") is None
 
