@@ -9,7 +9,7 @@ each in a folder. Ledgers of replays before that named the dead-letter queue in 
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,17 +77,25 @@ class Ledger:
     Args:
         way: written into every line, and compared with the lines that are there. Lines of earlier versions have none
             and are taken as they are.
+        opened: opens the file to append to it.
 
     Raises:
         UsageError: the file exists and `resume` was not given, is not a ledger, is the ledger of other namespaces, or
             another process writes it.
     """
 
-    def __init__(self, path: Path, *, resume: bool = False, way: Way | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        resume: bool = False,
+        way: Way | None = None,
+        opened: Callable[[Path], AppendedFile] = AppendedFile,
+    ) -> None:
         self.path = path
         self._way = {} if way is None else asdict(way)
         self.forwarded: frozenset[Key] = frozenset()
-        self._file = AppendedFile(path)
+        self._file = opened(path)
         try:
             if not self._file.claim():  # its lines would end up in the middle of ours
                 raise UsageError(
