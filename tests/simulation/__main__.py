@@ -1,0 +1,177 @@
+"""Lives through histories of simulated time: `python -m tests.simulation --seed N [--hours H] [--seeds COUNT]`.
+
+Ends with 1 if an invariant was broken; then it says what was broken, the shortest schedule of troubles with which it
+still breaks, and the line that replays it.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tests.simulation import plan as plans
+from tests.simulation import world
+from tests.simulation.defects import DEFECTS
+
+_clock = time.perf_counter  # before a history takes it over
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of one history."""
+
+    seed: int
+    digest: str
+    simulated_seconds: float
+    messages: int
+    failure: str
+    last: tuple[str, ...]
+    cpu_seconds: float
+
+
+def live(seed: int, hours: float, *, only: Sequence[int] | None = None, defect: str = "", follow: bool = False) -> Told:
+    """One history, in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    near, far = context.Pipe(duplex=False)
+    child = context.Process(target=_live, args=(far, seed, hours, only, defect, follow))
+    child.start()
+    far.close()
+    try:
+        told: Told = near.recv()
+    except EOFError:
+        child.join()
+        raise RuntimeError(f"The history of seed {seed} ended with {child.exitcode} and said nothing.") from None
+    child.join()
+    return told
+
+
+def _live(answer, seed, hours, only, defect, follow) -> None:  # type: ignore[no-untyped-def]
+    plan = chosen(plans.draw(seed, hours), only)
+    if defect:
+        DEFECTS[defect].plant()
+    began = time.process_time()
+    lived = world.live(plan, follow=print if follow else None)
+    failure = "" if lived.failure is None else f"{type(lived.failure).__name__}: {lived.failure}"
+    if follow and lived.failure is not None:
+        import traceback
+
+        traceback.print_exception(lived.failure)
+    told = Told(
+        seed,
+        lived.trace.digest,
+        lived.loop.time(),
+        len(lived.truth.sent),
+        failure,
+        tuple(lived.trace.last[-25:]),
+        time.process_time() - began,
+    )
+    answer.send(told)
+    sys.stdout.flush()
+    os._exit(0)  # whatever the dead processes still hold is not to be tidied up
+
+
+def chosen(plan: plans.Plan, only: Sequence[int] | None) -> plans.Plan:
+    """The plan with these of its troubles (by place) alone."""
+    return plan if only is None else replace(plan, troubles=tuple(plan.troubles[place] for place in only))
+
+
+def shortened(seed: int, hours: float, defect: str = "") -> list[int]:
+    """The troubles that the failure needs: halves, quarters, ... are left out as long as it still fails."""
+    places = list(range(len(plans.draw(seed, hours).troubles)))
+    size = max(1, len(places) // 2)
+    while places and size >= 1:
+        for start in range(0, len(places), size):
+            rest = places[:start] + places[start + size :]
+            if live(seed, hours, only=rest, defect=defect).failure:
+                places = rest
+                break
+        else:
+            size //= 2
+    return places
+
+
+def explain(told: Told, hours: float, defect: str = "") -> Iterator[str]:
+    places = shortened(told.seed, hours, defect)
+    needed = chosen(plans.draw(told.seed, hours), places)
+    short = live(told.seed, hours, only=places, defect=defect)
+    yield f"seed {told.seed}: {told.failure}"
+    yield from (f"  {name} = {value}" for name, value in plans.told(needed))
+    yield from (f"  {trouble}" for trouble in needed.troubles)
+    yield "  The last that happened:"
+    yield from (f"    {line}" for line in short.last)
+    only = f" --only={','.join(map(str, places))}"
+    also = f" --defect {defect}" if defect else ""
+    yield f"Replay: python -m tests.simulation --seed {told.seed} --hours {hours:g}{only}{also}"
+
+
+def many(seeds: Sequence[int], hours: float, processes: int, defect: str = "") -> Iterator[Told]:
+    one = partial(live, hours=hours, defect=defect)
+    if processes == 1:
+        yield from map(one, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(one, seeds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from the first on")
+    parser.add_argument(
+        "--hours", type=float, default=0.5, help="simulated hours in which messages come and trouble strikes"
+    )
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--only", type=_places, help="only these troubles of the plan")
+    parser.add_argument("--defect", choices=sorted(DEFECTS), default="", help="plant this defect first")
+    parser.add_argument("--defects", action="store_true", help="plant each defect in turn: how many seeds find it")
+    parser.add_argument("--follow", action="store_true", help="print everything that happens")
+    options = parser.parse_args()
+    if options.defects:
+        from tests.simulation.defects import hunt
+
+        return hunt(options.hours, options.seeds, options.processes, many)
+    if options.only is not None or options.follow:
+        told = live(options.seed, options.hours, only=options.only, defect=options.defect, follow=options.follow)
+        print("\n".join(told.last if told.failure else ()))
+        print(f"seed {told.seed}: {told.failure or 'all holds'} (digest {told.digest})")
+        return 1 if told.failure else 0
+    return _campaign(options)
+
+
+def _places(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def _campaign(options: argparse.Namespace) -> int:
+    began, cpu, simulated, messages, failed, count = _clock(), 0.0, 0.0, 0, 0, 0
+    seeds = range(options.seed, options.seed + options.seeds)
+    for told in many(seeds, options.hours, options.processes, options.defect):
+        count += 1
+        cpu, simulated, messages = cpu + told.cpu_seconds, simulated + told.simulated_seconds, messages + told.messages
+        if options.seeds == 1:
+            print(f"seed {told.seed}: digest {told.digest}")
+        if told.failure:
+            failed += 1
+            print("\n".join(explain(told, options.hours, options.defect)), flush=True)
+    seconds = _clock() - began
+    rate = simulated / max(cpu, 0.001)
+    print(
+        f"{count:,} seeds, {failed:,} failed; {messages:,} messages in {simulated / 3600:,.1f} simulated hours; "
+        f"{seconds:,.0f} s, {cpu:,.0f} s of CPU: {rate:,.0f} simulated hours per hour of one core."
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of words would differ from run to run
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    sys.exit(main())

@@ -1,0 +1,401 @@
+"""Defects to plant: a simulation that finds none of them proves nothing.
+
+Each replaces one function of the product by one that does almost the same, in the process of one history.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sbpair.amqp import sections
+from sbpair.azure import wire
+from sbpair.azure.receiver import AzureReceiver
+from sbpair.core.errors import ServiceError
+from sbpair.core.message import Disposition
+from sbpair.core.transfer import machine, order, state
+from sbpair.core.transfer.report import Accepted, Moment
+from sbpair.files import AppendedFile
+from sbpair.runtime.browse import Found
+from sbpair.runtime.transfer import drain, ledger, pump, sinks
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    what: str
+    plant: Callable[[], None]
+
+
+DEFECTS: dict[str, Defect] = {}
+
+
+def defect(what: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def keep(plant: Callable[[], None]) -> Callable[[], None]:
+        DEFECTS[plant.__name__.removeprefix("_").replace("_", "-")] = Defect(what, plant)
+        return plant
+
+    return keep
+
+
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Put `make(what is there)` in its place."""
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+# Sending
+
+
+@defect("the last message of a batch is not sent")
+def _message_left_out() -> None:
+    async def send(self: Any, destination: str, items: Sequence[Any]) -> None:
+        kept = items[:-1] if len(items) > 2 else items
+        await self._sender(destination).send([one.payload for one in kept], timeout_seconds=sinks.SEND_SECONDS)
+
+    sinks.NamespaceSink.send = send  # type: ignore[method-assign]
+
+
+@defect("a send without an answer counts as accepted")
+def _unclear_send_accepted() -> None:
+    def make(send: Any) -> Any:
+        async def careless(self: Any, destination: str, items: Sequence[Any]) -> None:
+            try:
+                await send(self, destination, items)
+            except ServiceError as error:
+                if not error.uncertain:
+                    raise
+
+        return careless
+
+    replace(sinks.NamespaceSink, "send", make)
+
+
+@defect("messages of a batch go out in the opposite order")
+def _batch_reversed() -> None:
+    def make(send: Any) -> Any:
+        async def backwards(self: Any, destination: str, items: Sequence[Any]) -> None:
+            await send(self, destination, items[::-1])
+
+        return backwards
+
+    replace(sinks.NamespaceSink, "send", make)
+
+
+@defect("a message that is sent a second time keeps what the backlog added")
+def _second_send_unrestored() -> None:
+    def make(send: Any) -> Any:
+        async def raw(self: Any, destination: str, items: Sequence[Any]) -> None:
+            for item in items:
+                if item.attempts > 1:
+                    item.payload = sections.edit(item.received.payload, {})
+            await send(self, destination, items)
+
+        return raw
+
+    replace(sinks.NamespaceSink, "send", make)
+
+
+@defect("a session has two batches on their way")
+def _session_twice_under_way() -> None:
+    def make(take: Any) -> Any:
+        def taken(self: Any, lane: Any, chosen: Any, blocked: Any) -> bool:
+            some = bool(take(self, lane, chosen, blocked))
+            lane.busy = False
+            self._offer(lane)
+            return some
+
+        return taken
+
+    replace(state.Destination, "_take_from", make)
+
+
+# The ledger
+
+
+@defect("the ledger's lines are written before the answer")
+def _line_before_confirmation() -> None:
+    def make(send: Any) -> Any:
+        async def early(self: Any, batch: Any) -> None:
+            await self._record(batch.items, "forwarded")
+            record, self._record = self._record, _nothing
+            try:
+                await send(self, batch)
+            finally:
+                self._record = record
+
+        return early
+
+    replace(pump.Pump, "_send", make)
+
+
+async def _nothing(*_: Any) -> None:
+    """Write no line."""
+
+
+@defect("the receipt is settled without waiting for the ledger")
+def _settled_before_the_line() -> None:
+    async def record(self: Any, entries: Sequence[Any]) -> None:
+        lines = b"".join(entry.line(self._way) for entry in entries)
+        self._waiting.append((lines, ledger.asyncio.get_running_loop().create_future()))
+        if self._writer is None or self._writer.done():
+            self._writer = ledger.asyncio.create_task(self._write_groups())
+
+    ledger.Ledger.record = record  # type: ignore[method-assign]
+
+
+@defect("what earlier runs have sent is not read")
+def _ledger_not_read() -> None:
+    def make(read: Any) -> Any:
+        def forgetful(*arguments: Any) -> frozenset[Any]:
+            read(*arguments)
+            return frozenset()
+
+        return forgetful
+
+    replace(ledger, "_cut_and_read", make)
+
+
+@defect("a line that a crash cut off is left where it is")
+def _torn_line_kept() -> None:
+    def make(opened: Any) -> Any:
+        def keeping(path: Any, mode: str) -> Any:
+            file = opened(path, mode)
+
+            class Kept:
+                def __enter__(self) -> Any:
+                    return self
+
+                def __exit__(self, *_: object) -> None:
+                    file.close()
+
+                def __getattr__(self, name: str) -> Any:
+                    return (lambda size: size) if name == "truncate" else getattr(file, name)
+
+            return Kept()
+
+        return keeping
+
+    replace(ledger, "open_private", make)
+
+
+@defect("what a full disk took of a line is left there")
+def _failed_write_kept() -> None:
+    def append(self: Any, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        ledger_sync(self._file.fileno())
+
+    AppendedFile.append = append  # type: ignore[method-assign]
+
+
+def ledger_sync(number: int) -> None:
+    import os
+
+    os.fsync(number)
+
+
+@defect("the ledger is not synced")
+def _not_synced() -> None:
+    def append(self: Any, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+    AppendedFile.append = append  # type: ignore[method-assign]
+
+
+@defect("what the ledger could not take is completed all the same")
+def _completed_without_line() -> None:
+    def unrecorded(self: Any, batch: Any, now: float) -> None:
+        self.stopping = True
+        self._over(batch)
+        for item in batch.items:
+            self._settle(item, Disposition.COMPLETE, "forwarded")
+
+    machine.Settlement.unrecorded = unrecorded  # type: ignore[method-assign]
+
+
+# Settling
+
+
+@defect("a settlement that failed counts as done")
+def _failed_settlement_done() -> None:
+    def failed(self: Any, settle: Any, error: Any, now: float) -> None:
+        self.settled(settle, now)
+
+    machine.Settlement.settle_failed = failed  # type: ignore[method-assign]
+
+
+@defect("a settlement is not waited for")
+def _settlement_not_awaited() -> None:
+    async def settle(
+        self: Any, link: Any, delivery: Any, disposition: Disposition, reason: str, description: str
+    ) -> None:
+        from sbpair.azure import receiver
+
+        outcome, expected = receiver._ON_LINK.get(disposition, (receiver.frames.RELEASED, "released"))
+        link.settle(delivery, outcome, expected).add_done_callback(lambda done: done.exception())
+
+    AzureReceiver._settle_on_link = settle  # type: ignore[method-assign]
+
+
+@defect("what is given back is completed")
+def _released_is_completed() -> None:
+    def make(settle: Any) -> Any:
+        async def wrong(self: Any, received: Any, disposition: Disposition, **options: Any) -> None:
+            if disposition is Disposition.RELEASE:
+                disposition = Disposition.COMPLETE
+            await settle(self, received, disposition, **options)
+
+        return wrong
+
+    replace(AzureReceiver, "settle", make)
+
+
+@defect("what was sent is forgotten when its lock is lost")
+def _sent_forgotten() -> None:
+    def make(drop: Any) -> Any:
+        def forgetful(self: Any, item: Any, now: float, *, lost: bool) -> None:
+            drop(self, item, now, lost=lost)
+            self._forwarded.pop(item.key, None)
+
+        return forgetful
+
+    replace(machine.Settlement, "_drop", make)
+
+
+# Order
+
+
+@defect("a gap is closed after three seconds")
+def _gap_closed_by_timer() -> None:
+    def make(keep: Any) -> Any:
+        def timed(self: Any, now: float) -> None:
+            for one in self._orders.values():
+                opened = self.__dict__.setdefault("_opened_at", {})
+                for number in list(one.gaps):
+                    if now - opened.setdefault((one.path, number), now) > 3.0:
+                        one.close_gap(number)
+                        del opened[one.path, number]
+            keep(self, now)
+
+        return timed
+
+    replace(machine.Settlement, "_keep_order", make)
+
+
+@defect("what a receive skipped is not browsed")
+def _skipped_not_browsed() -> None:
+    order.QueueOrder.skipped = lambda self, numbers, *, ordered: []  # type: ignore[method-assign]
+
+
+@defect("what was given back is not waited for")
+def _return_not_awaited() -> None:
+    machine.Settlement._await_return = lambda self, item, now: None  # type: ignore[method-assign]
+
+
+@defect("what is held behind a gap fills the window")
+def _window_filled_by_held() -> None:
+    def make(grant: Any) -> Any:
+        def stingy(self: Any, wanted: int, now: float, source: str | None = None) -> int:
+            blocked = [one.blocked for one in self._orders.values()]
+            for one in self._orders.values():
+                one.blocked = 0
+            given = int(grant(self, wanted, now, source))
+            for one, number in zip(self._orders.values(), blocked, strict=False):
+                one.blocked = number
+            return given
+
+        return stingy
+
+    replace(machine.Settlement, "grant", make)
+
+
+# Knowing
+
+
+@defect("an empty receive is an empty queue")
+def _empty_without_browse() -> None:
+    async def confirmed(self: Any, moving: Any, halt: Any) -> bool:
+        return bool(await moving.settle_down(halt))
+
+    drain._Run._until_confirmed = confirmed  # type: ignore[method-assign]
+
+
+@defect("what others have locked does not count")
+def _locked_counts_as_empty() -> None:
+    Found.empty = property(lambda self: not (self.by_state or self.explained or self.not_visible))  # type: ignore[method-assign,assignment]
+
+    async def confirmed(self: Any, moving: Any, halt: Any) -> bool:
+        while await moving.settle_down(halt):
+            if await self._look_unless(halt, moving) is None:
+                return False
+            return all(found.empty for found in self._found.values())
+        return False
+
+    drain._Run._until_confirmed = confirmed  # type: ignore[method-assign]
+
+
+@defect("what is accepted is counted twice where it was sent twice")
+def _counted_twice() -> None:
+    def make(accepted: Any) -> Any:
+        def twice(self: Any, destination: Any, items: Sequence[Any]) -> None:
+            accepted(self, destination, items)
+            for item in items:
+                if item.attempts > 1:
+                    self.tally.note(Moment.ACCEPTED, Accepted(item, destination.path))
+
+        return twice
+
+    replace(machine.Settlement, "_accepted", make)
+
+
+@defect("a silent connection is never given up")
+def _silence_not_noticed() -> None:
+    wire._SILENCE_SECONDS = 1e9
+
+
+@defect("a destination that failed is not tried again")
+def _never_tried_again() -> None:
+    def make(trouble: Any) -> Any:
+        def final(self: Any, destination: Any, error: Any, now: float) -> None:
+            trouble(self, destination, error, now)
+            if destination.failures > 1:
+                destination.paused_until, destination.probe_at = now + 1e7, None
+
+        return final
+
+    replace(machine.Settlement, "_trouble", make)
+
+
+# The hunt
+
+
+class Lived(Protocol):
+    @property
+    def seed(self) -> int: ...
+    @property
+    def failure(self) -> str: ...
+
+
+Many = Callable[[Sequence[int], float, int, str], Iterator[Lived]]
+
+
+def hunt(hours: float, most: int, processes: int, many: Many, names: Iterable[str] = ()) -> int:
+    """Plant each in turn; print how many seeds it took to find it. 1 if any was not found."""
+    found: list[int] = []
+    chosen = list(names) or list(DEFECTS)
+    for name in chosen:
+        for seeds, lived in enumerate(many(range(1, most + 1), hours, processes, name), 1):
+            if lived.failure:
+                found.append(seeds)
+                print(f"{name}: seed {lived.seed}: {lived.failure[:110]}", flush=True)
+                break
+        else:
+            print(f"{name}: NOT FOUND in {most} seeds ({DEFECTS[name].what})", flush=True)
+    if found:
+        middle = statistics.median(found)
+        print(
+            f"{len(found)} of {len(chosen)} defects found; the median took {middle:g} seeds, the longest {max(found)}."
+        )
+    return 0 if len(found) == len(chosen) else 1

@@ -1,0 +1,129 @@
+"""What a seed stands for: how the world is made, what is sent when, and what goes wrong when."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that goes wrong, at a moment (seconds), for so long."""
+
+    at: float
+    kind: str
+    seconds: float = 0.0
+    side: str = "secondary"
+    place: int = 0
+    """Which of the processes, queues or connections, of those there are then."""
+
+    def __str__(self) -> str:
+        return f"{self.at:.3f}s {self.kind} {self.side}[{self.place}] for {self.seconds:.2f}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Messages that go into the backlog at one moment."""
+
+    at: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    hours: float
+    queues: int
+    lock_seconds: float
+    drains: int
+    syphons: int
+    ledgers: bool
+    sessions: int
+    session_share: float
+    body_bytes: tuple[int, ...]
+    latency_seconds: float
+    slow_share: float
+    slow_seconds: float
+    skews: tuple[float, ...]
+    receive_messages: int
+    in_flight_messages: int
+    bursts: tuple[Burst, ...]
+    troubles: tuple[Trouble, ...] = field(default=())
+
+    @property
+    def movers(self) -> int:
+        return self.drains + self.syphons
+
+
+KINDS: dict[str, tuple[float, float]] = {
+    "crash": (0.0, 0.0),
+    "power": (0.0, 0.0),
+    "freeze": (0.5, 90.0),
+    "cut": (0.0, 0.0),
+    "half-open": (0.0, 0.0),
+    "part": (0.1, 150.0),
+    "throttle": (0.5, 30.0),
+    "fail-sends": (0.5, 30.0),
+    "refuse": (0.5, 30.0),
+    "lose-settlement-reply": (0.5, 20.0),
+    "short-locks": (1.0, 30.0),
+    "detach": (0.0, 0.0),
+    "disk-full": (0.2, 20.0),
+    "disk-error": (0.2, 20.0),
+    "foreign": (0.2, 60.0),
+    "stop": (0.0, 0.0),
+}
+"""What can go wrong, and how long it lasts at least and at most (seconds)."""
+
+
+def draw(seed: int, hours: float) -> Plan:
+    dice = random.Random(f"{seed} plan")
+    kinds = [kind for kind in KINDS if dice.random() < dice.choice([0.0, 0.25, 0.5])]
+    alone = dice.random() < 0.7
+    drains, syphons = (dice.choice([(1, 0), (1, 0), (0, 1)])) if alone else (dice.randint(0, 2), dice.randint(1, 2))
+    end = hours * HOUR
+    at, bursts = dice.uniform(0.0, 5.0), []
+    while at < end:
+        bursts.append(Burst(at, dice.choice([1, 3, 10, 25, 60])))
+        at += dice.choice([0.5, 20.0, 200.0, 900.0]) * dice.uniform(0.5, 1.5)
+    return Plan(
+        seed=seed,
+        hours=hours,
+        queues=dice.choice([1, 1, 2, 3]),
+        lock_seconds=dice.choice([5.0, 10.0, 30.0, 60.0]),
+        drains=drains,
+        syphons=syphons,
+        ledgers=dice.random() < 0.8,
+        sessions=dice.choice([1, 2, 4, 8]),
+        session_share=dice.choice([0.0, 0.3, 0.7, 1.0]),
+        body_bytes=tuple(dice.choice([(10,), (10, 200), (10, 5000), (10, 70_000)])),
+        latency_seconds=dice.choice([0.001, 0.01, 0.05, 0.2]),
+        slow_share=dice.choice([0.0, 0.0, 0.02, 0.1]),
+        slow_seconds=dice.choice([0.5, 3.0]),
+        skews=tuple(dice.choice([0.0, 0.0, -400.0, 45.0]) for _ in range(drains + syphons)),
+        receive_messages=dice.choice([3, 20, 100]),
+        in_flight_messages=dice.choice([4, 20, 2000, 2000]),
+        bursts=tuple(bursts),
+        troubles=tuple(_troubles(dice, kinds, bursts, end)),
+    )
+
+
+def _troubles(dice: random.Random, kinds: list[str], bursts: list[Burst], end: float) -> list[Trouble]:
+    """Most of it while messages move."""
+    found: list[Trouble] = []
+    for burst in bursts if kinds else ():
+        for _ in range(dice.choice([0, 1, 1, 2, 4])):
+            kind = dice.choice(kinds)
+            least, most = KINDS[kind]
+            at = burst.at + dice.choice([dice.expovariate(1.0), dice.expovariate(0.2), dice.uniform(0.0, 120.0)])
+            seconds = least * (most / least) ** dice.random() if least else 0.0
+            side = dice.choice(["primary", "secondary"])
+            found.append(Trouble(min(at, end), kind, seconds, side, dice.randrange(8)))
+    return sorted(found, key=lambda one: one.at)
+
+
+def told(plan: Plan) -> list[tuple[str, Any]]:
+    """A plan's settings, for people."""
+    left_out = ("bursts", "troubles")
+    return [(name, getattr(plan, name)) for name in plan.__slots__ if name not in left_out]

@@ -1,0 +1,42 @@
+"""A share of the simulated histories: fixed seeds that hold, the same history twice, a defect that is found."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIMIT_SECONDS = 280
+
+
+def simulate(*options: str) -> "subprocess.CompletedProcess[str]":
+    # Another order of sets of words each time, which the simulation has to take away itself.
+    environment = {**os.environ, "PYTHONHASHSEED": "random"}
+    command = [sys.executable, "-m", "tests.simulation", *options]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+
+
+def test_fixed_seeds_hold() -> None:
+    ran = simulate("--seed", "1", "--seeds", "40", "--hours", "0.1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "40 seeds, 0 failed" in ran.stdout
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    first, again, other = (simulate("--seed", seed, "--hours", "0.1").stdout for seed in ("2", "2", "3"))
+    digests = [re.findall(r"digest ([0-9a-f]{16})", told) for told in (first, again, other)]
+    assert len(digests[0]) == 1
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_planted_defect_is_found_and_its_line_replays_it() -> None:
+    ran = simulate("--seed", "1", "--seeds", "1", "--hours", "0.1", "--defect", "message-left-out")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    line = next(one for one in ran.stdout.splitlines() if one.startswith("Replay: python -m tests.simulation "))
+    again = simulate(*line.removeprefix("Replay: python -m tests.simulation ").split())
+    assert again.returncode == 1, again.stdout + again.stderr
+    told = [one for one in ran.stdout.splitlines() if one.startswith("seed 1: ")][-1].removeprefix("seed 1: ")
+    assert told in again.stdout

@@ -1,0 +1,246 @@
+"""What really happened, seen from above, and what must hold of it at every moment."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sbpair.amqp import sections
+from sbpair.amqp.sections import Section
+from sbpair.core.transfer.report import DrainReport
+from sbpair.emulator.broker.journal import KeptEntity
+from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN
+from sbpair.emulator.broker.messages import Message
+from sbpair.emulator.namespace import Namespace, NamespaceStore
+from tests.simulation.trace import Trace
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message that was accepted by a namespace."""
+
+    number: int
+    destination: str
+    session_id: str | None
+    body: bytes
+    backlog: bool
+    """Whether it went to the backlog; else to the primary at once."""
+
+
+class Truth:
+    """Told by the brokers of every message they take in and let go, and by the disk of every line.
+
+    `strict_order`: only one process at a time moves messages, so sessions arrive in their order.
+    """
+
+    def __init__(self, trace: Trace, *, strict_order: bool) -> None:
+        self.trace = trace
+        self.strict_order = strict_order
+        self.sent: dict[str, Sent] = {}
+        self.waiting: dict[str, Counter[str]] = defaultdict(Counter)
+        """Copies of a message in the backlog, by queue and place."""
+        self.arrived: dict[str, list[float]] = defaultdict(list)
+        self.doubts: list[tuple[float, str]] = []
+        """Moments at which an answer or a lock may have been lost."""
+        self.ledgers: dict[str, dict[str, str]] = defaultdict(dict)
+        """What each ledger has on disk: message id and outcome."""
+        self.last_in_session: dict[tuple[str, str], int] = {}
+        self.now: Callable[[], float] = lambda: 0.0
+        self._places: dict[Message, str] = {}
+        self.last_stored_at = float("-inf")
+        self.dropped = 0
+        """Messages that have left the backlog."""
+
+    # -- from the brokers
+
+    def backlog_stored(self, entity: KeptEntity, place: str, message: Message) -> None:
+        key, where = str(message.head.message_id), f"{entity.path}|{place}"
+        before = self._places.get(message)
+        if before == where:
+            return
+        if before is None:
+            self.last_stored_at = self.now()
+        else:
+            self.waiting[key][before] -= 1
+        self._places[message] = where
+        self.waiting[key][where] += 1
+        self.trace.note("stored", key, where)
+        if place != MAIN:
+            raise Violation(f"message {key} was dead-lettered, and nothing is wrong with it")
+
+    def backlog_dropped(self, message: Message) -> None:
+        key = str(message.head.message_id)
+        self.waiting[key][self._places.pop(message)] -= 1
+        self.trace.note("completed", key)
+        self.dropped += 1
+        if key not in self.sent:
+            return
+        if not self.arrived[key]:
+            raise Violation(f"message {key} was completed in the backlog and has not arrived anywhere: it is lost")
+        if self.ledgers and not any(key in lines for lines in self.ledgers.values()):
+            raise Violation(f"message {key} was completed before a ledger had it on disk")
+
+    def primary_stored(self, entity: KeptEntity, place: str, message: Message) -> None:
+        key = str(message.head.message_id)
+        if message in self._places:
+            return
+        self._places[message] = entity.path
+        self.trace.note("arrived", key, entity.path)
+        sent = self.sent.get(key)
+        if sent is None:
+            raise Violation(f"message {key} arrived at {entity.path} and was never sent")
+        if place == DEAD_LETTER:
+            raise Violation(f"message {key} was dead-lettered at {entity.path}")
+        if sent.destination.lower() != entity.path.lower():
+            raise Violation(f"message {key} was for {sent.destination} and arrived at {entity.path}")
+        self._same_content(key, sent, message)
+        first = not self.arrived[key]
+        if not first:
+            self._explained_copy(key)
+        self.arrived[key].append(self.now())
+        if first and self.strict_order and sent.session_id is not None and sent.backlog:
+            self._in_order(key, sent)
+
+    def _same_content(self, key: str, sent: Sent, message: Message) -> None:
+        if message.head.session_id != sent.session_id:
+            raise Violation(f"message {key} had session {sent.session_id} and arrived with {message.head.session_id}")
+        spans = sections.scan(message.payload)
+        span = next(one for one in spans if one.section == Section.DATA)
+        if not message.payload[span.start : span.end].endswith(sent.body):
+            raise Violation(f"message {key} arrived with another body")
+        names = dict(message.section(Section.APPLICATION_PROPERTIES) or {})  # type: ignore[call-overload]
+        if [name for name in names if str(name).startswith("x-ms-")] or names.get("n") != sent.number:
+            raise Violation(f"message {key} arrived with the properties {names}")
+
+    def _in_order(self, key: str, sent: Sent) -> None:
+        assert sent.session_id is not None
+        place = sent.destination, sent.session_id
+        last = self.last_in_session.get(place, -1)
+        if sent.number < last:
+            raise Violation(f"message {key} of session {sent.session_id} was overtaken by number {last}")
+        self.last_in_session[place] = sent.number
+
+    def _explained_copy(self, key: str) -> None:
+        """A second copy needs a reason: since the first something was lost that a sender had to know."""
+        since = self.arrived[key][0] - DOUBT_SECONDS
+        if not any(at >= since for at, _ in self.doubts):
+            raise Violation(f"message {key} arrived twice, and no answer was lost")
+
+    def doubt(self, why: str) -> None:
+        self.doubts.append((self.now(), why))
+
+    # -- from the processes
+
+    def about_to_send(self, ledger: str, key: str) -> None:
+        if key in self.ledgers.get(ledger, {}):
+            raise Violation(f"message {key} was sent again, although the ledger has it as sent")
+
+    def written(self, ledger: Path) -> None:
+        """The ledger's file has changed."""
+        known = self.ledgers[ledger.name]
+        for line in whole_lines(ledger):
+            key = str(line["message_id"])
+            if key in known:
+                continue
+            known[key] = line["outcome"]
+            self.trace.note("line", ledger.name, key, line["outcome"])
+            if line["outcome"] in ("forwarded", "already-forwarded") and not self.arrived[key]:
+                raise Violation(f"the ledger says {line['outcome']} of message {key}, which has not arrived")
+
+    def ended(
+        self,
+        report: DrainReport,
+        *,
+        lines_before: int,
+        dropped_before: int,
+        ledger: Path | None,
+        alone: bool,
+        namespace: Namespace,
+    ) -> None:
+        """A run has told what it did."""
+        told = report.forwarded
+        if ledger is not None:
+            self._same_as_ledger(told, whole_lines(ledger)[lines_before:])
+        self.trace.note("report", report.ended_by, told, report.completed, report.uncompleted, report.confirmed_empty)
+        gone = self.dropped - dropped_before
+        if alone and report.completed + report.already_forwarded > gone:
+            told_gone = report.completed + report.already_forwarded
+            raise Violation(f"the report says {told_gone} were completed, {gone} have left the backlog")
+        left = backlog_counts(namespace)
+        if report.confirmed_empty and left and alone and self.last_stored_at < self.now() - report.seconds:
+            raise Violation(f"the drain says the backlog is empty; it holds {left}")
+        if report.confirmed_empty and report.left:
+            raise Violation(f"the drain says the backlog is empty, and that it holds {report.left}")
+
+    def _same_as_ledger(self, told: int, lines: list[dict[str, Any]]) -> None:
+        counted = len([one for one in lines if one["outcome"] == "forwarded"])
+        if told != counted:
+            raise Violation(f"the report says {told} forwarded, the ledger of the run has {counted}")
+
+    # -- at any time, and at the end
+
+    def check(self) -> None:
+        """Everything accepted is somewhere."""
+        for key in self.sent:
+            if not self.arrived[key] and not sum(self.waiting[key].values()):
+                raise Violation(f"message {key} is nowhere")
+
+    def check_end(self, *namespaces: Namespace) -> None:
+        """All has come to rest, after a last drain without any trouble."""
+        self.check()
+        for key in self.sent:
+            if not self.arrived[key]:
+                raise Violation(f"message {key} never arrived")
+            if sum(self.waiting[key].values()):
+                raise Violation(f"message {key} is still in the backlog")
+        for namespace in namespaces:
+            for queue in namespace.queues():
+                if len(queue.main.locks):
+                    raise Violation(f"{queue.path} of {namespace.name} holds {len(queue.main.locks)} locks for ever")
+
+
+DOUBT_SECONDS = 400.0
+"""A lost answer is noticed so late at the latest, by a silence of 90 seconds and the attempts after that."""
+
+
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def backlog_counts(namespace: Namespace) -> int:
+    return sum(len(queue.main.log) for queue in namespace.queues())
+
+
+class Notes(NamespaceStore):
+    """A broker's journal that tells the truth of everything."""
+
+    def __init__(
+        self,
+        stored: Callable[[KeptEntity, str, Message], None],
+        dropped: Callable[[Message], None],
+        wrong: Callable[[BaseException], None],
+    ) -> None:
+        self._stored, self._dropped, self._wrong = stored, dropped, wrong
+
+    def restore(self, namespace: Namespace) -> None:
+        """It begins empty."""
+
+    def put_message(self, entity: KeptEntity, place: str, message: Message) -> None:
+        try:
+            self._stored(entity, place, message)
+        except Violation as violation:
+            self._wrong(violation)
+
+    def drop_message(self, message: Message) -> None:
+        try:
+            self._dropped(message)
+        except Violation as violation:
+            self._wrong(violation)

@@ -1,0 +1,552 @@
+"""Two brokers, the processes that move messages between them, and everything that goes wrong."""
+
+import asyncio
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from sbpair.amqp.types import Long
+from sbpair.azure.messaging import AzureMessaging
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
+from sbpair.core.entities import Counts, QueueFacts, QueueSettings
+from sbpair.core.errors import SbpairError, ServiceError
+from sbpair.core.message import Disposition
+from sbpair.core.pairing import MAX_DELIVERY_COUNT
+from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.core.transfer.report import DrainReport
+from sbpair.emulator.broker.sessions import Lock
+from sbpair.emulator.clock import SystemClock
+from sbpair.emulator.endpoints import Endpoints
+from sbpair.emulator.engine.port import FirstBytes, Port
+from sbpair.emulator.entities import ROOT_KEY_NAME, QueueDescription
+from sbpair.emulator.faults import Faults
+from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.tls import TlsFiles
+from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
+from sbpair.runtime.clock import Quiet
+from sbpair.runtime.transfer import pump
+from sbpair.runtime.transfer.drain import DrainRequest, drain
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
+from tests.simulation.determinism import take_over, wall
+from tests.simulation.disk import Disk
+from tests.simulation.loop import PROCESS, Process, SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.plan import HOUR, Burst, Plan, Trouble
+from tests.simulation.trace import Trace
+from tests.simulation.truth import Notes, Sent, Truth, Violation, backlog_counts, whole_lines
+
+PORTS = {"primary": 5671, "secondary": 5672}
+DESTINATIONS = ("orders", "invoices")
+SESSIONS_ONLY = "invoices"
+PREFIX = "primary/x-servicebus-transfer"
+LONGEST_DRAIN_SECONDS = 2 * HOUR
+"""Without any trouble a drain ends by itself long before."""
+
+
+class Clock:
+    """The runtime's clock, with the error of its process."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(wall(self._loop), UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@dataclass(slots=True)
+class Broker:
+    namespace: Namespace
+    process: Process
+
+
+class WatchedSender:
+    """Tells the truth what is about to be sent."""
+
+    def __init__(self, inner: MessageSender, truth: Truth, ledger: str) -> None:
+        self._inner, self._truth, self._ledger = inner, truth, ledger
+
+    @property
+    def entity(self) -> str:
+        return self._inner.entity
+
+    async def max_message_bytes(self) -> int:
+        return await self._inner.max_message_bytes()
+
+    async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
+        for payload in payloads:
+            self._truth.about_to_send(self._ledger, str(describe(payload).message_id))
+        try:
+            await self._inner.send(payloads, timeout_seconds=timeout_seconds)
+        except ServiceError as error:
+            if error.uncertain:
+                self._truth.doubt("a send without an answer")
+            raise
+
+    async def schedule(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> list[int]:
+        return await self._inner.schedule(payloads, timeout_seconds=timeout_seconds)
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_seconds: float) -> None:
+        await self._inner.cancel_scheduled(sequence_numbers, timeout_seconds=timeout_seconds)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class WatchedMessaging:
+    """A messaging whose senders are watched."""
+
+    def __init__(self, inner: AzureMessaging, truth: Truth, ledger: str) -> None:
+        self._inner, self._truth, self._ledger = inner, truth, ledger
+
+    @property
+    def host(self) -> str:
+        return self._inner.host
+
+    def sender(self, entity: str) -> MessageSender:
+        return WatchedSender(self._inner.sender(entity), self._truth, self._ledger)
+
+    def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageReceiver:
+        return self._inner.receiver(path, dead_letter=dead_letter, session_id=session_id)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Admin:
+    """What the administration says of the secondary's queues, over the same network."""
+
+    control_plane = "data-plane"
+
+    def __init__(self, world: "World", broker: Broker) -> None:
+        self._world, self._broker = world, broker
+
+    async def _ask(self) -> None:
+        network, me = self._world.network, PROCESS.get() or self._world.loop.world
+        await asyncio.sleep(2 * network.delay())
+        faults = self._broker.namespace.faults
+        if network.are_apart(me, self._broker.process) or faults.refusing():
+            await asyncio.sleep(30.0)
+            raise ServiceError("The administration did not answer.")
+
+    def _facts(self, path: str) -> QueueFacts | None:
+        queue = self._broker.namespace.get_queue(path)
+        if queue is None:
+            return None
+        counts = queue.counts()
+        settings = QueueSettings(lock_duration_seconds=queue.lock_seconds, max_delivery_count=queue.max_delivery_count)
+        return QueueFacts(queue.path, settings, Counts(active=counts.active, dead_letter=counts.dead_letter))
+
+    async def get_queue(self, path: str) -> QueueFacts | None:
+        await self._ask()
+        return self._facts(path)
+
+    async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
+        await self._ask()
+        for queue in self._broker.namespace.queues():
+            if queue.path.startswith(prefix) and (facts := self._facts(queue.path)) is not None:
+                yield facts
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class World:
+    """Everything there is. `run` lives through the plan and gives the digest."""
+
+    def __init__(self, plan: Plan, folder: Path, *, follow: Any = None) -> None:
+        self.plan = plan
+        self.folder = folder
+        dice = random.Random(f"{plan.seed} run")
+        self.dice = random.Random(f"{plan.seed} world")
+        self.loop = SimulatedLoop(dice)
+        take_over(self.loop, dice)
+        self.trace = Trace(self.loop.time, follow=follow)
+        self.truth = Truth(self.trace, strict_order=plan.movers == 1)
+        self.truth.now = self.loop.time
+        self.disk = Disk(self.loop)
+        self.disk.synced = self._synced
+        self.network = Network(self.loop, self.trace)
+        self.network.latency_seconds = plan.latency_seconds
+        self.network.slow_share, self.network.slow_seconds = plan.slow_share, plan.slow_seconds
+        self.clock = Clock(self.loop)
+        self.failure: BaseException | None = None
+        self.brokers: dict[str, Broker] = {}
+        self.movers: list[Process] = []
+        self.stops: dict[Process, asyncio.Event] = {}
+        self.endless: set[Process] = set()
+        self.queues = tuple(f"{PREFIX}/{number}" for number in range(plan.queues))
+        self.ending = False
+        self.number = 0
+        self.runs = 0
+        self._failed = asyncio.Event()
+
+    def _synced(self, path: Path) -> None:
+        try:
+            self.truth.written(path)
+        except Violation as violation:
+            self.wrong(violation)
+
+    # -- making it
+
+    def _make_brokers(self) -> None:
+        truth = self.truth
+        for name, stored, dropped in (
+            ("primary", truth.primary_stored, lambda message: None),
+            ("secondary", truth.backlog_stored, truth.backlog_dropped),
+        ):
+            process = Process(self.loop, name)
+            self.brokers[name] = process.context.run(
+                self._make_broker, name, process, Notes(stored, dropped, self.wrong)
+            )
+        for destination in DESTINATIONS:
+            self.brokers["primary"].namespace.create_queue(
+                destination, QueueDescription(requires_session=destination == SESSIONS_ONLY)
+            )
+        description = QueueDescription(
+            lock_duration_seconds=self.plan.lock_seconds, max_delivery_count=MAX_DELIVERY_COUNT
+        )
+        for path in self.queues:
+            box = self.brokers["secondary"].namespace.create_queue(path, description).main
+            box.locks._on_expiry = self._expiry_of(box.locks._on_expiry)
+
+    def _expiry_of(self, expired: Callable[[Lock], None]) -> Callable[[Lock], None]:
+        def told(lock: Lock) -> None:
+            self.trace.note("lock expired", lock.message.head.message_id)
+            self.truth.doubt("a lock that ran out")
+            expired(lock)
+
+        return told
+
+    def _make_broker(self, name: str, process: Process, notes: Notes) -> Broker:
+        clock = SystemClock()
+        namespace = Namespace(name, clock=clock, faults=Faults(clock, f"{self.plan.seed} {name}"), store=notes)
+        namespace.host, namespace.port = "localhost", PORTS[name]
+        namespace.endpoint = f"localhost:{PORTS[name]}"
+        # Never started: it only keeps the connections that the network gives it.
+        port = Port(namespace, Endpoints(namespace), cast(TlsFiles, None), cast(Any, None))
+        self.network.listen(PORTS[name], process, lambda: FirstBytes(port), namespace.faults.refusing)
+        return Broker(namespace, process)
+
+    def messaging(self, name: str) -> AzureMessaging:
+        key = self.brokers[name].namespace.auth_rules[ROOT_KEY_NAME].primary_key
+        text = (
+            f"Endpoint=sb://localhost:{PORTS[name]};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={key};"
+            "UseDevelopmentEmulator=true"
+        )
+        access = NamespaceAccess(
+            name, f"localhost:{PORTS[name]}", AuthMethod.CONNECTION_STRING, connection_string=Secret(text)
+        )
+        return AzureMessaging(access)
+
+    # -- living
+
+    def run(self) -> str:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_until_complete(self._life())
+        if self.failure is not None:
+            raise self.failure
+        return self.trace.digest
+
+    def wrong(self, violation: BaseException) -> None:
+        if self.failure is None:
+            self.failure = violation
+            self.trace.note("VIOLATION", violation)
+            self._failed.set()
+
+    async def _life(self) -> None:
+        self._make_brokers()
+        living = self.loop.create_task(self._live())
+        failed = self.loop.create_task(self._failed.wait())
+        await asyncio.wait({living, failed}, return_when=asyncio.FIRST_COMPLETED)
+        if self.failure is None:
+            living.result()
+
+    async def _live(self) -> None:
+        plan = self.plan
+        for number in range(plan.drains):
+            self._supervise(number, endless=False)
+        for number in range(plan.drains, plan.movers):
+            self._supervise(number, endless=True)
+        happening: list[tuple[float, int, Burst | Trouble]] = sorted(
+            (one.at, order, one) for order, one in enumerate((*plan.bursts, *plan.troubles))
+        )
+        for at, _, one in happening:
+            await asyncio.sleep(max(0.0, at - self.loop.time()))
+            self.truth.check()
+            if isinstance(one, Burst):
+                self._fill(one)
+            else:
+                self.trace.note("trouble", one)
+                self._strike(one)
+        await asyncio.sleep(max(0.0, plan.hours * HOUR - self.loop.time()))
+        await self._come_to_rest()
+
+    async def _come_to_rest(self) -> None:
+        """No more trouble: those that run are stopped, the last drain must find and return everything."""
+        self.ending = True
+        self.network.join_all()
+        self.disk.full = self.disk.failing = False
+        for broker in self.brokers.values():
+            broker.namespace.faults.clear()
+        self.trace.note("rest")
+        await asyncio.sleep(max([0.0, *(one.frozen_until - self.loop.time() for one in self.movers)]))
+        running = [one for one in self.movers if one.alive]
+        if any(process in self.endless for process in running):
+            await self._emptied_within(HOUR)
+        for process in running:
+            self.stops[process].set()
+        for process in running:
+            await self._ended_within(process, 600.0, "did not end within 10 minutes of being told to stop")
+        await asyncio.sleep(2 * self.plan.lock_seconds + 120.0)
+        process, _ = self._start(0, endless=False, last=True)
+        await self._ended_within(process, LONGEST_DRAIN_SECONDS, "did not end by itself, and nothing was wrong")
+        await asyncio.sleep(2 * self.plan.lock_seconds)
+        self.truth.check_end(*(one.namespace for one in self.brokers.values()))
+
+    async def _emptied_within(self, seconds: float) -> None:
+        """A syphon runs, and nothing is wrong any more."""
+        until = self.loop.time() + seconds
+        while (left := backlog_counts(self.brokers["secondary"].namespace)) and self.loop.time() < until:
+            await asyncio.sleep(10.0)
+        if left:
+            raise Violation(f"a syphon has run for an hour without any trouble, and {left} messages wait")
+
+    async def _ended_within(self, process: Process, seconds: float, otherwise: str) -> None:
+        done, _ = await asyncio.wait({process.ended}, timeout=seconds)
+        if not done:
+            raise Violation(f"{process.name} {otherwise}")
+
+    # -- messages
+
+    def _fill(self, burst: Burst) -> None:
+        plan, dice = self.plan, self.dice
+        for _ in range(burst.count):
+            self.number += 1
+            number = self.number
+            session = f"s{dice.randrange(plan.sessions)}" if dice.random() < plan.session_share else None
+            destination = dice.choice(DESTINATIONS) if session is not None else DESTINATIONS[0]
+            body = dice.randbytes(dice.choice(plan.body_bytes)) + number.to_bytes(4, "big")
+            payload = compose(
+                body=body, message_id=f"m{number}", session_id=session, application_properties={"n": Long(number)}
+            )
+            place = dice.randrange(plan.queues) if session is None else int(session[1:]) % plan.queues
+            self.truth.sent[f"m{number}"] = Sent(number, destination, session, body, True)
+            broker = self.brokers["secondary"]
+            queue = broker.namespace.get_queue(self.queues[place])
+            assert queue is not None
+            broker.process.context.copy().run(queue.send, for_backlog(payload, destination))
+
+    # -- processes
+
+    def _supervise(self, number: int, *, endless: bool) -> None:
+        self.loop.create_task(self._again_and_again(number, endless=endless))
+
+    async def _again_and_again(self, number: int, *, endless: bool) -> None:
+        """As an operator's timer or service manager does: started again a while after it has ended."""
+        while not self.ending:
+            process, _ = self._start(number, endless=endless)
+            await process.ended
+            await asyncio.sleep(self.dice.choice([0.1, 2.0, 30.0, 300.0]) * self.dice.uniform(0.5, 1.5))
+
+    def _start(self, number: int, *, endless: bool, last: bool = False) -> "tuple[Process, asyncio.Task[None]]":
+        self.runs += 1
+        skew = 0.0 if last else self.plan.skews[number]
+        process = Process(self.loop, f"mover-{number}-{self.runs}", skew_seconds=skew)
+        process.on_end.append(lambda power: self._mover_ended(process, power))
+        self.movers = [one for one in self.movers if one.alive] + [process]
+        self.stops[process] = asyncio.Event()
+        if endless:
+            self.endless.add(process)
+        self.trace.note("start", process.name)
+        return process, process.start(self._guarded(process, self._move(process, number, endless=endless, last=last)))
+
+    def _mover_ended(self, process: Process, power: bool) -> None:
+        self.trace.note("end", process.name, "power" if power else "")
+        self.network.process_ended(process, power)
+
+    async def _guarded(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (SbpairError, OSError) as error:
+            self.trace.note("error", process.name, repr(error))
+        except Exception as error:  # noqa: BLE001 - a bug, or a broken invariant: told at the end
+            self.wrong(error)
+        if process.alive:
+            self.network.process_ended(process, False)
+            process.alive = False
+            self.trace.note("exit", process.name)
+            if not process.ended.done():
+                process.ended.set_result(None)
+
+    async def _move(self, process: Process, number: int, *, endless: bool, last: bool) -> None:
+        stop, path = self.stops[process], self.folder / f"ledger-{number}.jsonl"
+        ledger = Ledger(path, resume=True, opened=self.disk.opened) if self.plan.ledgers else None
+        lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped
+        secondary = self.messaging("secondary")
+        primary = WatchedMessaging(self.messaging("primary"), self.truth, path.name)
+        request = DrainRequest(self.queues, in_flight_messages=self.plan.in_flight_messages)
+        admin = cast(NamespaceAdmin, Admin(self, self.brokers["secondary"]))
+        try:
+            if endless:
+                report = await self._syphon(request, secondary, primary, admin, ledger, stop)
+            else:
+                report = await drain(
+                    request,
+                    secondary=secondary,
+                    primary=primary,
+                    admin=admin,
+                    clock=self.clock,
+                    observer=Quiet(),
+                    ledger=ledger,
+                    stop=stop,
+                )
+        finally:
+            if ledger is not None:
+                await ledger.close()
+        alone = self.plan.movers == 1
+        self.truth.ended(
+            report,
+            lines_before=lines_before,
+            dropped_before=dropped_before,
+            ledger=path if ledger is not None else None,
+            alone=alone,
+            namespace=self.brokers["secondary"].namespace,
+        )
+        if last and not report.confirmed_empty:
+            raise Violation(f"the last drain could not confirm that the backlog is empty: {report.left}")
+        await secondary.close()
+        await primary.close()
+
+    async def _syphon(
+        self,
+        request: DrainRequest,
+        secondary: AzureMessaging,
+        primary: WatchedMessaging,
+        admin: NamespaceAdmin,
+        ledger: Ledger | None,
+        stop: asyncio.Event,
+    ) -> DrainReport:
+        async def once(uncompleted: Any) -> SyphonRun:
+            return await syphon_until(
+                stop,
+                request,
+                secondary=secondary,
+                primary=primary,
+                admin=admin,
+                clock=self.clock,
+                observer=Quiet(),
+                ledger=ledger,
+                uncompleted=uncompleted,
+            )
+
+        return await serve(once, stop=stop, clock=self.clock, observer=Quiet())
+
+    # -- trouble
+
+    def _strike(self, trouble: Trouble) -> None:
+        movers = [one for one in self.movers if one.alive]
+        process = movers[trouble.place % len(movers)] if movers else None
+        broker = self.brokers[trouble.side]
+        self.truth.doubt(trouble.kind)
+        match trouble.kind:
+            case "crash" | "power" if process is not None:
+                process.end(power=trouble.kind == "power")
+            case "stop" if process is not None:
+                self.stops[process].set()
+            case "freeze":
+                frozen = broker.process if trouble.place >= 6 else process
+                if frozen is not None:
+                    frozen.frozen_until = self.loop.time() + trouble.seconds
+                    self._later(trouble.seconds, trouble.kind, lambda: None)
+            case "cut" | "half-open":
+                found = self.network.of(broker.process)
+                if found:
+                    connection = found[trouble.place % len(found)]
+                    (connection.reset if trouble.kind == "cut" else connection.die)()
+            case "part" if process is not None:
+                name = process.name
+                self.network.part(name, trouble.side)
+                self._later(trouble.seconds, trouble.kind, lambda: self.network.join(name, trouble.side))
+            case "disk-full" | "disk-error":
+                name = "full" if trouble.kind == "disk-full" else "failing"
+                setattr(self.disk, name, True)
+                self._later(trouble.seconds, trouble.kind, lambda: setattr(self.disk, name, False))
+            case "foreign":
+                self._foreign(trouble)
+            case "throttle" | "fail-sends" | "refuse" | "lose-settlement-reply" | "short-locks" | "detach":
+                broker.process.context.copy().run(broker.namespace.faults.add, self._fault(trouble))
+                self._later(trouble.seconds, trouble.kind, lambda: None)
+
+    def _later(self, seconds: float, kind: str, undo: Any) -> None:
+        def end() -> None:
+            undo()
+            self.truth.doubt(f"the end of {kind}")
+
+        self.loop.call_later(seconds, end)
+
+    def _fault(self, trouble: Trouble) -> str:
+        span = f"for={trouble.seconds:.3f}s"
+        share = ("0.1", "0.3", "0.7", "1")[trouble.place % 4]
+        match trouble.kind:
+            case "throttle":
+                return f"throttle:{span},probability={share}"
+            case "fail-sends":
+                return f"fail:op=send,{span},probability={share}"
+            case "refuse":
+                return f"refuse:{span}"
+            case "lose-settlement-reply":
+                return f"lose-settlement-reply:{span},probability={share}"
+            case "short-locks":
+                return f"expire-locks:lock={0.05 * (1 + trouble.place)}s,{span},probability={share}"
+            case _:
+                return "detach"
+
+    def _foreign(self, trouble: Trouble) -> None:
+        """Somebody else takes some of the messages, keeps them for a while, and gives them back or lets go."""
+        process = Process(self.loop, f"foreign-{self.loop.steps}")
+        process.on_end.append(lambda power: self.network.process_ended(process, power))
+
+        async def hold() -> None:
+            messaging = self.messaging("secondary")
+            receiver = messaging.receiver(self.queues[trouble.place % len(self.queues)])
+            taken = await receiver.receive(1 + trouble.place, wait_seconds=5.0)
+            self.trace.note("foreign", len(taken))
+            await asyncio.sleep(trouble.seconds)
+            if trouble.place % 2:
+                for one in taken:
+                    await receiver.settle(one, Disposition.ABANDON)
+                await messaging.close()
+            process.end()
+
+        async def quietly() -> None:
+            try:
+                await hold()
+            except ServiceError as error:
+                self.trace.note("error", process.name, type(error).__name__)
+                process.end()
+
+        process.start(quietly())
+
+
+def live(plan: Plan, *, follow: Any = None) -> World:
+    """A world that has lived through the plan; its `failure` says what was wrong, if anything."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="simulation-", dir=memory if memory.is_dir() else None) as folder:
+        world = World(plan, Path(folder), follow=follow)
+        pump.RECEIVE_MESSAGES = plan.receive_messages
+        try:
+            world.run()
+        except Exception as error:  # noqa: BLE001 - it is what was looked for
+            world.wrong(error)
+        return world
