@@ -33,6 +33,7 @@ GROUPS = {
         "dlq": Entry("transfer.dlq", "app", "List, resubmit and delete dead letters of any queue or subscription."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
         "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
+        "evacuate": Entry("transfer.evacuate", "evacuate", "Move all entities and messages to another namespace."),
         "purge": Entry("transfer.purge", "purge", "Delete messages of any entity, archived first."),
     },
     "Applications": {

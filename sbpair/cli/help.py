@@ -84,6 +84,7 @@ PERMISSIONS = (
     ("purge, dlq list, dlq peek, dlq purge", "any namespace", "Listen", "Data Receiver"),
     ("dlq resubmit", "any namespace", "Listen and Send", "Data Receiver, Data Sender"),
     ("move", "any two namespaces", "Listen / Send", "Data Receiver / Data Sender"),
+    ("evacuate", "any two namespaces", "Manage", "Azure Service Bus Data Owner"),
     ("entity", "any namespace", "Manage; delete also Listen", "Azure Service Bus Data Owner"),
     ("send", "both", "Send", "Data Sender"),
     ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),

@@ -136,6 +136,7 @@ def _of_entity(
 
 _DEAD = "cli/transfer/test_dead_letters.py::test_"
 _ENTITY = "cli/inspection/test_entity.py::test_"
+_EVACUATE = "cli/transfer/test_evacuate.py::test_"
 _MOVE = "cli/transfer/test_move.py::test_"
 _SPARK = "pipeline/test_command_line.py::"
 _FLEET = "cli/inspection/test_provision_cleanup.py::"
@@ -241,6 +242,17 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("dlq purge orders --pair right --yes"),
         partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
         findings=Proven(f"{_DEAD}purging_for_good_takes_what_matches_only"),
+    ),
+    "evacuate": row(
+        "evacuate",
+        arguments="local-primary local-secondary --yes",
+        ok=Proven(f"{_EVACUATE}a_standard_namespace_moves_into_a_premium_one_with_all_it_holds"),
+        usage=Proven(f"{_EVACUATE}what_is_in_the_way_is_said_and_nothing_is_touched"),
+        partial=Proven(f"{_EVACUATE}what_cannot_be_received_is_left_with_the_reason"),
+        denied=Never("its first request is that of `entity list`, where a refusal is proven"),
+        findings=Proven(f"{_EVACUATE}a_standard_namespace_moves_into_a_premium_one_with_all_it_holds"),
+        unreachable=Never("its first request is that of `entity list`, where silence is proven"),
+        signals=Never("it waits as `entity list` and `move` do, where signals are proven"),
     ),
     "entity list": _of_entity("entity list", arguments="'*'", ok=Run("entity list --pair right")),
     "entity show": _of_entity("entity show", ok=Run("entity show orders --pair right")),

@@ -24,6 +24,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "drain": ("drain local --dry-run --exit-zero",),
     "syphon": ("syphon --help",),
     "restore": ("restore --help",),
+    "evacuate": ("evacuate local-primary local-secondary --dry-run --exit-zero", "evacuate --help"),
     "entity": ("entity list --pair local", "entity show orders --pair local", "entity create --help"),
     "move": ("move --help",),
     "copy": ("copy --help",),

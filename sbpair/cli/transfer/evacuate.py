@@ -1,0 +1,689 @@
+"""`sbpair evacuate`: all entities and messages of a namespace, moved to another one, and the proof that it is empty."""
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.asking import YesOption, go_ahead
+from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable, system_clock, unchanged
+from sbpair.cli.inspection.plans import OperationsLog, who
+from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption
+from sbpair.cli.transfer.place import Place
+from sbpair.cli.transfer.recovering import Recovery
+from sbpair.core.access import AuthMethod, NamespaceAccess, credential_name
+from sbpair.core.entities import EntityFacts, EntityKind, Tier
+from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.inspection.evacuation import (
+    DEFAULT_RULE,
+    NOT_ASKED_FOR,
+    UNFINISHED,
+    Action,
+    EntityStep,
+    Kept,
+    LeftThere,
+    MailboxMove,
+    holding_settings,
+    plan_entities,
+    plan_moves,
+)
+from sbpair.core.inspection.snapshot import Peeked
+from sbpair.core.names import dead_letter_path
+from sbpair.core.outcome import Exit
+from sbpair.core.transfer.report import FILTERED_OUT
+from sbpair.core.words import counted, listed
+from sbpair.render.console import say
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.transfer.destinations import DestinationSeen
+    from sbpair.core.transfer.verdict import Judge
+    from sbpair.ports import Topology
+    from sbpair.settings import Settings
+
+MOST_ROUNDS = 3
+"""How often the source is looked at again for what came meanwhile."""
+NOT_TOUCHED = "Nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes, or became, of an entity on the second namespace."""
+
+    action: Action
+    kind: EntityKind
+    path: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The messages of a queue or subscription, or its dead letters."""
+
+    entity: str
+    dead_letter: bool
+    to: str
+    counted: int
+    """How many the service counted when this run began."""
+    moved: int
+    """In this run."""
+    accepted: int
+    """In all runs of this ledger."""
+    there_now: int | None
+    """What `to` counts at the end, from wherever; fewer than were accepted if consumers take them. None: not looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evacuation:
+    """What `evacuate -o json` prints."""
+
+    from_namespace: str
+    to_namespace: str
+    dry_run: bool
+    entities: tuple[Step, ...]
+    moves: tuple[Moved, ...]
+    left: tuple[LeftThere, ...]
+    """Messages that are, or would be, still there, and why."""
+    source_empty: bool
+    """Every queue and subscription was counted and browsed after the last message, and nothing was found."""
+    ledger: Path | None
+
+
+STEP_COLUMNS = (Column("path", "Entity"), Column("action", "There"), Column("note", "Note"))
+MOVE_COLUMNS = (
+    Column("entity", "From"),
+    Column("to", "To"),
+    Column("counted", "Counted", right=True),
+    Column("moved", "Moved", right=True),
+    Column("there_now", "There now", right=True),
+)
+LEFT_COLUMNS = (Column("entity", "Left in"), Column("messages", "Messages", right=True), Column("reason", "Why"))
+
+
+@command(output="cli.transfer.evacuate:Evacuation")
+def evacuate(
+    options: Options,
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FROM", help="Namespace to empty.", autocompletion=suggestions.configured_namespaces),
+    ],
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO", help="Namespace that takes its place.", autocompletion=suggestions.configured_namespaces
+        ),
+    ],
+    *,
+    auth: Annotated[
+        AuthMethod | None,
+        typer.Option("--auth", help="Credential for namespaces that are not configured.", show_default="configured"),
+    ] = None,
+    dead_letters: Annotated[
+        Kept,
+        typer.Option(
+            "--dead-letters", help="Dead letters: into queues that hold them, to their queue again, or leave them."
+        ),
+    ] = Kept.HOLD,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--except", metavar="PATTERN", help="Leave these entities out; repeatable.", show_default=False),
+    ] = None,
+    despite_duplicate_detection: Annotated[
+        bool, typer.Option(DESPITE, help="Send although a queue there may drop a MessageId that it got from elsewhere.")
+    ] = False,
+    rate: RateOption = None,
+    concurrency: ConcurrencyOption = 8,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            help="Record each message in this file; what it has is not sent again.",
+            show_default="evacuate-FROM-TO.jsonl",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, count, and say what would be done.")] = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Move everything from one namespace to another: entities and rules, then all messages; prove that FROM is empty.
+
+    For the former primary after a Geo-DR failover, which keeps its messages, and for a move to another tier or region.
+    What is missing on TO is created, adapted to its tier; what exists there is never changed, only compared. Messages
+    of a queue go to the queue of that name. Those of a subscription, and dead letters, are held in queues of their own
+    (evacuated/FROM/...), since a topic would give every subscription a copy, and a queue's consumers would take dead
+    letters for new ones. Sessions keep their order and state, scheduled messages their time. Each message keeps its
+    bytes and is completed after TO has it: none is lost, and after a crash one may be there twice, with the same
+    MessageId. Needs Manage on both.
+
+    \b
+    Runbook:
+      1. Stop the senders of FROM, or disable its entities for them:
+           sbpair entity set-status contoso-weu:orders SendDisabled
+      2. See what would happen; nothing is changed:
+           sbpair evacuate contoso-weu contoso-neu --dry-run
+      3. Move. The same line goes on after a crash:
+           sbpair evacuate contoso-weu contoso-neu
+      4. Look into what is held, and send it on where it belongs:
+           sbpair entity list 'evacuated/*' --namespace contoso-neu
+           sbpair move contoso-neu:evacuated/contoso-weu/queues/orders/dead-letters contoso-neu:orders
+      5. Keep the ledger; delete FROM when nothing uses it any more.
+
+    \b
+    Examples:
+      sbpair evacuate contoso-weu contoso-neu --dry-run
+      sbpair evacuate contoso-weu contoso-neu --except 'test-*' --rate 500
+      sbpair evacuate contoso-std contoso-premium --dead-letters resubmit --yes
+    """
+    settings = load_settings(options)
+    ends = _ends(settings, source, to, auth)
+    despite = despite_duplicate_detection
+    wish = _Wish(ends, tuple(without or ()), dead_letters, despite, rate, concurrency)
+    look = _look(options, wish)
+    meant = [one for one in look.source if wish.wants(one.path)]
+    steps = plan_entities(meant, look.target, look.target_tier, despite_duplicate_detection=despite)
+    moves, left = wish.moves(look, steps)
+    file = ledger or Path(f"evacuate-{ends.source.label}-{ends.target.label}.jsonl")
+    go_on = _go_on(source, to, auth, wish, ledger)
+    if dry_run:
+        shown = [Moved(m.entity, m.dead_letter, m.to, m.counted, 0, 0, None) for m in moves if m.counted]
+        planned = Evacuation(
+            ends.source.label, ends.target.label, True, _told(steps), tuple(shown), left, look.empty, None
+        )
+        return _result(planned, go_on)
+    _refuse_conflicts(steps, ends)
+    _ask(options, settings, wish, steps, moves, yes=yes)
+    _create(options, ends, steps, look)
+    done = _move_all(options, wish, look, steps, file)
+    if done.ended is None and all(one.reason == NOT_ASKED_FOR for one in done.left):
+        _finish(options, ends, steps)
+    return _result(
+        Evacuation(ends.source.label, ends.target.label, False, _told(steps), done.moves, done.left, done.empty, file),
+        go_on,
+        done.ended,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    source: NamespaceAccess
+    target: NamespaceAccess
+
+
+def _ends(settings: "Settings", source: str, to: str, auth: AuthMethod | None) -> _Ends:
+    ends = _Ends(settings.named_namespace(source, auth), settings.named_namespace(to, auth))
+    if ends.source.host.lower() == ends.target.host.lower():
+        raise UsageError(f"FROM and TO are both {ends.source.label}. {NOT_TOUCHED}")
+    return ends
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Both namespaces at one moment, and what a browse of the first one shows, by path."""
+
+    source: tuple[EntityFacts, ...]
+    target: tuple[EntityFacts, ...]
+    target_tier: Tier | None
+    browsed: Mapping[str, Peeked]
+    unread: Mapping[str, str]
+    """Queues and subscriptions that could not be browsed, and why."""
+
+    @property
+    def empty(self) -> bool:
+        counts = all(one.counts.total == 0 for one in self.source)
+        return counts and not self.unread and all(one.empty for one in self.browsed.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What was asked for."""
+
+    ends: _Ends
+    without: tuple[str, ...]
+    dead_letters: Kept
+    despite: bool
+    """Of duplicate detection on queues that were there before."""
+    rate: float | None
+    concurrency: int
+
+    def wants(self, path: str) -> bool:
+        return not any(fnmatchcase(path.lower(), pattern.lower()) for pattern in self.without)
+
+    def moves(self, look: _Look, steps: Sequence[EntityStep]) -> tuple[tuple[MailboxMove, ...], tuple[LeftThere, ...]]:
+        """What is to be moved from where to where at this moment, and what is not. What is only seen by a browse is
+        moved, too."""
+        meant = {step.path.lower(): step for step in steps}
+        found = [_as_browsed(one, look.browsed.get(one.path.lower())) for one in look.source]
+        moves, left = plan_moves(found, meant, self.ends.source.label, self.dead_letters)
+        unread = tuple(LeftThere(path, f"could not be browsed: {why}", 0) for path, why in look.unread.items())
+        return moves, (*left, *unread)
+
+
+def _as_browsed(one: EntityFacts, seen: Peeked | None) -> EntityFacts:
+    """The entity with at least one message where a browse saw some and the counts did not."""
+    if seen is None:
+        return one
+    counts = one.counts
+    nothing = counts.active + counts.scheduled == 0
+    active = 1 if seen.active and nothing else counts.active
+    return replace(
+        one,
+        counts=replace(counts, active=active, dead_letter=max(counts.dead_letter, int(seen.dead_letter))),
+    )
+
+
+def _look(options: Options, wish: _Wish) -> _Look:
+    """One snapshot of both namespaces.
+
+    Raises:
+        ServiceError: a namespace does not tell what is there.
+    """
+
+    async def work(stop: "asyncio.Event") -> _Look:
+        with unchanged():
+            return await stoppable(stop, _looked(wish))
+
+    return run_async(options, work)
+
+
+async def _looked(wish: _Wish) -> _Look:
+    from sbpair.connect import open_namespace, open_topology
+    from sbpair.runtime.browse import peeking
+
+    async with open_topology(wish.ends.source) as here, open_topology(wish.ends.target) as there:
+        facts = await there.namespace()
+        target = await there.entities(rules=True)
+        source = await here.entities(rules=True)
+    browsed: dict[str, Peeked] = {}
+    unread: dict[str, str] = {}
+    async with open_namespace(wish.ends.source) as (messaging, _):
+        for one in source:
+            if one.kind is EntityKind.TOPIC:
+                continue
+            try:
+                browsed[one.path.lower()] = await peeking(messaging)(one.path)
+            except ServiceError as error:
+                unread[one.path] = error.message
+    return _Look(tuple(source), tuple(target), facts.tier, browsed, unread)
+
+
+def _refuse_conflicts(steps: Sequence[EntityStep], ends: _Ends) -> None:
+    """Stop before the first change where an entity cannot take the messages of its name.
+
+    Raises:
+        UsageError: names each of them, with the reason.
+    """
+    conflicts = [step for step in steps if step.action is Action.CONFLICT]
+    if conflicts:
+        told = " ".join(f"{step.path}: {'; '.join(step.notes)}." for step in conflicts)
+        raise UsageError(
+            f"{counted(len(conflicts), 'entity', 'entities')} of {ends.source.label} cannot go to {ends.target.label}. "
+            f"{told} {NOT_TOUCHED}",
+            hint=f"Change or delete what is on {ends.target.label}, or leave one out: --except "
+            f"{shlex.quote(conflicts[0].path)}",
+        )
+
+
+def _ask(
+    options: Options,
+    settings: "Settings",
+    wish: _Wish,
+    steps: Sequence[EntityStep],
+    moves: Sequence[MailboxMove],
+    *,
+    yes: bool,
+) -> None:
+    def named(access: NamespaceAccess) -> str:
+        environment = settings.environment_of(access)
+        return f"{access.label} [{environment}]" if environment else access.label
+
+    new = sum(step.action is not Action.KEEP for step in steps)
+    messages = sum(move.counted for move in moves)
+    doing = (
+        f"Create {counted(new, 'entity', 'entities')} on {named(wish.ends.target)} and move "
+        f"{counted(messages, 'message')} there from {named(wish.ends.source)}"
+    )
+    go_ahead(options, doing, yes=yes, state=NOT_TOUCHED)
+
+
+# Entities.
+
+
+def _create(options: Options, ends: _Ends, steps: Sequence[EntityStep], look: _Look) -> None:
+    """Create what is missing, in its order; each is in the operations log."""
+
+    async def work(stop: "asyncio.Event") -> None:
+        from sbpair.connect import open_topology
+
+        with OperationsLog(os.environ) as log:
+            async with open_topology(ends.target) as topology:
+                for step in steps:
+                    if step.action in (Action.CREATE, Action.FINISH):
+                        await stoppable(stop, _create_one(topology, step))
+                    if step.action is Action.CREATE:
+                        log.write(_line(ends, step))
+                        if not options.quiet:
+                            say(f"Created {step.kind.value} {step.path} on {ends.target.label}.")
+
+    if any(step.action in (Action.CREATE, Action.FINISH) for step in steps):
+        run_async(options, work)
+
+
+async def _create_one(topology: "Topology", step: EntityStep) -> None:
+    """Create an entity, marked until all is moved. A subscription gets its rules, and loses the one it is born with."""
+    if step.action is Action.CREATE:
+        await topology.create(step.kind, step.path, replace(step.settings, user_metadata=UNFINISHED))
+    if step.kind is not EntityKind.SUBSCRIPTION:
+        return
+    there = await topology.entity(step.path)
+    present = {rule.name.lower(): rule for rule in there.rules} if there is not None else {}
+    wanted = {rule.name.lower(): rule for rule in step.rules}
+    for name, rule in wanted.items():
+        if present.get(name) == rule:
+            continue
+        if name in present:
+            await topology.delete_rule(step.path, rule.name)
+        await topology.create_rule(step.path, rule)
+    if DEFAULT_RULE.lower() in present and DEFAULT_RULE.lower() not in wanted:
+        await topology.delete_rule(step.path, DEFAULT_RULE)
+
+
+def _finish(options: Options, ends: _Ends, steps: Sequence[EntityStep]) -> None:
+    """All is moved: what was created gets its own metadata instead of the mark."""
+    marked = [step for step in steps if step.action in (Action.CREATE, Action.FINISH)]
+
+    async def work(stop: "asyncio.Event") -> None:
+        from sbpair.connect import open_topology
+
+        async with open_topology(ends.target) as topology:
+            for step in marked:
+                await stoppable(stop, topology.update(step.path, {"user_metadata": step.settings.user_metadata}))
+
+    if marked:
+        run_async(options, work)
+
+
+def _line(ends: _Ends, step: EntityStep) -> dict[str, Any]:
+    return {
+        "at": system_clock().now().isoformat(timespec="milliseconds"),
+        "who": who(),
+        "command": "evacuate",
+        "credential": credential_name(ends.target),
+        "namespace": ends.target.host,
+        "action": "create",
+        "entity": step.path,
+        "detail": step.kind.value,
+        "result": "done",
+        "error_code": None,
+    }
+
+
+# Messages.
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    moves: tuple[Moved, ...]
+    left: tuple[LeftThere, ...]
+    empty: bool
+    ended: Exit | None
+
+
+def _move_all(options: Options, wish: _Wish, first: _Look, steps: Sequence[EntityStep], ledger: Path) -> _Done:
+    """Move what is there, look again, and go on as long as more comes to light."""
+    look, ended = first, None
+    began: dict[tuple[str, bool], MailboxMove] = {}
+    moved: Counter[tuple[str, bool]] = Counter()
+    stays: dict[str, Counter[str]] = {}
+    for _ in range(MOST_ROUNDS):
+        moves = [move for move in wish.moves(look, steps)[0] if move.counted]
+        progress = 0
+        stays = {}
+        for move in moves:
+            began.setdefault((move.entity, move.dead_letter), move)
+            number, why, ended = _move_one(options, wish, move, look, ledger)
+            moved[move.entity, move.dead_letter] += number
+            progress += number
+            stays[_mailbox(move)] = why
+            if ended is not None:
+                break
+        if ended is not None:
+            break
+        look = _look(options, wish)
+        if look.empty or not progress:
+            break
+    if ended is not None:
+        left = tuple(LeftThere(where, reason, number) for where, reason, number in _reasons(stays))
+    else:
+        left = tuple(_still_there(wish, look, steps, stays))
+    accepted = _accepted(ledger)
+    there = {one.path.lower(): one.counts.total for one in look.target}
+    told = [
+        Moved(
+            move.entity,
+            move.dead_letter,
+            move.to,
+            move.counted,
+            moved[key],
+            accepted[_mailbox(move).lower()],
+            None if ended is not None else there.get(move.to.lower()),
+        )
+        for key, move in began.items()
+    ]
+    return _Done(tuple(told), left, ended is None and look.empty, ended)
+
+
+def _mailbox(move: MailboxMove) -> str:
+    return dead_letter_path(move.entity) if move.dead_letter else move.entity
+
+
+def _reasons(stays: Mapping[str, Counter[str]]) -> Iterator[tuple[str, str, int]]:
+    for where, why in stays.items():
+        for reason, number in why.items():
+            if reason != FILTERED_OUT:
+                yield where, reason, number
+
+
+def _still_there(
+    wish: _Wish, look: _Look, steps: Sequence[EntityStep], stays: Mapping[str, Counter[str]]
+) -> Iterator[LeftThere]:
+    """What the last look shows, with the reasons that the moves gave."""
+    moves, left = wish.moves(look, steps)
+    yield from left
+    for move in moves:
+        if not move.counted:
+            continue
+        why = stays.get(_mailbox(move), Counter())
+        for reason, number in why.items():
+            yield LeftThere(_mailbox(move), reason, number)
+        if not why:
+            yield LeftThere(_mailbox(move), "came after this run had looked", move.counted)
+
+
+def _accepted(ledger: Path) -> Counter[str]:
+    """How many messages of each queue or subscription the ledger has as sent, by path in lower case."""
+    from sbpair.runtime.transfer.ledger import sent_in
+
+    return Counter(key[0].lower() for key in sent_in(ledger))
+
+
+def _move_one(
+    options: Options, wish: _Wish, move: MailboxMove, look: _Look, ledger: Path
+) -> tuple[int, Counter[str], Exit | None]:
+    """Move the messages of one queue or subscription: how many went, why others stay, and how a signal ended it. What
+    hinders one entity does not hinder the next."""
+    from sbpair.core.transfer.filters import EVERYTHING
+    from sbpair.core.transfer.recovery import Resender, wishes
+    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+
+    source = Place(wish.ends.source, move.entity, None, True)
+    target = Place(wish.ends.target, move.to, None, True)
+    request = DrainRequest(
+        queues=(move.entity,),
+        dead_letter=move.dead_letter,
+        deferred=not move.dead_letter,
+        scheduled=not move.dead_letter,
+        to=ToQueue(move.to),
+        rate_per_second=wish.rate,
+        concurrency=wish.concurrency,
+        leave_missing=True,
+        patience_seconds=options.timeout_seconds(120.0),
+    )
+
+    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
+        return Resender(
+            seen,
+            wishes(EVERYTHING, ()),
+            same_entity=False,
+            now=lambda: datetime.now(UTC).timestamp(),
+            recent=recent,
+        )
+
+    try:
+        if move.held:
+            _make_holding_queue(options, wish.ends, move, look.target_tier)
+        # Whether a queue may drop what it has got before was settled when the entities were compared.
+        recovery = Recovery(
+            options, source, target, request, make_judge, session_states=True, despite_duplicate_detection=True
+        )
+        recovery.plan()
+        done, ended = recovery.carry_out(ledger)
+    except Interrupted as interrupted:
+        return 0, Counter(), Exit.from_label(interrupted.exit_name)
+    except (ServiceError, UsageError) as error:
+        return 0, Counter({error.message: move.counted}), None
+    report = done.report
+    why = Counter({one.reason: one.count for one in report.left})
+    for failure in report.failures:
+        why[f"not read: {failure.error.message}"] += 1
+    return report.forwarded + report.already_forwarded, why, ended
+
+
+def _make_holding_queue(options: Options, ends: _Ends, move: MailboxMove, tier: Tier | None) -> None:
+    """The queue that is there for messages without another place; the one of an earlier run is used on."""
+
+    async def work(stop: "asyncio.Event") -> None:
+        from sbpair.connect import open_topology
+
+        async def make() -> None:
+            if await topology.entity(move.to) is None:
+                settings = holding_settings(tier, by_session=move.by_session)
+                await topology.create(EntityKind.QUEUE, move.to, settings)
+
+        async with open_topology(ends.target) as topology:
+            await stoppable(stop, make())
+
+    run_async(options, work)
+
+
+# What is said.
+
+
+def _told(steps: Sequence[EntityStep]) -> tuple[Step, ...]:
+    return tuple(Step(step.action, step.kind, step.path, step.notes) for step in steps)
+
+
+def _go_on(source: str, to: str, auth: AuthMethod | None, wish: _Wish, ledger: Path | None) -> str:
+    words = ["sbpair", "evacuate", source, to, *(["--auth", auth.value] if auth else [])]
+    words += [] if wish.dead_letters is Kept.HOLD else ["--dead-letters", wish.dead_letters.value]
+    words += [word for pattern in wish.without for word in ("--except", pattern)]
+    words += [DESPITE] if wish.despite else []
+    words += [] if ledger is None else ["--ledger", str(ledger)]
+    return shlex.join(words)
+
+
+def _result(done: Evacuation, go_on: str, ended: Exit | None = None) -> CommandResult:
+    steps = [
+        {"path": step.path, "action": step.action.value, "note": note}
+        for step in done.entities
+        for note in (step.notes or ("",))
+    ]
+    moves = [
+        {
+            "entity": dead_letter_path(move.entity) if move.dead_letter else move.entity,
+            "to": move.to,
+            "counted": move.counted,
+            "moved": move.moved,
+            "there_now": move.there_now,
+        }
+        for move in done.moves
+    ]
+    left = [{"entity": one.entity, "messages": one.messages, "reason": one.reason} for one in done.left]
+    tables = [
+        Table("Entities", STEP_COLUMNS, steps),
+        Table("Messages", MOVE_COLUMNS, moves),
+        *([Table("Left", LEFT_COLUMNS, left)] if left else []),
+    ]
+    return CommandResult(
+        "evacuate",
+        done,
+        tuple(tables),
+        notes=tuple(_notes(done)),
+        summary=_summary(done, go_on, ended),
+        exit=ended or _exit(done),
+        closing=True,
+    )
+
+
+def _exit(done: Evacuation) -> Exit:
+    if done.dry_run:
+        nothing = done.source_empty and all(step.action is Action.KEEP for step in done.entities)
+        return Exit.OK if nothing else Exit.FINDINGS
+    return Exit.OK if done.source_empty or _only_left_out(done) else Exit.PARTIAL
+
+
+def _only_left_out(done: Evacuation) -> bool:
+    return bool(done.left) and all(one.reason == NOT_ASKED_FOR for one in done.left)
+
+
+def _notes(done: Evacuation) -> Iterator[str]:
+    conflicts = [step for step in done.entities if step.action is Action.CONFLICT]
+    if done.dry_run and conflicts:
+        names = listed(step.path for step in conflicts)
+        yield f"In the way: {names}. Nothing is moved before that is changed, or left out with --except."
+    for one in done.left:
+        if not one.messages:
+            yield f"{one.entity}: {one.reason}."
+            continue
+        would = "would stay" if done.dry_run else "stay" if one.messages != 1 else "stays"
+        yield f"{counted(one.messages, 'message')} of {one.entity} {would}: {one.reason}."
+    held = sorted({move.to for move in done.moves if move.to.startswith(f"evacuated/{done.from_namespace}/")})
+    if held:
+        yield (
+            f"{'Would be held' if done.dry_run else 'Held'} on {done.to_namespace}, for somebody to look into: "
+            f"{listed(held)}. List them: sbpair entity list 'evacuated/*' --namespace {done.to_namespace}"
+        )
+    for move in done.moves:
+        if move.there_now is not None and move.there_now < move.accepted:
+            yield (
+                f"{move.to} counts {move.there_now:,} of {move.accepted:,} messages that it accepted: consumers have "
+                "taken the others, or it has sent them on."
+            )
+
+
+def _summary(done: Evacuation, go_on: str, ended: Exit | None) -> str:
+    new = sum(step.action in (Action.CREATE, Action.FINISH) for step in done.entities)
+    made = counted(new, "entity", "entities")
+    if done.dry_run:
+        messages = counted(sum(move.counted for move in done.moves), "message")
+        return f"Would create {made} on {done.to_namespace} and move {messages} there. {NOT_TOUCHED} Do it: {go_on}"
+    number = sum(move.moved for move in done.moves)
+    total = sum(move.accepted for move in done.moves)
+    earlier = f" ({total:,} with earlier runs)" if total > number else ""
+    what = f"Created {made} on {done.to_namespace}; it accepted {counted(number, 'message')}{earlier}."
+    if done.source_empty:
+        return f"{what} {done.from_namespace} is empty: every queue and subscription was counted and browsed."
+    if ended is not None:
+        return f"{what} Interrupted; what was in flight is settled or released. Go on with: {go_on}"
+    if _only_left_out(done):
+        return f"{what} What is left on {done.from_namespace} is what was left out."
+    return f"{what} {done.from_namespace} is not empty. Go on with: {go_on}"

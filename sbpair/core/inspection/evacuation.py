@@ -1,0 +1,304 @@
+"""The entities of two namespaces compared: what has to be created on the second one so that it can take the place of
+the first, what the tiers make different, and what stands in the way.
+
+What exists on the second namespace is never changed: it may be in use.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from sbpair.core.durations import format_duration
+from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts, Tier
+from sbpair.core.names import subscription_of
+
+PARTITIONS = 16
+_SMALL = (1024, 2048, 3072, 4096, 5120)
+SIZES_MEGABYTES = {Tier.BASIC: _SMALL, Tier.STANDARD: _SMALL, Tier.PREMIUM: (*_SMALL, 10240, 20480, 40960, 81920)}
+"""What a queue or topic can be as large as ("Service Bus quotas")."""
+LEAST_PREMIUM_KILOBYTES = 1024
+STANDARD_KILOBYTES = 256
+UNFINISHED = "sbpair evacuate has not ended yet"
+"""User metadata of what was created until all messages are there, so that a run after a crash knows its own entities: a
+subscription may lack rules, and what a queue takes for duplicates can only have come from an earlier run."""
+DEFAULT_RULE = "$Default"
+_NOT_BASIC = (
+    "requires_session",
+    "requires_duplicate_detection",
+    "forward_to",
+    "forward_dead_lettered_messages_to",
+    "auto_delete_on_idle_seconds",
+)
+_MAY_DIFFER = ("status", "max_message_size_in_kilobytes", "support_ordering")
+"""Settings that are not compared: the first is not copied, the others are the tier's or follow from partitioning."""
+_NAMES = {"dead_lettering_on_filter_evaluation_exceptions": "dead_lettering_on_filter_exceptions"}
+
+
+class Action(StrEnum):
+    CREATE = "create"
+    FINISH = "finish"
+    """It was created by a run that ended before all was moved."""
+    KEEP = "keep"
+    """It exists; what is different is in the notes, and stays."""
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class EntityStep:
+    """What becomes of one entity on the second namespace."""
+
+    action: Action
+    kind: EntityKind
+    path: str
+    settings: EntitySettings
+    """What it is created with; otherwise what it should be."""
+    rules: tuple[RuleFacts, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan_entities(
+    source: Sequence[EntityFacts],
+    target: Sequence[EntityFacts],
+    target_tier: Tier | None,
+    *,
+    despite_duplicate_detection: bool = False,
+) -> tuple[EntityStep, ...]:
+    """A step for each entity of `source` (with rules), those first that others need: topics before subscriptions, and
+    what is forwarded to before what forwards.
+
+    `despite_duplicate_detection`: queues that were there before may drop a message whose id they got from elsewhere.
+    """
+    there = {one.path.lower(): one for one in target}
+    steps = [_step(one, there.get(one.path.lower()), target_tier, despite_duplicate_detection) for one in source]
+    return tuple(_in_order(steps, present=set(there)))
+
+
+def _step(one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None, despite: bool) -> EntityStep:
+    settings, notes, obstacles = _fitted(one, target_tier)
+    if one.keys:
+        notes.append(f"its own access keys are not copied: {', '.join(one.keys)}")
+    if there is None:
+        if settings.status is not EntityStatus.ACTIVE:
+            notes.append(f"created active; it is {settings.status.value} at the source")
+        settings = replace(settings, status=EntityStatus.ACTIVE)
+        action = Action.CONFLICT if obstacles else Action.CREATE
+        return EntityStep(action, one.kind, one.path, settings, one.rules, (*obstacles, *notes))
+    if there.kind is not one.kind:
+        obstacles = [f"it is a {there.kind.value} there, and a {one.kind.value} here"]
+        return EntityStep(Action.CONFLICT, one.kind, one.path, settings, one.rules, tuple(obstacles))
+    if there.settings.user_metadata == UNFINISHED:
+        return EntityStep(Action.FINISH, one.kind, one.path, settings, one.rules, tuple(notes))
+    obstacles = list(_obstacles(one, there, despite))
+    differences = [*_differences(one.kind, settings, there.settings), *_rule_differences(one, there)]
+    action = Action.CONFLICT if obstacles else Action.KEEP
+    return EntityStep(action, one.kind, one.path, settings, one.rules, (*obstacles, *differences))
+
+
+def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool) -> Iterable[str]:
+    """Why the messages of an entity cannot go to the one of its name."""
+    if one.kind is EntityKind.TOPIC:
+        return
+    if one.settings.requires_session != there.settings.requires_session:
+        yield f"it {'requires' if there.settings.requires_session else 'does not require'} sessions there"
+    if one.kind is EntityKind.SUBSCRIPTION:
+        return
+    if (one.settings.forward_to or "").lower() != (there.settings.forward_to or "").lower():
+        to, ours = there.settings.forward_to or "nothing", one.settings.forward_to or "nothing"
+        yield f"it forwards to {to} there, to {ours} here"
+    if one.counts.total and there.settings.status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
+        yield f"it is {there.settings.status.value} there"
+    if one.counts.total and there.settings.requires_duplicate_detection and not despite:
+        yield (
+            "it detects duplicates there, and would drop a message whose MessageId it has got from elsewhere "
+            "(--despite-duplicate-detection allows it)"
+        )
+
+
+def _differences(kind: EntityKind, wanted: EntitySettings, found: EntitySettings) -> Iterable[str]:
+    for name in SETTINGS_OF[kind]:
+        ours, theirs = getattr(wanted, name), getattr(found, name)
+        if ours == theirs or name in _MAY_DIFFER:
+            continue
+        if name == "duplicate_detection_history_time_window_seconds" and not wanted.requires_duplicate_detection:
+            continue
+        yield f"{_words(name)} is {_said(name, theirs)} there, {_said(name, ours)} here"
+
+
+def _rule_differences(one: EntityFacts, there: EntityFacts) -> Iterable[str]:
+    ours = {rule.name.lower(): rule for rule in one.rules}
+    theirs = {rule.name.lower(): rule for rule in there.rules}
+    for name in sorted(ours | theirs):
+        if name not in theirs:
+            yield f"rule {ours[name].name} is missing there"
+        elif name not in ours:
+            yield f"rule {theirs[name].name} is not here"
+        elif ours[name] != theirs[name]:
+            yield f"rule {ours[name].name} is another one there"
+
+
+def _fitted(one: EntityFacts, target_tier: Tier | None) -> tuple[EntitySettings, list[str], list[str]]:
+    """The settings as the second namespace's tier takes them, what had to be changed for it, and what cannot be."""
+    settings, notes, obstacles = one.settings, [], []
+    change: dict[str, Any] = {}
+    size = settings.max_size_in_megabytes
+    if target_tier is Tier.PREMIUM and settings.enable_partitioning:
+        change["enable_partitioning"] = False
+        size *= PARTITIONS
+        size = _size_for(Tier.PREMIUM, size)
+        notes.append(f"not partitioned: Premium has no partitioned entities; one of {size:,} MB instead")
+    if target_tier is Tier.PREMIUM and settings.enable_express:
+        change["enable_express"] = False
+        notes.append("not express: Premium has no express entities")
+    if one.kind is not EntityKind.SUBSCRIPTION and target_tier is not None:
+        change["max_size_in_megabytes"] = allowed = _size_for(target_tier, size)
+        if allowed < size:
+            notes.append(f"at most {allowed:,} MB on {target_tier.value} instead of {size:,} MB")
+        change["max_message_size_in_kilobytes"] = _message_size(settings, target_tier, notes)
+    if target_tier is Tier.BASIC:
+        if one.kind is not EntityKind.QUEUE:
+            obstacles.append("Basic has no topics")
+        obstacles += [f"Basic has no {_words(name)}" for name in _NOT_BASIC if getattr(settings, name)]
+    return replace(settings, **change), notes, obstacles
+
+
+def _size_for(tier: Tier, megabytes: int) -> int:
+    """The smallest size of the tier that is enough; its largest if none is."""
+    return next((size for size in SIZES_MEGABYTES[tier] if size >= megabytes), SIZES_MEGABYTES[tier][-1])
+
+
+def _message_size(settings: EntitySettings, tier: Tier, notes: list[str]) -> int | None:
+    size = settings.max_message_size_in_kilobytes
+    if size is None:
+        return None
+    if tier is Tier.PREMIUM:
+        return size if size >= LEAST_PREMIUM_KILOBYTES else None
+    if size > STANDARD_KILOBYTES:
+        notes.append(f"messages above {STANDARD_KILOBYTES} KB cannot be moved to {tier.value}, and stay")
+    return None
+
+
+def _words(name: str) -> str:
+    return _NAMES.get(name, name).removesuffix("_seconds").replace("_", " ")
+
+
+def _said(name: str, value: Any) -> str:
+    if name.endswith("_seconds"):
+        return format_duration(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+def _in_order(steps: Sequence[EntityStep], present: set[str]) -> Iterable[EntityStep]:
+    """Each step after those it needs; in a circle of forwarding, which the service would refuse, as they come."""
+    waiting = sorted(steps, key=lambda step: (step.kind is EntityKind.SUBSCRIPTION, step.path.lower()))
+    done = set(present)
+    while waiting:
+        index = next((at for at, step in enumerate(waiting) if _needs(step) <= done), 0)
+        step = waiting.pop(index)
+        done.add(step.path.lower())
+        yield step
+
+
+def _needs(step: EntityStep) -> set[str]:
+    targets = (step.settings.forward_to, step.settings.forward_dead_lettered_messages_to)
+    needed = {target.lower() for target in targets if target and target.lower() != step.path.lower()}
+    below = subscription_of(step.path)
+    return needed | ({below[0].lower()} if below is not None else set())
+
+
+# Where the messages of each entity go.
+
+NOT_ASKED_FOR = "not asked for"
+SCHEDULED_TO_A_TOPIC = "scheduled to a topic: each becomes a message of its subscriptions when its time has come"
+
+
+class Kept(StrEnum):
+    """Where dead letters go."""
+
+    HOLD = "hold"
+    """Into a queue of their own, where no consumer takes them."""
+    RESUBMIT = "resubmit"
+    """To the queue of their name, as if sent again."""
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxMove:
+    """The messages of a queue or subscription, or its dead letters, and where they go."""
+
+    entity: str
+    dead_letter: bool
+    to: str
+    held: bool
+    """`to` is a queue that is there for them only."""
+    counted: int
+    """How many the service counts, scheduled ones too."""
+    by_session: bool = False
+    """They are handed out by session, so a queue that holds them has to do that as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftThere:
+    """Messages that are not moved, and why."""
+
+    entity: str
+    reason: str
+    messages: int
+
+
+def plan_moves(
+    source: Iterable[EntityFacts], steps: Mapping[str, EntityStep], label: str, dead_letters: Kept
+) -> tuple[tuple[MailboxMove, ...], tuple[LeftThere, ...]]:
+    """What is moved from each entity of the namespace `label`, and what is not. `steps` by path in lower case."""
+    moves: list[MailboxMove] = []
+    left: list[LeftThere] = []
+    for one in source:
+        counts = one.counts
+        if counts.scheduled and one.kind is EntityKind.TOPIC:
+            left.append(LeftThere(one.path, SCHEDULED_TO_A_TOPIC, counts.scheduled))
+        if on_the_way := counts.transfer + counts.transfer_dead_letter:
+            left.append(LeftThere(one.path, "on their way to where the entity forwards", on_the_way))
+        if one.kind is EntityKind.TOPIC:
+            continue
+        step = steps.get(one.path.lower())
+        for dead_letter, number in ((False, counts.active + counts.scheduled), (True, counts.dead_letter)):
+            why = _why_left(one, step, dead_letter, dead_letters)
+            if why is None:
+                to = _destination(one, label, dead_letter, dead_letters)
+                held, sessions = to.lower() != one.path.lower(), one.settings.requires_session and not dead_letter
+                moves.append(MailboxMove(one.path, dead_letter, to, held, number, sessions))
+            elif number:
+                left.append(LeftThere(f"{one.path}{' (dead letters)' if dead_letter else ''}", why, number))
+    return tuple(moves), tuple(left)
+
+
+def _why_left(one: EntityFacts, step: EntityStep | None, dead_letter: bool, dead_letters: Kept) -> str | None:
+    if step is None:
+        return NOT_ASKED_FOR
+    if one.settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
+        return f"{one.settings.status.value}: nothing can be received"
+    if dead_letter:
+        return "dead letters were to be left" if dead_letters is Kept.LEAVE else None
+    if one.settings.forward_to:
+        return f"forwarded by the service to {one.settings.forward_to}"
+    return None
+
+
+def _destination(one: EntityFacts, label: str, dead_letter: bool, dead_letters: Kept) -> str:
+    """A subscription cannot be sent to, and its topic would give every subscription a copy: such messages are held."""
+    below = subscription_of(one.path)
+    if below is None and (not dead_letter or dead_letters is Kept.RESUBMIT):
+        return one.path
+    kind, name = ("queues", one.path) if below is None else ("topics", "/".join(below))
+    return f"evacuated/{label}/{kind}/{name}{'/dead-letters' if dead_letter else ''}"
+
+
+def holding_settings(tier: Tier | None, *, by_session: bool) -> EntitySettings:
+    """A queue where messages wait for somebody to decide: as large as can be, and none is dropped for its age."""
+    return EntitySettings(
+        max_size_in_megabytes=SIZES_MEGABYTES[tier][-1] if tier is not None else 1024,
+        dead_lettering_on_message_expiration=True,
+        requires_session=by_session,
+    )

@@ -1,0 +1,130 @@
+"""`sbpair evacuate` between two embedded namespaces: everything goes, what cannot go is said before anything does."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sbpair.connect import open_topology
+from sbpair.core.entities import EntityKind, EntitySettings, RuleFacts
+from sbpair.core.message import Disposition
+from sbpair.core.pairing import Side
+from sbpair.core.rewrite import as_sent, compose
+from sbpair.settings import load
+from tests.cli.conftest import embedded_pair
+from tests.cli.process import Sbpair
+from tests.cli.transfer.entities import Entities
+
+HELD = "evacuated/local-primary"
+WORDS = ("evacuate", "local-primary", "local-secondary")
+
+
+@pytest.fixture
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entities]:
+    """A Standard and a Premium namespace with nothing in them."""
+    runner = Sbpair(tmp_path_factory.mktemp("home"))
+    (runner.home / "seed.yaml").write_text("local-secondary: {tier: Premium}\n", encoding="utf-8")
+    with embedded_pair(runner, "--seed", "seed.yaml"):
+        yield Entities(runner)
+
+
+def messages(prefix: str, number: int = 3, **values: object) -> list[bytes]:
+    return [compose(body=f"{prefix}{n}", message_id=f"{prefix}{n}", **values) for n in range(number)]  # type: ignore[arg-type]
+
+
+async def make_topic(made: Entities) -> None:
+    access = load(environ=made.runner.variables(), directory=made.runner.home).pair("local").primary
+    async with open_topology(access) as topology:
+        await topology.create(EntityKind.TOPIC, "news", EntitySettings(user_metadata="ours"))
+        await topology.create(EntityKind.SUBSCRIPTION, "news/Subscriptions/all", EntitySettings(max_delivery_count=3))
+        german = "news/Subscriptions/german"
+        await topology.create(EntityKind.SUBSCRIPTION, german, EntitySettings(user_metadata="de"))
+        await topology.create_rule(german, RuleFacts("de", "country = 'DE'"))
+        await topology.delete_rule(german, "$Default")
+
+
+def test_a_standard_namespace_moves_into_a_premium_one_with_all_it_holds(made: Entities) -> None:
+    import asyncio
+
+    made.queue("orders", enable_partitioning=True, max_delivery_count=4)
+    made.queue("strict", requires_duplicate_detection=True)
+    made.queue("by/session", requires_session=True)
+    asyncio.run(make_topic(made))
+    sent = {name: messages(name) for name in ("orders", "strict")}
+    sent["by/session"] = messages("s", 6, session_id="one")
+    made.dead("orders", messages("dead", 2))
+    made.send("orders", *messages("deferred", 1))
+    made.settle("orders", [""], Disposition.DEFER)
+    for path, payloads in sent.items():
+        made.send(path, *payloads)
+    made.send("orders", compose(body=b"", message_id="later", scheduled_at=time.time() + 3600))
+    news = [*messages("fr", 2), *messages("de", 2, application_properties={"country": "DE"})]
+    made.send("news", *news)
+    shown = made.runner(*WORDS, "--dry-run", "-o", "json")
+    assert (shown.code, shown.data["source_empty"]) == (5, False)
+    assert made.runner("entity", "list", "--side", "secondary", "-o", "json").data["entities"] == []
+    ran = made.runner(*WORDS, "--yes", "-o", "json")
+    assert (ran.code, ran.data["source_empty"], ran.data["left"]) == (0, True, []), ran
+    assert "local-primary is empty" in ran.stderr
+    for planned, done in zip(shown.data["moves"], ran.data["moves"], strict=True):
+        assert (planned["entity"], planned["to"], planned["counted"]) == (done["entity"], done["to"], done["counted"])
+        assert done["counted"] == done["moved"] == done["accepted"] == done["there_now"]
+    places = {
+        "orders": [*messages("deferred", 1), *sent["orders"]],
+        "strict": sent["strict"],
+        "by/session": sent["by/session"],
+        f"{HELD}/queues/orders/dead-letters": messages("dead", 2),
+        f"{HELD}/topics/news/all": news,
+        f"{HELD}/topics/news/german": news[2:],
+    }
+    for path, payloads in places.items():
+        lies = [as_sent(one.payload) for one in made.lying(path, Side.SECONDARY)]
+        assert sorted(one.payload for one in lies if one.message_id != "later") == sorted(payloads), path
+    assert "later" in made.ids("orders", Side.SECONDARY)
+    in_order = [as_sent(one.payload).payload for one in made.lying("by/session", Side.SECONDARY)]
+    assert in_order == sent["by/session"]
+    german = made.runner("entity", "show", "local-secondary:news/Subscriptions/german", "-o", "json").data
+    assert [rule["name"] for rule in german["rules"]] == ["de"]
+    assert german["settings"]["user_metadata"] == "de"
+    orders = made.runner("entity", "show", "local-secondary:orders", "-o", "json").data["settings"]
+    assert (orders["enable_partitioning"], orders["max_delivery_count"], orders["user_metadata"]) == (False, 4, None)
+    ledger = made.runner.home / "evacuate-local-primary-local-secondary.jsonl"
+    assert len(ledger.read_text(encoding="utf-8").splitlines()) == sum(one["moved"] for one in ran.data["moves"])
+    again = made.runner(*WORDS, "--yes", "-o", "json")
+    assert (again.code, again.data["moves"]) == (0, [])
+
+
+def test_what_is_in_the_way_is_said_and_nothing_is_touched(made: Entities) -> None:
+    for path in ("orders", "plain"):
+        made.queue(path)
+        made.send(path, *messages(path, 1))
+    made.queue("orders", Side.SECONDARY, requires_session=True)
+    made.queue("plain", Side.SECONDARY, requires_duplicate_detection=True)
+    shown = made.runner(*WORDS, "--dry-run", "-o", "json")
+    assert (shown.code, {step["action"] for step in shown.data["entities"]}) == (5, {"conflict"})
+    refused = made.runner(*WORDS, "--yes")
+    assert (refused.code, "requires sessions there" in refused.stderr) == (2, True)
+    assert "Nothing was changed" in refused.stderr
+    assert (made.ids("orders"), made.ids("plain")) == (["orders0"], ["plain0"])
+    part = made.runner(*WORDS, "--except", "ORDERS", "--despite-duplicate-detection", "--yes", "-o", "json")
+    assert (part.code, part.data["source_empty"]) == (0, False)
+    assert [(one["entity"], one["reason"]) for one in part.data["left"]] == [("orders", "not asked for")]
+    assert (made.ids("orders"), made.ids("plain"), made.ids("plain", Side.SECONDARY)) == (["orders0"], [], ["plain0"])
+
+
+def test_what_cannot_be_received_is_left_with_the_reason(made: Entities) -> None:
+    made.queue("orders")
+    made.send("orders", *messages("a", 1))
+    assert made.runner("entity", "set-status", "orders", "ReceiveDisabled", "--yes").code == 0
+    ran = made.runner(*WORDS, "--yes", "-o", "json")
+    assert (ran.code, ran.data["source_empty"]) == (3, False)
+    assert ("orders", 1) in [(one["entity"], one["messages"]) for one in ran.data["left"]]
+    assert "Go on with: sbpair evacuate local-primary local-secondary" in ran.stderr
+    assert made.runner("entity", "set-status", "orders", "Active", "--yes").code == 0
+    assert made.runner(*WORDS, "--yes").code == 0
+    assert made.ids("orders", Side.SECONDARY) == ["a0"]
+
+
+def test_a_namespace_is_not_evacuated_into_itself(made: Entities) -> None:
+    ran = made.runner("evacuate", "local-primary", "local-primary", "--yes")
+    assert (ran.code, "FROM and TO are both local-primary" in ran.stderr) == (2, True)
