@@ -33,8 +33,9 @@ GROUPS = {
         "dlq": Entry("transfer.dlq", "app", "List, resubmit and delete dead letters of any queue or subscription."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
         "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
-        "evacuate": Entry("transfer.evacuate", "evacuate", "Move all entities and messages to another namespace."),
+        "edit": Entry("transfer.edit", "edit", "Change one message in an editor and send it in its place."),
         "purge": Entry("transfer.purge", "purge", "Delete messages of any entity, archived first."),
+        "evacuate": Entry("transfer.evacuate", "evacuate", "Move all entities and messages to another namespace."),
     },
     "Applications": {
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),

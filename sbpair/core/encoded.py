@@ -91,6 +91,10 @@ class EncodedMessage:
             raise _unreadable(section, error) from error
         self._keep(section, edited, True)
 
+    def edit_body(self, data: bytes) -> None:
+        """Other bytes for a body that is one data section."""
+        self._keep(Section.DATA, codec.encode(data), False)
+
     def drop_if_empty(self, section: Section) -> None:
         """Remove a map section without entries."""
         if section in self._at and section not in self._edited and not self.entries(section):

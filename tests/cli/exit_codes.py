@@ -137,6 +137,7 @@ def _of_entity(
 _DEAD = "cli/transfer/test_dead_letters.py::test_"
 _ENTITY = "cli/inspection/test_entity.py::test_"
 _EVACUATE = "cli/transfer/test_evacuate.py::test_"
+_EDIT = "cli/transfer/test_edit.py::test_"
 _MOVE = "cli/transfer/test_move.py::test_"
 _SPARK = "pipeline/test_command_line.py::"
 _FLEET = "cli/inspection/test_provision_cleanup.py::"
@@ -291,6 +292,14 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("copy orders orders --pair right --yes"),
         partial=Never("what the destination would drop is left as a move leaves it, where that is proven"),
         findings=Proven(f"{_MOVE}a_copy_leaves_all_where_it_is_and_its_ledger_doubles_nothing"),
+    ),
+    "edit": _of_entity(
+        "edit",
+        arguments="orders 1 --yes",
+        ok=Proven(f"{_EDIT}a_dead_letter_is_changed_and_goes_to_its_queue"),
+        usage=Run("edit orders 99 --pair right --yes"),
+        partial=Never("what the destination would drop is left as a move leaves it, where that is proven"),
+        findings=Proven(f"{_EDIT}a_dead_letter_is_changed_and_goes_to_its_queue"),
     ),
     "purge": _of_entity(
         "purge",

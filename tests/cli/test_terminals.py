@@ -28,6 +28,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "entity": ("entity list --pair local", "entity show orders --pair local", "entity create --help"),
     "move": ("move --help",),
     "copy": ("copy --help",),
+    "edit": ("edit --help",),
     "purge": ("purge --help",),
     "dlq": ("dlq --help", "dlq list orders --pair local", "dlq resubmit --help"),
     "replicate": ("replicate provision local parcels --dry-run --exit-zero",),

@@ -218,6 +218,12 @@ class MoveOptions(OptionSet):
 
 
 DESPITE = "--despite-duplicate-detection"
+DespiteOption = Annotated[
+    bool,
+    typer.Option(
+        DESPITE, help="Send although the destination detects duplicates and drops a MessageId that it got before."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +234,7 @@ class ResendOptions(OptionSet):
     limit: LimitOption = None
     rate: RateOption = None
     concurrency: ConcurrencyOption = 8
-    despite_duplicate_detection: Annotated[
-        bool,
-        typer.Option(
-            DESPITE,
-            help="Send although the destination detects duplicates and drops a MessageId that it got before.",
-        ),
-    ] = False
+    despite_duplicate_detection: DespiteOption = False
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
     dry_run: Annotated[

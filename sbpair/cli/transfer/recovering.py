@@ -61,6 +61,7 @@ class Recovery:
         keep: copy; the entity is left as it is.
         session_states: take the states of sessions along.
         despite_duplicate_detection: send also where an id that was taken already would be dropped.
+        one_message: a single one is meant; once it is dealt with, nothing is said of the others.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Recovery:
         keep: bool = False,
         session_states: bool = False,
         despite_duplicate_detection: bool = False,
+        one_message: bool = False,
     ) -> None:
         self._options = options
         self._source = source
@@ -81,6 +83,7 @@ class Recovery:
         self._request = request
         self._make_judge = make_judge
         self._keep = keep
+        self._one_message = one_message
         self._session_states = session_states
         self._despite = despite_duplicate_detection
         self._planned: Planned | None = None
@@ -256,6 +259,8 @@ class Recovery:
 
     def _recovered(self, report: "DrainReport") -> Recovered:
         request, source, target = self._request, self._source, self._target
+        if self._one_message and report.forwarded + report.already_forwarded:
+            report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(source.path) if request.dead_letter else source.path
         to_namespace, to = (None, None) if target is None else (target.access.label, target.path)
         return Recovered(source.access.label, entity, to_namespace, to, report)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.options import Options
+from sbpair.cli.transfer.place import NamespaceOptions, Place, find_place
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sbpair.cli.transfer.options import ResendOptions
-    from sbpair.cli.transfer.place import Place
     from sbpair.core.transfer.destinations import DestinationSeen
     from sbpair.core.transfer.verdict import Judge
+    from sbpair.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,7 @@ class Sending:
     reasons: "Sequence[str]" = ()
 
 
-def resend(
-    options: Options, source: "Place", target: "Place", sending: Sending, chosen: "ResendOptions"
-) -> CommandResult:
+def resend(options: Options, source: Place, target: Place, sending: Sending, chosen: "ResendOptions") -> CommandResult:
     """Plan, show, ask and carry out.
 
     Raises:
@@ -107,7 +106,24 @@ def resend(
     )
 
 
-def check_destination(target: "Place") -> None:
+def to_or_itself(settings: "Settings", on: NamespaceOptions, source: Place, to: str | None) -> Place:
+    """Where messages of the entity go again: where `to` says, otherwise to itself.
+
+    Raises:
+        UsageError: a subscription, to which nothing can be sent alone.
+    """
+    if to is not None:
+        return find_place(settings, on, to, source)
+    if source.is_subscription:
+        topic, _ = subscription_of(source.path) or ("", "")
+        raise UsageError(
+            f"{source.path} is a subscription: nothing can be sent to it alone. Nothing was moved.",
+            hint=f"Name a queue with --to, or --to {topic} if every subscription of it may get a copy.",
+        )
+    return source
+
+
+def check_destination(target: Place) -> None:
     """A queue or a topic is the only thing that can be sent to.
 
     Raises:
@@ -117,7 +133,7 @@ def check_destination(target: "Place") -> None:
         raise UsageError(f"{target.path!r} is no queue or topic: nothing can be sent to it. Nothing was moved.")
 
 
-def sent_there_before(source: "Place", target: "Place") -> bool:
+def sent_there_before(source: Place, target: Place) -> bool:
     """Whether the messages of an entity were sent to the target once: to the queue itself, or the subscription's topic.
     Duplicate detection may know their ids."""
     found = subscription_of(source.path)

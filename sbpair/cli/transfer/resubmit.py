@@ -8,9 +8,7 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import ReasonOption, ResendOptions
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, find_place, refuse_unnamed
-from sbpair.cli.transfer.resending import Sending, resend
-from sbpair.core.errors import UsageError
-from sbpair.core.names import subscription_of
+from sbpair.cli.transfer.resending import Sending, resend, to_or_itself
 from sbpair.render.result import CommandResult
 
 
@@ -50,13 +48,7 @@ def resubmit(
     source = find_place(settings, on, entity)
     if not chosen.dry_run:
         refuse_unnamed(options, source, yes=chosen.yes)
-    if to is None and source.is_subscription:
-        topic, _ = subscription_of(source.path) or ("", "")
-        raise UsageError(
-            f"{source.path} is a subscription: nothing can be sent to it alone. Nothing was moved.",
-            hint=f"Name a queue with --to, or --to {topic} if every subscription of it may get a copy.",
-        )
-    target = source if to is None else find_place(settings, on, to, source)
+    target = to_or_itself(settings, on, source, to)
     given = [*(["--to", to] if to else []), *on.words(), *(f"--reason={reason}" for reason in reasons or ())]
     sending = Sending(
         "dlq resubmit",

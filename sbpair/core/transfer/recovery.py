@@ -6,7 +6,7 @@ worth more than one that a service accepted and threw away.
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sbpair.core.durations import format_duration
@@ -188,6 +188,30 @@ class Resender:
             until = datetime.fromtimestamp(received.enqueued_at + window, UTC)
             return f"{DUPLICATE} until {until:%Y-%m-%d %H:%M} UTC"
         return None
+
+
+class Editor:
+    """Sends one message in another form; all others stay.
+
+    Args:
+        resender: says whether the destination takes the new form.
+        received: the message, as it was browsed.
+        payload: its new form.
+    """
+
+    def __init__(self, resender: Resender, received: Received, payload: bytes) -> None:
+        self._resender = resender
+        self._key = key_of(received)
+        self._payload = payload
+
+    @property
+    def original_faults(self) -> Counter[str]:
+        return self._resender.original_faults
+
+    def __call__(self, received: Received) -> Verdict:
+        if key_of(received) != self._key:
+            return Leave(FILTERED_OUT)
+        return self._resender(replace(received, payload=self._payload))
 
 
 class Purger:

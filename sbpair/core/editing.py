@@ -1,0 +1,261 @@
+"""A message as a JSON document that a person edits, and the message that comes of it: what was not edited keeps its
+bytes.
+
+The document has what a sender sets: ids, times, application properties, the body. What has no JSON form that says all
+of it (a time span, a binary id, a body of AMQP values) is shown or left out, and cannot be changed.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sbpair.amqp import codec, sections
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.types import AmqpError, Int, Long, Symbol, Timestamp, Uint
+from sbpair.core.encoded import EncodedMessage
+from sbpair.core.errors import UsageError
+from sbpair.core.names import MAX_ID_CHARACTERS
+from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, typed
+from sbpair.core.summary import plain
+from sbpair.core.system_properties import MAX_HEADER_TTL_MS
+
+_FIELDS = {
+    "message_id": PropertyField.MESSAGE_ID,
+    "session_id": PropertyField.GROUP_ID,
+    "correlation_id": PropertyField.CORRELATION_ID,
+    "content_type": PropertyField.CONTENT_TYPE,
+    "subject": PropertyField.SUBJECT,
+    "to": PropertyField.TO,
+    "reply_to": PropertyField.REPLY_TO,
+    "reply_to_session_id": PropertyField.REPLY_TO_GROUP_ID,
+}
+_SYMBOLS = frozenset({"content_type"})
+_IDS = frozenset({"message_id", "session_id", "reply_to_session_id"})
+_TTL, _SCHEDULED, _PROPERTIES, _BODY, _BODY_BASE64 = (
+    "time_to_live_ms",
+    "scheduled_at",
+    "application_properties",
+    "body",
+    "body_base64",
+)
+_LAYOUT = "\t\n\r"
+_INTEGERS = (Int, Long)
+
+
+def as_document(payload: bytes) -> dict[str, Any]:
+    """What may be edited of a message in the form in which it was sent.
+
+    Raises:
+        MalformedMessageError: not an AMQP message.
+    """
+    message = EncodedMessage(payload)
+    document: dict[str, Any] = {}
+    for name, index in _FIELDS.items():
+        value = message.field(Section.PROPERTIES, index)
+        if value is None or isinstance(value, str):
+            document[name] = None if value is None else str(value)
+    ttl = message.field(Section.HEADER, HeaderField.TTL)
+    document[_TTL] = int(ttl) if isinstance(ttl, int) else None
+    scheduled = message.entry(Section.MESSAGE_ANNOTATIONS, SCHEDULED)
+    document[_SCHEDULED] = _time_text(int(scheduled)) if isinstance(scheduled, Timestamp) else None
+    document[_PROPERTIES] = {str(name): plain(value) for name, value in message.entries(Section.APPLICATION_PROPERTIES)}
+    document |= _body_of(message)
+    return document
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """The document as it is edited."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_document(text: str) -> dict[str, Any]:
+    """A document that somebody edited.
+
+    Raises:
+        UsageError: it is no JSON object; the place is named.
+    """
+    try:
+        document = json.loads(text, object_pairs_hook=_each_once)
+    except RecursionError as error:
+        raise UsageError("The edited message is nested too deeply to be read.") from error
+    except ValueError as error:
+        raise UsageError(f"The edited message is no JSON: {error}.") from error
+    if not isinstance(document, dict):
+        raise UsageError("The edited message is no JSON object.")
+    return document
+
+
+def edited(payload: bytes, after: Mapping[str, Any]) -> bytes:
+    """The message as the document says; the same bytes where the document says nothing new.
+
+    Raises:
+        UsageError: a field that is not known or is missing, a value that it cannot have, or one that cannot be edited.
+        MalformedMessageError: not an AMQP message.
+    """
+    before = as_document(payload)
+    if unknown := sorted(after.keys() - before.keys()):
+        raise UsageError(f"The edited message has fields that cannot be edited: {', '.join(unknown)}.")
+    if missing := sorted(before.keys() - after.keys()):
+        raise UsageError(
+            f"The edited message lacks fields: {', '.join(missing)}.", hint="Write null for what it is not to have."
+        )
+    message = EncodedMessage(payload)
+    changed = {name for name in before if not _same(before[name], after[name])}
+    message.edit_fields(
+        Section.PROPERTIES,
+        {_FIELDS[name]: _text(name, after[name]) for name in changed & _FIELDS.keys()},
+    )
+    if "session_id" in changed and message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY) == before["session_id"]:
+        _set_annotation(message, PARTITION_KEY, after["session_id"])  # the two are tied on a partitioned entity
+    if _TTL in changed:
+        _set_time_to_live(message, after[_TTL])
+    if _SCHEDULED in changed:
+        at = after[_SCHEDULED]
+        _set_annotation(message, SCHEDULED, None if at is None else Timestamp(_time_ms(at)))
+    if _PROPERTIES in changed:
+        _set_properties(message, before[_PROPERTIES], after[_PROPERTIES])
+    for name in changed & {_BODY, _BODY_BASE64}:
+        message.edit_body(_body_bytes(name, after[name]))
+    try:
+        return message.result()
+    except AmqpError as error:
+        raise UsageError(f"The edited message has a value that a message cannot have: {error}.") from error
+
+
+def _body_of(message: EncodedMessage) -> dict[str, Any]:
+    """The body where it is one run of bytes: as text where it is some."""
+    spans = sections.body_sections(message.payload, message.spans)
+    if [span.section for span in spans] != [Section.DATA]:
+        return {}
+    data = sections.read_span(message.payload, spans[0])
+    try:
+        text = bytes(data).decode()
+    except UnicodeDecodeError:
+        text = "\x00"
+    if all(char.isprintable() or char in _LAYOUT for char in text):
+        return {_BODY: text}
+    return {_BODY_BASE64: base64.b64encode(data).decode()}
+
+
+def _body_bytes(name: str, value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise UsageError(f"The edited {name} is no text.")
+    if name == _BODY:
+        return _utf8(name, value)
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise UsageError(f"The edited {name} is no base64: {error}.") from error
+
+
+def _utf8(name: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"The edited {name} has half of a character: {error.reason}.") from error
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, and of one kind: 1, 1.0 and true are three values."""
+    return json.dumps(one) == json.dumps(other)
+
+
+def _text(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UsageError(f"The edited {name} is neither a text nor null.")
+    if name in _IDS and len(value) > MAX_ID_CHARACTERS:
+        raise UsageError(f"The edited {name} has {len(value)} characters; up to {MAX_ID_CHARACTERS} are possible.")
+    _utf8(name, value)
+    return Symbol(value) if name in _SYMBOLS else value
+
+
+def _set_annotation(message: EncodedMessage, name: str, value: Any) -> None:
+    if value is None:
+        message.edit_map(Section.MESSAGE_ANNOTATIONS, (name,), {})
+    else:
+        message.edit_map(Section.MESSAGE_ANNOTATIONS, (), {Symbol(name): value})
+
+
+def _set_time_to_live(message: EncodedMessage, value: Any) -> None:
+    if value is not None and (type(value) is not int or not 0 <= value <= MAX_HEADER_TTL_MS):
+        raise UsageError(f"The edited {_TTL} is neither null nor a number from 0 to {MAX_HEADER_TTL_MS}.")
+    message.edit_fields(
+        Section.HEADER, {HeaderField.TTL: None if value is None else Uint(value)}, drop_empty=value is None
+    )
+    created = message.field(Section.PROPERTIES, PropertyField.CREATION_TIME)
+    if message.field(Section.PROPERTIES, PropertyField.ABSOLUTE_EXPIRY_TIME) is None:
+        return
+    ends = None  # it says the same thing a second time
+    if value is not None and isinstance(created, Timestamp):
+        ends = Timestamp(min(int(created) + value, LAST_MS))
+    message.edit_fields(Section.PROPERTIES, {PropertyField.ABSOLUTE_EXPIRY_TIME: ends}, drop_empty=True)
+
+
+def _time_text(milliseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, OSError, ValueError):
+        return str(milliseconds)
+
+
+def _time_ms(value: Any) -> int:
+    try:
+        at = datetime.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"The edited {_SCHEDULED} is no time such as 2026-11-22T08:00:00Z.") from error
+    if at.tzinfo is None:
+        raise UsageError(f"The edited {_SCHEDULED} has no time zone: add Z for UTC.")
+    return round(at.timestamp() * 1000)
+
+
+def _set_properties(message: EncodedMessage, before: Mapping[str, Any], after: Any) -> None:
+    if not isinstance(after, dict):
+        raise UsageError(f"The edited {_PROPERTIES} are no JSON object; write {{}} for none.")
+    there = {str(name): value for name, value in message.entries(Section.APPLICATION_PROPERTIES)}
+    put = {
+        name: _property(name, there.get(name), value, known=name in before)
+        for name, value in after.items()
+        if name not in before or not _same(before[name], value)
+    }
+    message.edit_map(Section.APPLICATION_PROPERTIES, frozenset(before.keys() - after.keys()), put)
+
+
+def _property(name: str, before: Any, value: Any, *, known: bool) -> Any:
+    """The new value, of the old one's type where it is of that kind."""
+    what = f"The edited application property {name!r}"
+    if known and not (before is None or isinstance(before, str | bool | float) or _is_number(before)):
+        raise UsageError(f"{what} has a type that JSON cannot say ({type(before).__name__}). It can only be removed.")
+    if not (value is None or isinstance(value, str | bool | int | float)):
+        raise UsageError(f"{what} is a list or an object; a property is a text, a number, true, false or null.")
+    if isinstance(value, str):
+        _utf8(name, value)
+        return type(before)(value) if isinstance(before, Symbol) else value
+    try:
+        if type(value) is int and _is_number(before) and type(before) not in _INTEGERS:
+            made = type(before)(value)
+        elif type(value) is int and isinstance(before, Long):
+            made = Long(value)
+        elif isinstance(value, float) and isinstance(before, float):
+            made = type(before)(value)
+        else:
+            made = typed(value)
+        codec.encode(made)
+    except AmqpError as error:
+        raise UsageError(f"{what} does not fit its type: {error}.") from error
+    return made
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool | Timestamp)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
