@@ -12,23 +12,23 @@ disk still last and have all names, writes keys with the umask's permissions, an
 The authority's own key is never written: a certificate that somebody trusts for a year cannot sign another one.
 """
 
-import shutil
 import ssl
-import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sbpair.files import make_private_folder, write_private
+from sbpair.files import claim, make_private_folder, open_private, write_private
 
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 _LIFETIME: Final = timedelta(days=365)
+_LOOK_AGAIN_SECONDS: Final = 0.01
 _RENEW_BEFORE: Final = timedelta(days=7)
 _NAMES: Final = ("localhost", "*.localhost")
 _ADDRESSES: Final = ("127.0.0.1", "::1")
@@ -64,26 +64,14 @@ class TlsFiles:
     def _make(self) -> None:
         if self._ready:
             return
-        make_private_folder(self._directory.parent)
-        if not self._still_good():
-            self._renew()
-        self._ready = True
-
-    def _renew(self) -> None:
-        """Put the three files there at once: a process that starts at the same time finds all of them or none."""
-        fresh = Path(tempfile.mkdtemp(prefix=f".{self._directory.name}-", dir=self._directory.parent))
-        try:
-            _write_files(fresh, self._extra_hosts)
-            if self._directory.exists():
-                self._directory.rename(fresh.with_name(f"{fresh.name}-old"))
-            fresh.rename(self._directory)
-        except OSError:
-            # Another process was faster, with files that are as good.
+        make_private_folder(self._directory)
+        # Of processes that start at once one makes the files, and the others take them.
+        with open_private(self._directory / "lock", "ab") as lock:
+            while not claim(lock):
+                time.sleep(_LOOK_AGAIN_SECONDS)
             if not self._still_good():
-                raise
-        finally:
-            for left in (fresh, fresh.with_name(f"{fresh.name}-old")):
-                shutil.rmtree(left, ignore_errors=True)
+                _write_files(self._directory, self._extra_hosts)
+        self._ready = True
 
     def _still_good(self) -> bool:
         from cryptography import x509

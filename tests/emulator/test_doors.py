@@ -100,7 +100,7 @@ async def test_keys_and_certificates_are_those_of_the_last_start(tmp_path: Path)
     assert len(set(found[0][0])) == 3
     if os.name == "posix":
         kept = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert len(kept) == 4
+        assert len(kept) == 5
         assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
         assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
     async with Emulator(["contoso-weu"], identity=tmp_path, tls_names=["bus.example.com"]) as emulator:
@@ -131,7 +131,7 @@ def test_processes_that_start_at_once_have_one_certificate_and_one_secret(tmp_pa
         thread.join()
     assert len(seen) == 6
     assert len({keys for _, keys in seen}) == 1
-    assert TlsFiles(tmp_path / "tls").ca_path.read_bytes() in {authority for authority, _ in seen}
+    assert {authority for authority, _ in seen} == {TlsFiles(tmp_path / "tls").ca_path.read_bytes()}
     assert {path.name for path in tmp_path.iterdir()} == {"tls", "secret"}
 
 
