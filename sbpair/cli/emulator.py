@@ -146,6 +146,13 @@ def emulator(
             show_default=False,
         ),
     ] = None,
+    throttling: Annotated[
+        bool,
+        typer.Option(
+            "--throttling",
+            help="Throttle as the service does: 1,000 credits a second, in the Premium tier 4 MB a second.",
+        ),
+    ] = False,
     not_emulated: Annotated[bool, typer.Option("--not-emulated", help="List what is not emulated, and exit.")] = False,
     compatibility: Annotated[
         bool, typer.Option("--compatibility", help="List the client releases that were tried, and exit.")
@@ -175,7 +182,7 @@ def emulator(
     contents, suggested = _read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
     _check_named(contents, names, seed)
-    configs = emulator_doors.configs(names, doors, contents, os.environ)
+    configs = emulator_doors.configs(names, doors, contents, os.environ, throttled=throttling)
     faults = [_split_fault(text, names) for text in fault or ()]
     identity = None if new_keys else identity_folder(data_directory(os.environ) / "emulator")
 

@@ -45,7 +45,12 @@ class Doors:
 
 
 def configs(
-    names: Sequence[str], doors: Doors, seed: Mapping[str, Any], environ: Mapping[str, str]
+    names: Sequence[str],
+    doors: Doors,
+    seed: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    throttled: bool = False,
 ) -> "list[NamespaceConfig]":
     """One for each namespace.
 
@@ -53,6 +58,7 @@ def configs(
         ConfigurationError: the seed's tier or keys are wrong. UsageError: the doors do not suit each other.
     """
     from sbpair.emulator import EmulatorError, NamespaceConfig
+    from sbpair.emulator.throttling import limits_of
 
     hosts = _hosts(len(names), doors)
     made = []
@@ -61,7 +67,8 @@ def configs(
         keys = _keys(name, doors, seed.get(name, {}), environ)
         tier, partitions = _tier(name, seed), _partitions(name, seed)
         try:
-            made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions))
+            limits = limits_of(tier) if throttled else None
+            made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions, limits))
         except EmulatorError as error:
             raise ConfigurationError(f"{error}.") from error
     return made

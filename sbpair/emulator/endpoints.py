@@ -128,6 +128,10 @@ def _attach_receiver(link: Link, location: Location, transactions: Transactions)
             errors.NOT_ALLOWED,
             "It is not possible for an entity that requires sessions to create a non-sessionful message receiver.",
         )
+    throttling = entity.namespace.throttling
+    if throttling is not None:
+        present = sum(isinstance(one, Receiver) for one in entity.links)
+        throttling.check_receivers(present, link.address)
     entity.touch()
     receiver = Receiver(entity, mailbox, link, transactions)
     receiver.start(session_wish(link.filters[SESSION_FILTER]) if wished else None, wished=wished)

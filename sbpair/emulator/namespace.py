@@ -50,6 +50,7 @@ from sbpair.emulator.limits import (
     Tier,
     TierLimits,
 )
+from sbpair.emulator.throttling import Throttling
 
 __all__ = ["EntityError", "Namespace", "Tier"]
 
@@ -109,6 +110,7 @@ class Namespace:
         self.disaster_recovery_configs: dict[str, dict[str, Any]] = {}
         self.created_at = self.updated_at = clock.now()
         self.trace: Trace | None = None
+        self.throttling: Throttling | None = None
         self.witnesses: list[Witness] = []
         self._entities: dict[str, Entity] = {}
         self.transactions = Transactions(clock)
@@ -384,6 +386,11 @@ class Namespace:
         """Tell the witnesses of messages that have been accepted."""
         for witness in self.witnesses:
             witness(path, messages)
+
+    def charge(self, credits: int, size_bytes: int = 0) -> None:
+        """Pay for a client's request, where requests cost something (BrokerError server-busy); see `throttling`."""
+        if self.throttling is not None:
+            self.throttling.charge(credits, size_bytes)
 
     def check_store(self) -> None:
         """Refuse (BrokerError server-busy) what could not be kept at present, before anything has changed."""

@@ -30,6 +30,7 @@ from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
 from sbpair.emulator.limits import PREMIUM_PARTITIONS, Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import open_store
+from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from sbpair.emulator.tls import TlsFiles
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class NamespaceConfig:
 
     `further_ports` are open besides, and every port speaks every protocol. `host` is the address to listen on where it
     is not the emulator's. `keys` are primary keys of somebody's choice, by the name of the rule. `premium_partitions`:
-    1 (none), 2 or 4, of a Premium namespace. Raises EmulatorError for any other.
+    1 (none), 2 or 4, of a Premium namespace. Raises EmulatorError for any other. `throttling` is what its clients may
+    do in a second; without it as much as they like.
     """
 
     name: str
@@ -64,6 +66,7 @@ class NamespaceConfig:
     host: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     premium_partitions: int = 1
+    throttling: ThrottlingLimits | None = None
 
     def __post_init__(self) -> None:
         if self.premium_partitions not in PREMIUM_PARTITIONS:
@@ -300,6 +303,8 @@ class Emulator:
             key_source=chosen_keys(config.keys, keys),
         )
         namespace.choose_keys(config.keys)
+        if config.throttling is not None:
+            namespace.throttling = Throttling(config.name, config.throttling, clock)
         namespace.allow_entra = self._takes_bearer_tokens(config)
         return namespace
 

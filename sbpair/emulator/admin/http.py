@@ -69,6 +69,18 @@ class Front:
             reply = self._busy(call, UNKNOWN_OUTCOME)
         return response_of(reply)
 
+    def _charged(self, call: Call) -> Reply | None:
+        """The refusal, where the namespace has no credits left for this second."""
+        throttling = self._namespace.throttling
+        if throttling is None:
+            return None
+        try:
+            throttling.charge_management()
+        except EntityError as error:
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            return arm_error(error, call, headers) if is_arm_path(call.segments) else atom_error(error, call, headers)
+        return None
+
     async def _is_durable(self) -> bool:
         """Wait until what has been changed is safe (without a store it is at once); False if it cannot be for now."""
         loop = asyncio.get_running_loop()
@@ -101,7 +113,7 @@ class Front:
         action = self._namespace.faults.check(Operation.HTTP, entity, call.now)
         api = self._arm if is_arm else self._atom
         if action is None:
-            return api.handle(call)
+            return self._charged(call) or api.handle(call)
         match action.kind:
             case FaultKind.LIST_GAP:
                 return api.handle(replace(call, entries_to_drop=1))

@@ -14,6 +14,7 @@ from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import Counts, EntityStatus, QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import TierLimits
+from sbpair.emulator.throttling import Throttling
 
 # How many bytes an entity holds and may hold, kept by adding and subtracting.
 
@@ -90,6 +91,9 @@ class EntityNamespace(ForwardingNamespace, Protocol):
 
     @property
     def limits(self) -> TierLimits: ...
+    @property
+    def throttling(self) -> Throttling | None: ...
+    def charge(self, credits: int, size_bytes: int = 0) -> None: ...
     @property
     def partition_count(self) -> int: ...
     def expire_idle(self, entity: "Entity") -> None: ...

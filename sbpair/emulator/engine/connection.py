@@ -191,6 +191,8 @@ class Connection:
             return
         self._lost = True
         self.namespace.key_watchers.discard(self._keys_changed)
+        if self.namespace.throttling is not None:
+            self.namespace.throttling.disconnected(self.id)
         for timer in (self._watch, self._heartbeat, self._closing, self._expiry):
             if timer is not None:
                 timer.cancel()
@@ -468,6 +470,8 @@ class Connection:
         self.outbox.frame(0, perform(OPEN, self._open_fields()))
         if frame_size is not None and frame_size < MIN_MAX_FRAME_SIZE:
             self.close("amqp:invalid-field", f"max-frame-size must be at least {MIN_MAX_FRAME_SIZE}")
+        elif self.namespace.throttling is not None and not self.namespace.throttling.connected(self.id):
+            self.close("amqp:resource-limit-exceeded", "The namespace has as many connections as it can have.")
         elif idle:
             self._beat(max(idle / 2000.0, 0.05))
 

@@ -16,6 +16,7 @@ from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Action, FaultKind, Faults
+from sbpair.emulator.throttling import Throttling
 
 DEFAULT_CREDIT = 1000
 CBS_ADDRESS = "$cbs"
@@ -38,6 +39,8 @@ class NamespaceView(Protocol):
     def key_watchers(self) -> "set[Callable[[], None]]": ...
     @property
     def trace(self) -> Trace | None: ...
+    @property
+    def throttling(self) -> Throttling | None: ...
     def signers(self, path: str) -> Sequence[Signer]: ...
     def entity_exists(self, path: str) -> bool: ...
 

@@ -88,6 +88,7 @@ class Receiver(LinkHandler):
         self._tokens: dict[int, uuid.UUID] = {}
         self._pending = 0
         self._patience: Timer | None = None
+        self._held_back: Timer | None = None
         entity.links[self] = None
 
     # -- attaching
@@ -131,7 +132,23 @@ class Receiver(LinkHandler):
     # -- as a consumer
 
     def room(self) -> int:
-        return self._link.credit - self._pending
+        room = self._link.credit - self._pending
+        return 0 if room > 0 and self._is_held_back() else room
+
+    def _is_held_back(self) -> bool:
+        """Whether this second's budget of the namespace is used up; then the next one begins with a look from here."""
+        throttling = self._entity.namespace.throttling
+        if throttling is None or throttling.is_open():
+            return False
+        if self._held_back is None:
+            clock = self._entity.namespace.clock
+            self._held_back = clock.call_at(throttling.next_second, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        self._held_back = None
+        if self._link.is_open():
+            self.on_credit()
 
     def admit(self, lock_seconds: float) -> float | None:
         action = self._link.fault("receive")
@@ -146,6 +163,8 @@ class Receiver(LinkHandler):
     def hand(self, message: Message, lock: Lock | None) -> None:
         token, until = (None, None) if lock is None else (lock.token, lock.until)
         payload = message.render_delivery(lock_token=token, locked_until=until)
+        if self._entity.namespace.throttling is not None:
+            self._entity.namespace.throttling.spend(1, len(payload))
         self._pending += 1
         self._entity.namespace.when_durable(lambda: self._transfer(payload, token))
 
@@ -174,6 +193,8 @@ class Receiver(LinkHandler):
         """Give the credit back that nothing is left for; not while the mailbox still hands messages out."""
         if not (self._link.is_open() and self._link.drain):
             return
+        if self._held_back is not None:
+            return  # the next second asks again
         if self._link.credit > 0 and self._mailbox.is_serving(self):
             namespace = self._entity.namespace
             namespace.clock.call_at(namespace.clock.now(), lambda: namespace.when_durable(self._drained))
@@ -287,6 +308,9 @@ class Receiver(LinkHandler):
 
     def _leave(self) -> None:
         self._stop_waiting()
+        if self._held_back is not None:
+            self._held_back.cancel()
+            self._held_back = None
         if self._mailbox.sessions is not None:
             self._mailbox.sessions.stop_waiting(self)
         self._mailbox.leave(self)

@@ -65,6 +65,7 @@ class Sender(LinkHandler):
         def take() -> Described:
             if refused is not None:
                 raise refused
+            self._entity.namespace.charge(len(messages), len(delivery.payload))
             self._entity.accept(messages)
             return accepted()
 
@@ -90,11 +91,13 @@ class Sender(LinkHandler):
         """Accept a transfer, or hold it in its transaction; the outcome."""
         within = transaction_of(delivery.state)
         if within is None:
+            self._entity.namespace.charge(1, len(delivery.payload))
             self._entity.send(delivery.payload, delivery.message_format)
             return accepted()
         transaction = self._transactions.require(within[0])
         try:
             messages = self._entity.intake.read(delivery.payload, delivery.message_format)
+            self._entity.namespace.charge(len(messages), len(delivery.payload))
             transaction.send(self._entity, messages)
         except BrokerError as error:
             # The client may have settled the transfer and not hear of it, so the commit has to fail as well.

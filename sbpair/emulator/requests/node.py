@@ -134,6 +134,7 @@ class RequestNode:
                 raise BrokerError(errors.NOT_IMPLEMENTED, f"The operation {name!r} is not known.")
             self._check_right(operation, address)
             self.namespace.check_store()
+            self.namespace.charge(1)
             self.location.entity.touch()
             call = Call(self.namespace, self.location, {str(key): body[key] for key in body})
             if transaction_id is None:

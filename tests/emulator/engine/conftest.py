@@ -25,6 +25,7 @@ from sbpair.emulator.engine.performatives import (
 from sbpair.emulator.engine.port import Port
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Faults
+from sbpair.emulator.throttling import Throttling
 from sbpair.emulator.tls import TlsFiles
 from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
 from tests.emulator.engine.wire_client import Client
@@ -53,6 +54,7 @@ class PlainNamespace:
     missing: set[str] = field(default_factory=set)
     key_watchers: set[Callable[[], None]] = field(default_factory=set)
     trace: Trace | None = None
+    throttling: Throttling | None = None
 
     def __post_init__(self) -> None:
         self.faults = Faults(self.clock, seed=7)
