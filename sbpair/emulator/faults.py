@@ -10,7 +10,8 @@ Who asks:
  attach send receive settle     `Link.fault(...)`: the engine at attach, the broker at the rest
  management                     the broker, for each request to `<entity>/$management` (also through `Link.fault`)
  http                           the administration, once per request, with the path's entity
-Delays, silence and darkness work on the wire and are never the answer of `check`.
+Delays, silence and darkness work on the wire and are never the answer of `check`; nor are partitions that are away,
+which the broker asks for (`closed_partitions`).
 
 Text form, as on the command line:  throttle:entity=orders,for=30s,after=3
 """
@@ -26,6 +27,7 @@ from random import Random
 from typing import Any
 
 from sbpair.emulator.clock import Clock, SystemClock, Timer
+from sbpair.emulator.limits import PARTITION_COUNT
 
 
 class FaultKind(StrEnum):
@@ -57,6 +59,8 @@ class FaultKind(StrEnum):
     """Administration answers with `status`."""
     LIST_GAP = "list-gap"
     """Administration leaves the first entry out of a page of a list."""
+    PARTITION_DOWN = "partition-down"
+    """One partition (`partition`) of partitioned entities is away; the others go on."""
     ZERO_COUNTS = "zero-counts"
     """Administration reports all message counts as 0."""
 
@@ -77,7 +81,7 @@ class Operation(StrEnum):
 _AMQP_OPERATIONS = frozenset(
     {Operation.ATTACH, Operation.SEND, Operation.RECEIVE, Operation.SETTLE, Operation.MANAGEMENT}
 )
-_LASTING = frozenset({FaultKind.DARK, FaultKind.SILENT, FaultKind.DELAY})
+_LASTING = frozenset({FaultKind.DARK, FaultKind.SILENT, FaultKind.DELAY, FaultKind.PARTITION_DOWN})
 _AT_ONCE = frozenset({FaultKind.DROP, FaultKind.DETACH})
 _FAILING = frozenset({FaultKind.THROTTLE, FaultKind.FAIL, FaultKind.QUOTA, FaultKind.UNAUTHORIZED, FaultKind.DISABLED})
 _LIST_KINDS = frozenset({FaultKind.LIST_GAP, FaultKind.ZERO_COUNTS, FaultKind.HTTP_STATUS})
@@ -134,6 +138,7 @@ class FaultRule:
     condition: str | None = None
     description: str | None = None
     status: int | None = None
+    partition: int | None = None
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -237,6 +242,7 @@ class ActiveFault:
 
 
 ActiveFaults = list[ActiveFault]
+_NO_PARTITIONS: frozenset[int] = frozenset()
 
 
 class Faults:
@@ -318,6 +324,13 @@ class Faults:
         paths = tuple(entities)
         return max((rule.round_trip_seconds or 0.0 for rule in self._on_wire(FaultKind.DELAY, paths)), default=0.0)
 
+    def closed_partitions(self, entity: str) -> frozenset[int]:
+        """The partitions of an entity that are away at present."""
+        if not self._active:
+            return _NO_PARTITIONS
+        rules = (fault.rule for fault in self._in_force())
+        return frozenset(rule.partition for rule in rules if rule.partition is not None and rule.matches_entity(entity))
+
     def _decide(self, operation: Operation, entity: str, now: float) -> Action | None:
         chosen: Action | None = None
         for fault in self._active.values():
@@ -391,6 +404,10 @@ def _validate_combination(rule: FaultRule) -> None:
         raise FaultError("entity must not be empty")
     if (rule.kind is FaultKind.DELAY) != (rule.round_trip_seconds is not None):
         raise FaultError("delay needs rtt, and nothing else has it")
+    if (rule.kind is FaultKind.PARTITION_DOWN) != (rule.partition is not None):
+        raise FaultError("partition-down needs partition, and nothing else has it")
+    if rule.partition is not None and not 0 <= rule.partition < PARTITION_COUNT:
+        raise FaultError(f"partition must lie between 0 and {PARTITION_COUNT - 1}, not {rule.partition}")
     if rule.round_trip_seconds is not None and rule.round_trip_seconds < 0:
         raise FaultError("rtt must not be negative")
     if rule.lock_seconds is not None and rule.kind is not FaultKind.EXPIRE_LOCKS:
@@ -489,6 +506,7 @@ _KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "condition": ("condition", _name),
     "description": ("description", _name),
     "status": ("status", _whole),
+    "partition": ("partition", _whole),
 }
 """The word of the text and JSON forms -> field and reader. Durations in JSON are seconds or such texts."""
 

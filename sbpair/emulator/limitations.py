@@ -44,7 +44,7 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
     ("5,000 connections or receivers per namespace, 400 GB per namespace", "not counted; sizes of entities are"),
     (
         "Partitions that are unavailable one by one, cached receives of front ends",
-        "all 16 partitions live and die together",
+        "only by the fault `partition-down:partition=3`: what is pinned there is refused and waits, counts include it",
     ),
     (
         "Requests to a ReceiveDisabled entity (browse, schedule)",

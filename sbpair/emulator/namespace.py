@@ -38,7 +38,7 @@ from sbpair.emulator.errors import (
     not_found,
     quota_exceeded,
 )
-from sbpair.emulator.faults import Faults
+from sbpair.emulator.faults import ActiveFault, Faults
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.limits import (
@@ -114,6 +114,7 @@ class Namespace:
         self.witnesses: list[Witness] = []
         self._entities: dict[str, Entity] = {}
         self.transactions = Transactions(clock)
+        self.faults.listen(self._faults_changed)
         self.set_auth_rule(
             new_auth_rule(
                 ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at, keys=self.key_source(ROOT_KEY_NAME)
@@ -130,6 +131,20 @@ class Namespace:
     def partition_count(self) -> int:
         """Of a partitioned entity. All entities of a Premium namespace with partitions are."""
         return self.premium_partitions if self.tier is Tier.PREMIUM else PARTITION_COUNT
+
+    def closed_partitions(self, path: str) -> frozenset[int]:
+        """The partitions of an entity that a fault has taken away."""
+        return self.faults.closed_partitions(path)
+
+    def _faults_changed(self, begun: ActiveFault | None) -> None:
+        """Partitions may have come back."""
+        if begun is not None:
+            return
+        for entity in self._entities.values():
+            if entity.numbering.partitioned:
+                holders = [entity] if isinstance(entity, Queue) else entity.subscriptions.values()
+                for mailbox in (mailbox for holder in holders for mailbox in holder.mailboxes):
+                    mailbox.resume()
 
     @property
     def _partitioned(self) -> bool:

@@ -113,6 +113,7 @@ class Entity:
     """A queue, topic or subscription: dates (epoch seconds), attached links, auto-delete on idle."""
 
     description: QueueDescription | TopicDescription | SubscriptionDescription
+    numbering: Numbering
 
     def __init__(self, namespace: EntityNamespace, path: str) -> None:
         self.namespace = namespace
@@ -182,6 +183,10 @@ class MessageEntity(Entity):
         return self.numbering.partitioned
 
     @property
+    def closed_partitions(self) -> frozenset[int]:
+        return self.namespace.closed_partitions(self.path)
+
+    @property
     def requires_session(self) -> bool:
         return self.description.requires_session
 
@@ -218,7 +223,7 @@ class MessageEntity(Entity):
         """A message that has been accepted: scheduled if its time lies ahead, else ready."""
         now = self.namespace.clock.now()
         if message.head.scheduled_at is not None and message.head.scheduled_at > now:
-            message.sequence_number = self.numbering.next(message.head)
+            message.sequence_number = self.numbering.next(message.head, self.closed_partitions)
             message.enqueued_at = now
             message.state = State.SCHEDULED
             self.main.add(message)
@@ -227,7 +232,7 @@ class MessageEntity(Entity):
 
     def enqueue(self, message: Message) -> None:
         """Make a message ready here: number, time of arrival, time to live; or pass it on if the entity forwards."""
-        message.sequence_number = self.numbering.next(message.head)
+        message.sequence_number = self.numbering.next(message.head, self.closed_partitions)
         message.enqueued_at = self.namespace.clock.now()
         message.expires_at = self._expiry(message)
         if self.description.forward_to:

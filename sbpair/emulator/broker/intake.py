@@ -99,6 +99,7 @@ class Intake:
             )
         if description.enable_partitioning:
             check_keys(head)
+            self._entity.numbering.check_open(head, self._entity.namespace.closed_partitions(self._entity.path))
 
     def _without_duplicates(self, messages: list[Message]) -> list[Message]:
         if self.history is None:

@@ -6,14 +6,14 @@ logarithmic time, whatever the number of messages.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Protocol
 
 from sbpair.emulator import errors
 from sbpair.emulator.broker.journal import Journal
 from sbpair.emulator.broker.messages import Message, MessageLog, State
-from sbpair.emulator.broker.partitions import PARTITION_SHIFT, ReadyLine, partition_of
+from sbpair.emulator.broker.partitions import PARTITION_SHIFT, Numbering, ReadyLine, check_open, partition_of
 from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
@@ -28,13 +28,23 @@ from sbpair.emulator.limits import PARTITION_COUNT
 # where its bytes would exceed what fits into one reply.
 
 
-def page(log: MessageLog, since: int, count: int, max_bytes: int, *, turn: int | None = None) -> list[Message]:
+def page(
+    log: MessageLog,
+    since: int,
+    count: int,
+    max_bytes: int,
+    *,
+    turn: int | None = None,
+    closed: Collection[int] = (),
+) -> list[Message]:
     """Up to `count` messages of at most `max_bytes` together (but always one); `turn` only for partitioned entities."""
     if turn is not None and since <= 0:
-        since = _answering_partition(log, turn) << PARTITION_SHIFT
+        since = _answering_partition(log, turn, closed) << PARTITION_SHIFT
     chosen: list[Message] = []
     size = 0
     for message in log.since(since):
+        if partition_of(message.sequence_number) in closed:
+            continue
         size += len(message.payload)
         full = len(chosen) >= count or (chosen and size > max_bytes)
         if full or (turn is not None and chosen and _leaves_partition(chosen[0], message)):
@@ -43,10 +53,12 @@ def page(log: MessageLog, since: int, count: int, max_bytes: int, *, turn: int |
     return chosen
 
 
-def _answering_partition(log: MessageLog, turn: int) -> int:
+def _answering_partition(log: MessageLog, turn: int, closed: Collection[int]) -> int:
     """The partition whose turn it is, or the next one (round and round) that holds messages."""
     for step in range(PARTITION_COUNT):
         partition = (turn + step) % PARTITION_COUNT
+        if partition in closed:
+            continue
         first = next(log.since(partition << PARTITION_SHIFT), None)
         if first is not None and partition_of(first.sequence_number) == partition:
             return partition
@@ -76,6 +88,7 @@ class MailboxNamespace(Protocol):
     def clock(self) -> Clock: ...
     @property
     def journal(self) -> Journal: ...
+    def closed_partitions(self, path: str) -> frozenset[int]: ...
 
 
 class MailboxOwner(Protocol):
@@ -95,6 +108,8 @@ class MailboxOwner(Protocol):
     def max_delivery_count(self) -> int: ...
     @property
     def is_partitioned(self) -> bool: ...
+    @property
+    def numbering(self) -> Numbering: ...
     def path_of(self, place: str) -> str: ...
     def touch(self) -> None: ...
     def enqueue(self, message: Message) -> None: ...
@@ -302,6 +317,7 @@ class Mailbox:
 
     def renew(self, token: uuid.UUID) -> float:
         """Start a message lock's time again; the new end in epoch seconds."""
+        self.check_lock(token)
         self.entity.touch()
         return self.locks.renew(token, self.entity.lock_seconds)
 
@@ -314,10 +330,10 @@ class Mailbox:
         """
         if session_id is not None and self.sessions is not None:
             session = self.sessions.get(session_id)
-            return page(session.log, since, count, max_bytes) if session is not None else []
+            return page(session.log, since, count, max_bytes, closed=self._closed) if session is not None else []
         self._peeks += 1
         turn = self._peeks if self.entity.is_partitioned else None
-        return page(self.log, since, count, max_bytes, turn=turn)
+        return page(self.log, since, count, max_bytes, turn=turn, closed=self._closed)
 
     def receive_deferred(
         self, numbers: Iterable[int], *, settled: bool, session_id: str | None = None
@@ -339,6 +355,7 @@ class Mailbox:
         """Delete scheduled messages, all or none. Raises BrokerError message-not-found."""
         chosen = []
         for number in dict.fromkeys(numbers):
+            self._check_open(number)
             message = self.log.get(number)
             if message is None or message.state is not State.SCHEDULED:
                 raise BrokerError(errors.MESSAGE_NOT_FOUND, f"There is no scheduled message with the number {number}.")
@@ -379,6 +396,30 @@ class Mailbox:
         for session in self.sessions or ():
             if session.timer is not None:
                 session.timer.cancel()
+
+    # -- partitions that are away
+
+    @property
+    def _closed(self) -> frozenset[int]:
+        if not self.entity.is_partitioned:
+            return frozenset()
+        return self.entity.namespace.closed_partitions(self.entity.path)
+
+    def _check_open(self, sequence_number: int) -> None:
+        check_open(partition_of(sequence_number), self._closed)
+
+    def check_session(self, session_id: str) -> None:
+        """BrokerError when the partition of a session is away."""
+        check_open(self.entity.numbering.of_key(session_id), self._closed)
+
+    def resume(self) -> None:
+        """Serve what waits: partitions have come back."""
+        self.pump()
+        if self.sessions is not None:
+            for session in list(self.sessions):
+                self._pump_session(session)
+            self.sessions.notice_all()
+            self.sessions.match()
 
     # -- inside
 
@@ -423,15 +464,22 @@ class Mailbox:
 
     def _first_ready(self, line: ReadyLine) -> int | None:
         """The first number of a line whose message really waits; stale numbers are dropped."""
-        while (number := line.peek()) is not None:
+        closed = self._closed
+        while (number := line.peek(closed)) is not None:
             message = self.log.get(number)
             if message is not None and message.state is State.ACTIVE and not message.locked:
                 return number
             line.pop()
         return None
 
-    def _unlock(self, token: uuid.UUID) -> Message:
+    def check_lock(self, token: uuid.UUID) -> Lock:
+        """The live lock behind a token. BrokerError message-lock-lost, or when its partition is away."""
         lock = self.locks.require(token)
+        self._check_open(lock.message.sequence_number)
+        return lock
+
+    def _unlock(self, token: uuid.UUID) -> Message:
+        lock = self.check_lock(token)
         self.locks.end(lock)
         self.entity.touch()
         return lock.message
@@ -494,6 +542,7 @@ class Mailbox:
         self.sessions.freed(session)
 
     def _deferred(self, number: int, session_id: str | None) -> Message:
+        self._check_open(number)
         message = self.log.get(number)
         wrong_session = self.sessions is not None and message is not None and message.head.session_id != session_id
         if message is None or message.state is not State.DEFERRED or message.locked or wrong_session:

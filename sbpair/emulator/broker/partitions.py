@@ -7,6 +7,7 @@ the message id; without any of them the partitions take turns. Session id and pa
 
 import zlib
 from collections import deque
+from collections.abc import Collection
 from heapq import heappop, heappush
 
 from sbpair.emulator import errors
@@ -18,6 +19,16 @@ PARTITION_SHIFT = 48
 
 def partition_of(sequence_number: int) -> int:
     return sequence_number >> PARTITION_SHIFT
+
+
+def check_open(partition: int | None, closed: Collection[int]) -> None:
+    """Refuse what only a partition that is away could do (BrokerError); None: any partition would do."""
+    if partition is not None and partition in closed:
+        raise BrokerError(
+            errors.INTERNAL_ERROR,
+            f"The service was unable to process the request; partition {partition} is not available. Please retry the "
+            "operation.",
+        )
 
 
 def check_keys(head: Head) -> None:
@@ -41,8 +52,9 @@ class Numbering:
     def partitioned(self) -> bool:
         return len(self._last) > 1
 
-    def next(self, head: Head) -> int:
-        partition = self._choose(head) if self.partitioned else 0
+    def next(self, head: Head, closed: Collection[int] = ()) -> int:
+        """The next number for a message. Without a key to pin it, it goes to a partition that is not `closed`."""
+        partition = self._choose(head, closed) if self.partitioned else 0
         self._last[partition] += 1
         return partition << PARTITION_SHIFT | self._last[partition]
 
@@ -58,14 +70,33 @@ class Numbering:
         if partition < len(self._last):
             self._last[partition] = max(self._last[partition], local)
 
-    def _choose(self, head: Head) -> int:
+    def check_open(self, head: Head, closed: Collection[int]) -> None:
+        """Refuse a message (BrokerError) that no partition but closed ones could take."""
+        pinned = self.pinned(head)
+        if pinned is None and len(self._last) == len(closed):
+            pinned = 0
+        check_open(pinned, closed)
+
+    def pinned(self, head: Head) -> int | None:
+        """The partition that a message's session id, key or id chooses, if any does."""
         key: object = head.session_id if head.session_id is not None else head.partition_key
         if key is None and self._by_message_id:
             key = head.message_id
-        if key is None:
-            self._turn = (self._turn + 1) % len(self._last)
-            return self._turn
+        return None if key is None else self.of_key(key)
+
+    def of_key(self, key: object) -> int:
+        """The partition of all messages with a key, or of a session."""
         return zlib.crc32(str(key).encode()) % len(self._last)
+
+    def _choose(self, head: Head, closed: Collection[int]) -> int:
+        pinned = self.pinned(head)
+        if pinned is not None:
+            return pinned
+        for _ in self._last:
+            self._turn = (self._turn + 1) % len(self._last)
+            if self._turn not in closed:
+                break
+        return self._turn
 
 
 class ReadyLine:
@@ -96,9 +127,13 @@ class ReadyLine:
             self._turns.append(partition)
         return number
 
-    def peek(self) -> int | None:
-        """The number `pop` would give."""
-        return self._heaps[self._turns[0]][0] if self._turns else None
+    def peek(self, closed: Collection[int] = ()) -> int | None:
+        """The number `pop` will give: of the first partition, from now on, that is not `closed`."""
+        for _ in range(len(self._turns)):
+            if self._turns[0] not in closed:
+                return self._heaps[self._turns[0]][0]
+            self._turns.rotate(-1)
+        return None
 
     def __bool__(self) -> bool:
         return bool(self._turns)

@@ -117,7 +117,7 @@ class Topic(Accepting):
 
     def arrive(self, message: Message) -> None:
         now = self.namespace.clock.now()
-        message.sequence_number = self.numbering.next(message.head)
+        message.sequence_number = self.numbering.next(message.head, self.namespace.closed_partitions(self.path))
         message.enqueued_at = now
         if message.head.scheduled_at is not None and message.head.scheduled_at > now:
             message.state = State.SCHEDULED
@@ -128,7 +128,7 @@ class Topic(Accepting):
     def _publish(self, message: Message) -> None:
         if message.state is State.SCHEDULED:
             message.state = State.ACTIVE
-            message.sequence_number = self.numbering.next(message.head)
+            message.sequence_number = self.numbering.next(message.head, self.namespace.closed_partitions(self.path))
         if message.enqueued_sequence_number is None:
             message.enqueued_sequence_number = message.sequence_number
         view = MessageView(message)
@@ -205,7 +205,7 @@ class Subscription(MessageEntity):
     def _take(self, copy: Message) -> None:
         self.namespace.took_in(self.path, [copy])
         if self.requires_session and copy.head.session_id is None:
-            copy.sequence_number = self.numbering.next(copy.head)
+            copy.sequence_number = self.numbering.next(copy.head, self.closed_partitions)
             copy.enqueued_at = self.namespace.clock.now()
             self.dead_letter(
                 copy, "Session ID is null.", "Session enabled entity doesn't allow a message without session."
@@ -214,7 +214,7 @@ class Subscription(MessageEntity):
             self.enqueue(copy)
 
     def _dead_letter_unevaluated(self, copy: Message, text: str) -> None:
-        copy.sequence_number = self.numbering.next(copy.head)
+        copy.sequence_number = self.numbering.next(copy.head, self.closed_partitions)
         copy.enqueued_at = self.namespace.clock.now()
         self.dead_letter(copy, "FilterEvaluationException", text)
 

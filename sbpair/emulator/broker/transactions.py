@@ -51,7 +51,7 @@ class Transaction:
 
     def settle(self, mailbox: Mailbox, token: uuid.UUID, apply: Settle) -> None:
         """Note a settlement. BrokerError message-lock-lost, or not-allowed for one that is noted already."""
-        mailbox.locks.require(token)
+        mailbox.check_lock(token)
         if token in self._settlements:
             raise BrokerError(errors.NOT_ALLOWED, "The message is settled in this transaction already.")
         self._settlements[token] = (mailbox, apply)
@@ -75,7 +75,7 @@ class Transaction:
         if self._failure is not None:
             raise self._failure
         for token, (mailbox, _) in self._settlements.items():
-            mailbox.locks.require(token)
+            mailbox.check_lock(token)
         sent: dict[Queue | Topic, list[Message]] = {}
         for entity, messages in self._sends:
             sent.setdefault(entity, []).extend(messages)

@@ -103,6 +103,7 @@ class Receiver(LinkHandler):
             return
         if session_id is not None:
             try:
+                self._mailbox.check_session(session_id)
                 session = sessions.hold(session_id, self)
             except BrokerError:
                 self._entity.links.pop(self, None)
@@ -373,10 +374,11 @@ class Browser(LinkHandler):
 
     def _following(self) -> Message | None:
         """The first message not shown yet. Each partition counts for itself (`partitions`), so each has a place."""
+        closed = self._entity.closed_partitions if self._entity.is_partitioned else ()
         for partition in range(PARTITION_COUNT if self._entity.is_partitioned else 1):
             since = self._next.get(partition, partition << PARTITION_SHIFT)
             message = next(self._mailbox.log.since(since), None)
-            if message is not None and partition_of(message.sequence_number) == partition:
+            if message is not None and partition_of(message.sequence_number) == partition and partition not in closed:
                 return message
         return None
 

@@ -4,7 +4,8 @@ import pytest
 
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.errors import NOT_ALLOWED, BrokerError, EntityError
+from sbpair.emulator.errors import INTERNAL_ERROR, NOT_ALLOWED, BrokerError, EntityError
+from sbpair.emulator.faults import FaultError
 from sbpair.emulator.limits import Tier
 
 
@@ -154,3 +155,106 @@ async def test_subscriptions_of_a_premium_namespace_count_in_its_partitions(make
     subscription = bench.namespace.create_subscription("events", "all")
     bench.send(topic, *map(str, range(16)))
     assert {message.sequence_number >> 48 for message in subscription.main.log} == set(range(4))
+
+
+@pytest.fixture
+def four(make_bench):
+    """A Premium namespace with four partitions, and a queue in it that holds eight messages."""
+    bench = make_bench(Tier.PREMIUM, 4)
+    bench.send(bench.queue(), *map(str, range(8)))
+    return bench
+
+
+def down(bench, partition, more=""):
+    return bench.namespace.faults.add(f"partition-down:partition={partition}{more}")
+
+
+def keys_of(queue, partition):
+    """Keys that lead to a partition."""
+    return [key for key in map(str, range(100)) if queue.numbering.of_key(key) == partition]
+
+
+async def test_while_a_partition_is_away_the_others_live(four):
+    queue = four.namespace.get_queue("orders")
+    fault = down(four, 2)
+    assert partitions(m for m in queue.main.log if m.sequence_number >> 48 == 2)
+    four.send(queue, *"abcdef")
+    assert len([number for number in numbers(queue) if number >> 48 == 2]) == 2
+    received = four.receive(queue)
+    assert len(received.texts) == 12
+    assert 2 not in {message.sequence_number >> 48 for message, _ in received.got}
+    assert all(2 not in partitions(four.peek(queue)) for _ in range(8))
+    assert four.peek(queue, 2 << 48)[0].sequence_number >> 48 == 3
+    assert queue.counts().active == 14
+    four.namespace.faults.remove(fault)
+    assert len(received.texts) == 14
+
+
+async def test_what_only_the_partition_away_could_take_is_refused(four):
+    queue = four.namespace.get_queue("orders")
+    down(four, 1)
+    key, other = keys_of(queue, 1)[0], keys_of(queue, 3)[0]
+    with pytest.raises(BrokerError, match="partition 1 is not available") as caught:
+        four.send(queue, "x", key=key)
+    assert caught.value.condition == INTERNAL_ERROR
+    four.send(queue, "y", key=other)
+    with pytest.raises(BrokerError, match="not available"):
+        four.namespace.transactions.declare().send(queue, queue.intake.read(four.message("x", key=key), 0))
+
+
+async def test_a_locked_message_of_the_partition_away_stays_locked_and_unsettled(four):
+    queue = four.namespace.get_queue("orders")
+    inbox = four.receive(queue)
+    away = [lock.token for message, lock in inbox.got if message.sequence_number >> 48 == 0]
+    fault = down(four, 0)
+    for settle in (queue.main.complete, queue.main.release, queue.main.defer, queue.main.renew):
+        with pytest.raises(BrokerError, match="not available"):
+            settle(away[0])
+    four.namespace.faults.remove(fault)
+    queue.main.complete(away[0])
+    assert queue.counts().active == 7
+
+
+async def test_sessions_of_the_partition_away_wait_and_come_back_in_order(four, make_inbox):
+    queue = four.queue("sessions", requires_session=True)
+    key, other = keys_of(queue, 1)[0], keys_of(queue, 3)[0]
+    four.send(queue, *"abc", session=key)
+    four.send(queue, "x", session=other)
+    fault = down(four, 1)
+    with pytest.raises(BrokerError, match="not available"):
+        queue.main.check_session(key)
+    first, second = make_inbox(), make_inbox()
+    assert queue.main.sessions.wait(first)
+    assert first.session_id == other
+    assert not queue.main.sessions.wait(second)
+    four.namespace.faults.remove(fault)
+    assert second.session_id == key
+    queue.main.want(second)
+    assert second.texts == list("abc")
+
+
+async def test_a_partition_comes_back_by_itself_and_only_named_entities_lose_it(four):
+    queue, other = four.namespace.get_queue("orders"), four.queue("other")
+    down(four, 2, ",entity=other,for=30s")
+    four.send(other, *"abcdefgh")
+    assert partitions(other.main.log) == {0, 1, 3}
+    assert partitions(queue.main.log) == {0, 1, 2, 3}
+    four.clock.advance(31)
+    four.send(other, *"ijkl")
+    assert partitions(other.main.log) == {0, 1, 2, 3}
+
+
+async def test_with_all_partitions_away_nothing_is_taken(make_bench):
+    bench = make_bench(Tier.PREMIUM, 2)
+    queue = bench.queue()
+    down(bench, 0)
+    down(bench, 1)
+    with pytest.raises(BrokerError, match="not available"):
+        bench.send(queue, "x")
+    assert bench.peek(queue) == []
+
+
+@pytest.mark.parametrize("text", ["partition-down", "partition-down:partition=16", "throttle:partition=1"])
+async def test_a_partition_fault_names_one_partition(bench, text):
+    with pytest.raises(FaultError, match="partition"):
+        bench.namespace.faults.add(text)

@@ -80,6 +80,7 @@ def test_a_comma_in_a_value_survives() -> None:
         ("drop:condition=x", "no condition"),
         ("http-status:status=9", "HTTP status"),
         ("fail:lock=2", "lock"),
+        ("partition-down:partition=3,op=send", "single operations"),
     ],
 )
 def test_a_wrong_text_is_refused_with_the_reason(text: str, word: str) -> None:
