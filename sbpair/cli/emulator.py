@@ -49,7 +49,10 @@ class NotEmulated:
 
 @dataclass(frozen=True, slots=True)
 class TriedClient:
-    """A release of a client that was run, unmodified, against the emulator; `failed` names scenarios."""
+    """A release of a client that was run, unmodified, against the emulator.
+
+    `failed` names scenarios; `not_applicable` says what the client itself has not got.
+    """
 
     client: str
     version: str
@@ -57,6 +60,7 @@ class TriedClient:
     scenarios: int
     passed: int
     failed: tuple[str, ...]
+    not_applicable: tuple[str, ...]
 
 
 Limitations = tuple[NotEmulated, ...] | tuple[TriedClient, ...]
@@ -234,10 +238,11 @@ def _limitations() -> CommandResult:
 def _compatibility() -> CommandResult:
     from sbpair.emulator.limitations import compatibility
 
-    tried = tuple(TriedClient(**row | {"failed": tuple(row["failed"])}) for row in compatibility())
-    names = ("client", "version", "language", "passed", "scenarios", "failed")
-    columns = tuple(Column(name, name.capitalize()) for name in names)
-    shown = [one | {"failed": ", ".join(one["failed"])} for one in to_plain(tried)]
+    lists = ("failed", "not_applicable")
+    tried = tuple(TriedClient(**row | {name: tuple(row[name]) for name in lists}) for row in compatibility())
+    names = ("client", "version", "language", "passed", "scenarios", *lists)
+    columns = tuple(Column(name, name.replace("_", " ").capitalize()) for name in names)
+    shown = [one | {name: "; ".join(one[name]) for name in lists} for one in to_plain(tried)]
     return CommandResult("emulator", tried, (Table("", columns, shown),))
 
 

@@ -12,6 +12,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.entities import QueueSettings
 from sbpair.emulator.server import Emulator
+from sbpair.emulator.thread import EmulatorThread
 from sbpair.ports import Messaging, NamespaceAdmin
 from tests.azure.support import FixedCredential
 from tests.fakes import FakeClock, FakeNamespace
@@ -33,7 +34,7 @@ class Bench:
         return path
 
 
-def access_to(emulator: Emulator, name: str = "primary") -> NamespaceAccess:
+def access_to(emulator: Emulator | EmulatorThread, name: str = "primary") -> NamespaceAccess:
     text = emulator.connection_string(name)
     return NamespaceAccess(
         label=name,

@@ -1,17 +1,34 @@
-"""A sample of the judges: an old release of the Python client always; one client each of Go and Java if asked for.
+"""A sample of the judges: an old release of the Python client always; the other languages if asked for.
 
 `python -m tests.interop.judges` asks all of them. Building those of Go and Java takes minutes, so they are skipped
-unless SBPAIR_JUDGES is set, and where their toolchain is missing.
+unless SBPAIR_JUDGES is set, and where their toolchain is missing. JavaScript has tests of its own besides.
 """
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.interop.judges.judging import INSTALL_SECONDS, JUDGES, RUN_SECONDS, Judge, ask
+from tests.interop.judges.corpus import COUNT, canonical, corpus, encoded
+from tests.interop.judges.judging import (
+    INSTALL_SECONDS,
+    JUDGES,
+    RUN_SECONDS,
+    Judge,
+    ask,
+    folder_of,
+    python_programs,
+)
+from tests.interop.judges.passing import OURS, Passage, Speaker, passage, speaker
 
-SAMPLE = {"azure-servicebus 7.12.3", "azservicebus 1.10.0", "azure-messaging-servicebus 7.17.10"}
+SAMPLE = {
+    "azure-servicebus 7.12.3",
+    "@azure/service-bus 7.9.5",
+    "azservicebus 1.10.0",
+    "azure-messaging-servicebus 7.17.10",
+}
+ASKED = bool(os.environ.get("SBPAIR_JUDGES"))
 
 pytestmark = pytest.mark.timeout(INSTALL_SECONDS + RUN_SECONDS)
 
@@ -22,7 +39,7 @@ def test_a_client_of_each_language_passes_every_scenario(
 ) -> None:
     if judge.missing is not None:
         pytest.skip(judge.missing)
-    if judge.language != "Python" and not os.environ.get("SBPAIR_JUDGES"):
+    if judge.language != "Python" and not ASKED:
         pytest.skip("it is built for minutes; SBPAIR_JUDGES=1 asks it")
     cache: Path = tmp_path_factory.mktemp("judges")
     verdict = ask(judge, cache)
@@ -31,3 +48,32 @@ def test_a_client_of_each_language_passes_every_scenario(
 
 def test_every_sample_is_a_judge() -> None:
     assert {one.name for one in JUDGES} >= SAMPLE
+
+
+def test_the_corpus_has_two_hundred_different_messages() -> None:
+    messages = [canonical(encoded(one)) for one in corpus()]
+    assert len(messages) == len({name for name, _ in messages}) == COUNT
+    assert len({parts for _, parts in messages}) > COUNT - 5
+
+
+def differences(found: Passage) -> dict[str, list[str]]:
+    """What is not as it should be, by who sent and who read."""
+    pairs = {f"{sender} to {reader}": ids for (sender, reader), ids in found.differing.items()}
+    return {name: ids for name, ids in (found.stored | pairs).items() if ids}
+
+
+def test_typed_messages_pass_between_the_official_client_and_us(tmp_path: Path) -> None:
+    found = passage([Speaker("azure-servicebus", python_programs(sys.executable), tmp_path)], tmp_path)
+    assert differences(found) == {}
+    assert len(found.differing) == 4
+    assert set(found.cannot["azure-servicebus"].values()) == {"char", "binary property"}
+
+
+def test_typed_messages_pass_between_any_two_languages(tmp_path: Path) -> None:
+    speaking = [one for one in JUDGES if one.speaks_for_its_language]
+    missing = [f"{one.client}: {one.missing}" for one in speaking if one.missing is not None]
+    if missing or not ASKED:
+        pytest.skip("; ".join(missing) or "their programs are built for minutes; SBPAIR_JUDGES=1 asks them")
+    found = passage([speaker(one, folder_of(one, tmp_path)) for one in speaking], tmp_path)
+    assert differences(found) == {}
+    assert set(found.stored) == {OURS, *(one.name for one in speaking)}

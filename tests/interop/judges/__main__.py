@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 
 import sbpair.emulator
-from tests.interop.judges.judging import JUDGES, Verdict, ask
+from tests.interop.judges.judging import JUDGES, Verdict, ask, folder_of
+from tests.interop.judges.passing import OURS, passage, speaker
 
 KEPT = Path(sbpair.emulator.__file__).parent / "compatibility.json"
 
@@ -21,6 +22,7 @@ def row(verdict: Verdict) -> dict[str, object]:
         "scenarios": len(verdict.scenarios),
         "passed": verdict.passed,
         "failed": failed,
+        "not_applicable": list(verdict.not_applicable),
     }
 
 
@@ -36,17 +38,29 @@ def main() -> int:
             continue
         verdict = ask(judge, given.cache)
         verdicts.append(verdict)
-        if verdict.not_applicable is not None:
-            print(f"{judge.name}: not asked, {verdict.not_applicable}")
+    speaking = [one.judge for one in verdicts if one.judge.speaks_for_its_language and one.not_asked is None]
+    with tempfile.TemporaryDirectory() as scratch:
+        speakers = [speaker(judge, folder_of(judge, given.cache)) for judge in speaking]
+        found = passage(speakers, Path(scratch))
+    verdicts = [found.verdict(verdict) for verdict in verdicts]
+    for verdict in verdicts:
+        judge = verdict.judge
+        if verdict.not_asked is not None:
+            print(f"{judge.name}: not asked, {verdict.not_asked}")
             continue
         print(f"{judge.name}: {verdict.passed} of {len(verdict.scenarios)}")
+        for reason in verdict.not_applicable:
+            print(f"  not applicable: {reason}")
         for name, error in verdict.scenarios.items():
             if error is not None:
                 print(f"  {name}: {error}")
+    ours = {name: ids for (name, reader), ids in found.differing.items() if reader == OURS and ids}
+    for name, ids in ours.items():
+        print(f"Of {name}'s typed messages {len(ids)} came to us otherwise than they lay there: {', '.join(ids)}")
     if given.write:
-        rows = [row(verdict) for verdict in verdicts if verdict.not_applicable is None]
+        rows = [row(verdict) for verdict in verdicts if verdict.not_asked is None]
         KEPT.write_text(json.dumps(rows, indent=1) + "\n")
-    return 0 if all(verdict.passed == len(verdict.scenarios) for verdict in verdicts) else 1
+    return 0 if not ours and all(verdict.passed == len(verdict.scenarios) for verdict in verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sbpair.emulator import Emulator, EmulatorThread
 from sbpair.emulator.entities import QueueDescription
@@ -19,14 +20,28 @@ RUN_SECONDS = 240
 
 
 @dataclass(frozen=True)
+class Programs:
+    """The commands of an installed client: its scenarios, and `corpus`, which takes `send` or `read` and more."""
+
+    scenarios: Sequence[str]
+    corpus: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Judge:
-    """One release of a client. `prepare` installs it into a folder and gives the command that runs it."""
+    """One release of a client. `prepare` installs it into a folder.
+
+    `speaks_for_its_language`: the typed corpus passes between these, one of each language. `remarks` say where the
+    client itself falls short.
+    """
 
     client: str
     version: str
     language: str
     tools: tuple[str, ...]
-    prepare: Callable[["Judge", Path], list[str]]
+    prepare: Callable[["Judge", Path], Programs]
+    speaks_for_its_language: bool = True
+    remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -41,15 +56,27 @@ class Judge:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one judge found: an error text or None by scenario; or why it was not asked."""
+    """What one judge found: an error text or None by scenario.
+
+    `not_applicable` says what its client has not got, `not_asked` why it could not be run here.
+    """
 
     judge: Judge
     scenarios: Mapping[str, str | None]
-    not_applicable: str | None = None
+    not_applicable: tuple[str, ...] = ()
+    not_asked: str | None = None
 
     @property
     def passed(self) -> int:
         return sum(error is None for error in self.scenarios.values())
+
+    def with_more(self, scenarios: Mapping[str, str | None], not_applicable: tuple[str, ...]) -> "Verdict":
+        """The verdict with further findings."""
+        return replace(
+            self,
+            scenarios={**self.scenarios, **scenarios},
+            not_applicable=self.not_applicable + not_applicable,
+        )
 
 
 def install(command: list[str], folder: Path) -> None:
@@ -63,43 +90,66 @@ def install(command: list[str], folder: Path) -> None:
 _WEBSOCKET = "websocket-client"
 
 
-def python_release(judge: Judge, folder: Path) -> list[str]:
+def python_programs(python: str) -> Programs:
+    """With a Python that has azure-servicebus already."""
+    return Programs([python, str(HERE / "python" / "judge.py")], [python, str(HERE / "python" / "corpus.py")])
+
+
+def python_release(judge: Judge, folder: Path) -> Programs:
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not python.exists():
         install([sys.executable, "-m", "venv", str(folder)], folder)
         install([str(python), "-m", "pip", "install", "-q", f"azure-servicebus=={judge.version}", _WEBSOCKET], folder)
-    return [str(python), str(HERE / "python" / "judge.py")]
+    return python_programs(str(python))
 
 
-def go_release(judge: Judge, folder: Path) -> list[str]:
+def javascript_release(judge: Judge, folder: Path) -> Programs:
+    shutil.copytree(HERE / "javascript", folder, dirs_exist_ok=True)
+    if not (folder / "node_modules").exists():
+        flags = ["--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+        install(["npm", "install", *flags, f"{judge.client}@{judge.version}"], folder)
+    return Programs(["node", "judge.mjs"], ["node", "corpus.mjs"])
+
+
+def go_release(judge: Judge, folder: Path) -> Programs:
     shutil.copytree(HERE / "go", folder, dirs_exist_ok=True)
-    if not (folder / "judge").exists():
-        install(["go", "get", f"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus@v{judge.version}"], folder)
-        install(["go", "mod", "tidy"], folder)
-        install(["go", "build", "-o", "judge", "."], folder)
-    return [str(folder / "judge")]
+    install(["go", "get", f"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus@v{judge.version}"], folder)
+    install(["go", "mod", "tidy"], folder)
+    install(["go", "build", "-o", "judge", "."], folder)
+    return Programs([str(folder / "judge")], [str(folder / "judge")])
 
 
-def java_release(judge: Judge, folder: Path) -> list[str]:
+def java_release(judge: Judge, folder: Path) -> Programs:
     shutil.copytree(HERE / "java", folder, dirs_exist_ok=True)
     classpath = folder / "classpath.txt"
-    if not classpath.exists():
-        goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={classpath}"]
-        install(["mvn", "-q", "-B", f"-Dservicebus.version={judge.version}", *goals], folder)
-    return [
-        "java",
-        "-cp",
-        os.pathsep.join((str(folder / "target" / "classes"), classpath.read_text().strip())),
-        "Judge",
-    ]
+    goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={classpath}"]
+    install(["mvn", "-q", "-B", f"-Dservicebus.version={judge.version}", *goals], folder)
+    java = ["java", "-cp", os.pathsep.join((str(folder / "target" / "classes"), classpath.read_text().strip()))]
+    return Programs([*java, "Judge"], [*java, "Corpus"])
 
 
-PYTHON_RELEASES = ("7.10.0", "7.12.3", "7.14.3", "7.15.0")
+OLD_PYTHON_RELEASES = ("7.10.0", "7.12.3", "7.14.3")
 JUDGES: tuple[Judge, ...] = (
-    *(Judge("azure-servicebus", version, "Python", (), python_release) for version in PYTHON_RELEASES),
+    *(Judge("azure-servicebus", version, "Python", (), python_release, False) for version in OLD_PYTHON_RELEASES),
+    Judge("azure-servicebus", "7.15.0", "Python", (), python_release),
+    Judge(
+        "@azure/service-bus",
+        "7.9.5",
+        "JavaScript",
+        ("node", "npm"),
+        javascript_release,
+        remarks=("it reads booleans in their long form as 0 and 1",),
+    ),
     Judge("azservicebus", "1.10.0", "Go", ("go",), go_release),
     Judge("azure-messaging-servicebus", "7.17.10", "Java", ("java", "mvn"), java_release),
 )
+
+
+def folder_of(judge: Judge, cache: Path) -> Path:
+    """Where a client is installed."""
+    folder = cache / f"{judge.client.replace('/', '-')}-{judge.version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def make_entities(emulator: Emulator) -> None:
@@ -110,22 +160,29 @@ def make_entities(emulator: Emulator) -> None:
     namespace.create_subscription("events", "all")
 
 
+def run(command: Sequence[str], folder: Path, running: EmulatorThread) -> list[dict[str, Any]]:
+    """The JSON lines that a client's program prints. RuntimeError when it fails."""
+    environ = os.environ | {
+        "CONNECTION": running.connection_string(NAMESPACE),
+        "ENDPOINT": f"sb://{running.endpoint(NAMESPACE)}",
+        "CA_FILE": str(running.ca_path),
+        "NODE_EXTRA_CA_CERTS": str(running.ca_path),
+    }
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=RUN_SECONDS)
+    if done.returncode:
+        raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-800:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
 def ask(judge: Judge, cache: Path) -> Verdict:
     """Install a client if need be and run its scenarios against a fresh namespace."""
     if judge.missing is not None:
-        return Verdict(judge, {}, judge.missing)
-    folder = cache / f"{judge.client}-{judge.version}"
-    folder.mkdir(parents=True, exist_ok=True)
-    command = judge.prepare(judge, folder)
+        return Verdict(judge, {}, not_asked=judge.missing)
+    folder = folder_of(judge, cache)
+    command = judge.prepare(judge, folder).scenarios
     with EmulatorThread([NAMESPACE]) as running:
         running.call(make_entities)
-        environ = os.environ | {
-            "CONNECTION": running.connection_string(NAMESPACE),
-            "ENDPOINT": f"sb://{running.endpoint(NAMESPACE)}",
-            "CA_FILE": str(running.ca_path),
-        }
-        done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=RUN_SECONDS)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        found = run(command, folder, running)
     if not found:
-        raise RuntimeError(f"{judge.name} said nothing and ended with {done.returncode}: {done.stderr[-800:]}")
-    return Verdict(judge, {one["scenario"]: one["error"] for one in found})
+        raise RuntimeError(f"{judge.name} said nothing")
+    return Verdict(judge, {one["scenario"]: one["error"] for one in found}, judge.remarks)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -180,6 +181,16 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	if len(os.Args) > 3 && os.Args[1] == "send" {
+		sendCorpus(client, os.Args[2], os.Args[3])
+		return
+	}
+	if len(os.Args) > 3 && os.Args[1] == "read" {
+		count, err := strconv.Atoi(os.Args[2])
+		must(err)
+		readCorpus(client, count, os.Args[3:])
+		return
 	}
 	for _, one := range []scenario{
 		{"send, receive and settle", settle}, {"dead letters", deadLetters},
