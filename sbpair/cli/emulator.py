@@ -150,6 +150,10 @@ def emulator(
             show_default=False,
         ),
     ] = None,
+    ui: Annotated[
+        bool,
+        typer.Option("--ui", help="Serve a page for a browser on this machine; its address is printed."),
+    ] = False,
     throttling: Annotated[
         bool,
         typer.Option(
@@ -192,7 +196,10 @@ def emulator(
 
     async def serve(stop: "asyncio.Event") -> CommandResult:
         from sbpair.emulator import Emulator
+        from sbpair.emulator.clock import AdvancingClock
+        from sbpair.emulator.window import open_window
 
+        clock = AdvancingClock() if ui else None
         async with Emulator(
             configs,
             host=host,
@@ -201,6 +208,7 @@ def emulator(
             tls_names=tls_name or (),
             control_port=admin_port,
             allow_entra=bearer_tokens,
+            clock=clock,
         ) as running:
             _plant(running, contents)
             for name, spec in faults:
@@ -210,7 +218,13 @@ def emulator(
                 _print_seeded_keys(running, contents, tls)
                 for line in announcement(doors, names):
                     say(line)
-                await stop.wait()
+                if clock is None:
+                    await stop.wait()
+                    return CommandResult("emulator", ())
+                async with open_window(running) as window:
+                    say(f"Open in a browser on this machine: {window.url}")
+                    await stop.wait()
+                clock.close()
         return CommandResult("emulator", ())
 
     try:

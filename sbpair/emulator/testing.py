@@ -100,7 +100,7 @@ class _Entity:
     def sent(self) -> list[StoredMessage]:
         """Everything the entity has taken in, oldest first, whatever has become of it. Duplicates that duplicate
         detection dropped are not among them."""
-        return self._owner.call(lambda _: [_stored(one) for one in self._owner.taken_in(self.path)])
+        return self._owner.call(lambda _: [stored_message(one) for one in self._owner.taken_in(self.path)])
 
     def assert_sent(self, *, count: int | None = None, **expected: Any) -> list[StoredMessage]:
         """That messages with these values have come here; all of them.
@@ -174,7 +174,7 @@ class _Receivable(_Entity):
             raise AssertionError("\n".join([f"{self.path} is not empty.", *lines]))
 
     def _of(self, chosen: Callable[[Queue | Subscription], Iterator[Message]]) -> list[StoredMessage]:
-        return self._owner.call(lambda namespace: [_stored(one) for one in chosen(self._entity(namespace))])
+        return self._owner.call(lambda namespace: [stored_message(one) for one in chosen(self._entity(namespace))])
 
     def _entity(self, namespace: Namespace) -> Queue | Subscription:
         raise NotImplementedError
@@ -476,7 +476,8 @@ def _values(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _stored(message: Message) -> StoredMessage:
+def stored_message(message: Message) -> StoredMessage:
+    """What an application would read of a broker's message."""
     payload = message.payload
     spans = sections.scan(payload)
     properties = sections.read(payload, spans, Section.PROPERTIES)

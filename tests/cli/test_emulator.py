@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,19 @@ def test_other_machines_need_a_key_of_the_users_own(sbpair: Sbpair) -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=90)
     assert "Other machines can reach these namespaces at 0.0.0.0." in errors
+
+
+def test_the_page_for_a_browser_is_named_and_serves(sbpair: Sbpair) -> None:
+    process = sbpair.start("emulator", "--port", "0", "--ui")
+    try:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        url = next(line for line in lines if line.startswith("Open in a browser")).split(": ")[1].strip()
+        with urllib.request.urlopen(url, timeout=60) as page:
+            assert "<title>sbpair emulator</title>" in page.read().decode()
+    finally:
+        stop(process)
+    assert process.returncode == 143
 
 
 def test_faults_come_and_go_while_it_runs(sbpair: Sbpair) -> None:

@@ -73,6 +73,11 @@ class Browser:
         visit.screenshot = base64.b64decode(shot["data"])
         return visit
 
+    @property
+    def seen(self) -> Visit:
+        """What has happened in the tab since the last visit."""
+        return self._visit
+
     async def evaluate(self, expression: str) -> Any:
         """Value of a JavaScript expression in the page."""
         answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
