@@ -56,7 +56,6 @@ class Delivery:
     payload: bytes
     delivery_id: int
     tag: bytes
-    arrived_at: float
 
 
 @dataclass(slots=True, eq=False)
@@ -577,7 +576,7 @@ class ReceiverWire(Wire):
         self._link.current_link_credit -= 1
         if not frame[_ABORTED]:
             payload = assembly.parts[0] if len(assembly.parts) == 1 else b"".join(assembly.parts)
-            self.arrived.append(Delivery(payload, assembly.delivery_id, assembly.tag, time.monotonic()))
+            self.arrived.append(Delivery(payload, assembly.delivery_id, assembly.tag))
             self.arrival.set()
 
     async def _on_flow(self, frame: Sequence[Any]) -> None:

@@ -10,9 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sbpair.cli.options import LogFormat, Options
 from sbpair.core.access import CALL_SECONDS
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from sbpair.connect import Sides
     from sbpair.core.events import Event
+    from sbpair.render.result import CommandResult
     from sbpair.runtime.clock import SystemClock
     from sbpair.settings import Settings
 
@@ -84,6 +85,7 @@ __all__ = [
     "event_log",
     "load_settings",
     "open_sides",
+    "run_and_show",
     "run_async",
     "stoppable",
     "system_clock",
@@ -122,6 +124,26 @@ def run_async(options: Options, work: "Callable[[asyncio.Event], Coroutine[Any, 
     finally:
         for handler in logging.getLogger("sbpair").handlers:
             handler.flush()
+
+
+def run_and_show(
+    options: Options,
+    work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]",
+    shown: "Callable[[T], CommandResult]",
+    *,
+    nothing: str = "",
+) -> "CommandResult":
+    """The result of `run_async` as `shown` has it; after a signal that of what was done until then, with its exit code.
+
+    Raises:
+        InterruptedWorkError: the signal came before there was anything to show; with the state `nothing`.
+    """
+    try:
+        return shown(run_async(options, work))
+    except Interrupted as interrupted:
+        if interrupted.partial is None:
+            raise (interrupted.with_state(nothing) if nothing else interrupted) from None
+        return replace(shown(cast(T, interrupted.partial)), exit=Exit.from_label(interrupted.exit_name))
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

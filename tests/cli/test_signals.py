@@ -232,7 +232,7 @@ def test_a_consumer_that_is_stopped_while_its_command_works_leaves_the_rest_for_
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_a_provisioning_that_is_stopped_says_what_it_has_done(
+def test_a_provisioning_and_a_cleanup_that_are_stopped_say_what_they_have_done(
     home: Sbpair, fault: Callable[[str, str], None], number: signal.Signals, code: int
 ) -> None:
     """What was begun is finished, and is in the operations log."""
@@ -249,6 +249,13 @@ def test_a_provisioning_that_is_stopped_says_what_it_has_done(
     missing = {step["queue"] for step in there if step["kind"] == "create"}
     assert not missing & set(created)
     assert len(missing) + len(created) == 30, (out, err)
+    known = len(home.operations)
+    fault("local-secondary", "delay:rtt=300ms")
+    with started(home, "cleanup local --yes --no-input") as process:
+        until(lambda: len(home.operations) > known, process)
+        out, err = end(process, number, code)
+    home("emulator", "fault", "clear", "local-secondary")
+    assert "deleted" in out, (out, err)
     home("cleanup", "local", "--yes", "--no-input")
 
 

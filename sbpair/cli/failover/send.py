@@ -11,7 +11,7 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
-from sbpair.cli.context import EventLog, Interrupted, load_settings, run_async, system_clock, unchanged
+from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock, unchanged
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
@@ -24,7 +24,6 @@ from sbpair.cli.failover.records import (
 )
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.core.names import check_entity_path
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.render.result import Column, CommandResult, Format, Table
 
@@ -179,12 +178,7 @@ def send(
                 tally.add(sent)
         return tally
 
-    try:
-        return run_async(options, work).result(entity)
-    except Interrupted as interrupted:
-        if isinstance(interrupted.partial, _Tally):
-            return replace(interrupted.partial.result(entity), exit=Exit.from_label(interrupted.exit_name))
-        raise
+    return run_and_show(options, work, lambda tally: tally.result(entity))
 
 
 def _close_when_stopped(stack: AsyncExitStack, pairing: "PairedNamespaces", stop: "asyncio.Event") -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sbpair.cli.asking import AllPairsOption, YesOption, agreed, can_ask, pairs_to_write, side_named
-from sbpair.cli.context import load_settings, run_async, stoppable, unchanged
+from sbpair.cli.context import load_settings, run_and_show, run_async, stoppable, unchanged
 from sbpair.cli.inspection.plans import DryRunOption, OperationsLog, plan_summary, write_plans
 from sbpair.cli.inspection.provision import applied, carry_out_all, planned, plans_for, refuse_stale
 from sbpair.cli.inspection.snapshots import configured_pairs
@@ -120,8 +120,11 @@ def cleanup(
                 await stoppable(stop, refuse_stale(plans))
         return await carry_out_all(options, "cleanup", plans, stop)
 
-    result = applied("cleanup", [one for _, one in plans], run_async(options, work))
-    return replace(result, notes=(*notes, *result.notes))
+    def shown(reports: list[tuple[str, Report]]) -> CommandResult:
+        result = applied("cleanup", [one for _, one in plans], reports)
+        return replace(result, notes=(*notes, *result.notes))
+
+    return run_and_show(options, work, shown)
 
 
 def _only_shown(plans: Planned, notes: list[str], plan_out: Path | None) -> CommandResult:

@@ -10,10 +10,10 @@ import typer
 
 from sbpair.cli.asking import AllPairsOption, YesOption, agreed, can_ask, pairs_to_write, side_named
 from sbpair.cli.context import (
-    Interrupted,
     event_log,
     load_settings,
     open_sides,
+    run_and_show,
     run_async,
     stoppable,
     system_clock,
@@ -37,7 +37,7 @@ from sbpair.cli.inspection.plans import (
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.connect import gather_pair
 from sbpair.core.cost.forecast import Forecast, of_plan
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import InterruptedWorkError, UsageError
 from sbpair.core.inspection.plan import Plan, Purpose, check_target, plan_provision
 from sbpair.core.outcome import Exit, Report, Result, exit_for
 from sbpair.core.pairing import Pair
@@ -115,11 +115,7 @@ def provision(
     async def work(stop: "asyncio.Event") -> list[tuple[str, Report]]:
         return await carry_out_all(options, "provision", list(zip(chosen, plans, strict=True)), stop)
 
-    try:
-        return applied("provision", plans, run_async(options, work))
-    except Interrupted as interrupted:
-        interrupted.partial = interrupted.partial and (plans, interrupted.partial)
-        return _as_far_as_it_came(interrupted)
+    return run_and_show(options, work, lambda reports: applied("provision", plans, reports))
 
 
 def _agreed(options: Options, pairs: Sequence[Pair], plans: Sequence[Plan], *, yes: bool) -> bool:
@@ -146,7 +142,13 @@ async def make_plan(pair: Pair, *, update: bool = False, partitioned: bool = Fal
 async def carry_out_all(
     options: Options, command_name: str, plans: Sequence[tuple[Pair, Plan]], stop: "asyncio.Event"
 ) -> list[tuple[str, Report]]:
-    """Apply plans to their pairs' secondaries, one pair after the other until `stop`; each step goes into the log."""
+    """Apply plans to their pairs' secondaries, one pair after the other until `stop`; each step goes into the log.
+
+    Raises:
+        InterruptedWorkError: `stop` was set before the first step.
+    """
+    if stop.is_set():
+        raise InterruptedWorkError("No step was carried out.")
     with OperationsLog(os.environ) as log:
         return [
             (pair.name, await _carry_out(options, command_name, pair, plan, log))
@@ -172,31 +174,17 @@ async def _carry_out(options: Options, command_name: str, pair: Pair, plan: Plan
 
 
 def _apply_file(options: Options, pairs: list[Pair], path: Path, *, dry_run: bool, yes: bool) -> CommandResult:
-    plans = plans_for(path, Purpose.PROVISION, pairs)
-    if dry_run:
-        return planned("provision", [plan for _, plan in plans])
-    if not _agreed(options, [pair for pair, _ in plans], [plan for _, plan in plans], yes=yes):
-        return planned("provision", [plan for _, plan in plans])
+    written = plans_for(path, Purpose.PROVISION, pairs)
+    plans = [plan for _, plan in written]
+    if dry_run or not _agreed(options, [pair for pair, _ in written], plans, yes=yes):
+        return planned("provision", plans)
 
     async def work(stop: "asyncio.Event") -> list[tuple[str, Report]]:
         with unchanged():
-            await stoppable(stop, refuse_stale(plans))
-        return await carry_out_all(options, "provision", plans, stop)
+            await stoppable(stop, refuse_stale(written))
+        return await carry_out_all(options, "provision", written, stop)
 
-    try:
-        return applied("provision", [plan for _, plan in plans], run_async(options, work))
-    except Interrupted as interrupted:
-        interrupted.partial = interrupted.partial and ([plan for _, plan in plans], interrupted.partial)
-        return _as_far_as_it_came(interrupted)
-
-
-def _as_far_as_it_came(interrupted: Interrupted) -> CommandResult:
-    """What was done until a signal came."""
-    if not isinstance(interrupted.partial, tuple):
-        raise interrupted
-    plans, reports = interrupted.partial
-    result = applied("provision", plans, reports) if reports else planned("provision", plans)
-    return replace(result, exit=Exit.from_label(interrupted.exit_name))
+    return run_and_show(options, work, lambda reports: applied("provision", plans, reports))
 
 
 def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple[Pair, Plan]]:

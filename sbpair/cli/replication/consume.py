@@ -5,13 +5,13 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import (
@@ -184,11 +184,7 @@ def consume(
         logging.getLogger("sbpair").info(f"{doing}.")
         return await _consume(options, pair, request, store, words, seconds, environ, stop)
 
-    try:
-        return _consumed(pair, source, run_async(options, work))
-    except Interrupted as interrupted:
-        result = _consumed(pair, source, interrupted.partial)  # type: ignore[arg-type]
-        return replace(result, exit=Exit.from_label(interrupted.exit_name))
+    return run_and_show(options, work, lambda report: _consumed(pair, source, report))
 
 
 async def _consume(

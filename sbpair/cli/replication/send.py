@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -12,7 +12,7 @@ from uuid import uuid4
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
-from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.context import load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
@@ -35,7 +35,6 @@ from sbpair.cli.replication.options import (
     pair_and_queue,
 )
 from sbpair.core.errors import UsageError
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose
 from sbpair.journal import COSMOS_KEY
@@ -163,12 +162,7 @@ def send(
                 tally.add(sent)
         return tally
 
-    try:
-        return run_async(options, work).result(queue)
-    except Interrupted as interrupted:
-        if isinstance(interrupted.partial, _Sent):
-            return replace(interrupted.partial.result(queue), exit=Exit.from_label(interrupted.exit_name))
-        raise
+    return run_and_show(options, work, lambda tally: tally.result(queue))
 
 
 def _payload(line: bytes, form: InputFormat, *, session: str | None) -> bytes:

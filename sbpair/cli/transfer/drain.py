@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead, pair_to_write
-from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.options import DrainOptions, OnMissing
 from sbpair.cli.transfer.report import (
@@ -20,7 +20,6 @@ from sbpair.cli.transfer.report import (
 )
 from sbpair.core.access import namespace_name
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.render.console import unwritable
 from sbpair.render.result import CommandResult, Format
@@ -88,12 +87,7 @@ def drain(
         result = report_result("drain", chosen, drained, asked, verbose=options.verbose)
         return _as_page(chosen, drained, result, began_at, moves.ledger) if options.output is Format.HTML else result
 
-    try:
-        return shown(run_async(options, work))
-    except Interrupted as interrupted:
-        if not isinstance(interrupted.partial, Drained):
-            raise interrupted.with_state("Nothing was moved.") from None
-        return replace(shown(interrupted.partial), exit=Exit.from_label(interrupted.exit_name))
+    return run_and_show(options, work, shown, nothing="Nothing was moved.")
 
 
 def _as_page(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, system_clock
+from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import (
     AlthoughInTheQueuesOption,
@@ -148,11 +148,10 @@ def restore(
             report.left |= elsewhere
             return report
 
-    try:
-        return _result(chosen, count, run_async(options, work), dry_run)
-    except Interrupted as interrupted:
-        result = _result(chosen, count, interrupted.partial, dry_run)  # type: ignore[arg-type]
-        return replace(result, exit=Exit.from_label(interrupted.exit_name))
+    def shown(report: "Restored") -> CommandResult:
+        return _result(chosen, count, report, dry_run)
+
+    return run_and_show(options, work, shown, nothing="Nothing was sent.")
 
 
 async def _refuse_doubles(

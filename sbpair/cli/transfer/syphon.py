@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import go_ahead, pair_to_write
-from sbpair.cli.context import EventLog, Interrupted, load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.drain import chosen_paths, open_ledger, way_of
 from sbpair.cli.transfer.options import MoveOptions
@@ -26,7 +26,6 @@ from sbpair.cli.transfer.report import (
 )
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable
@@ -112,13 +111,11 @@ def syphon(
             return await run_service(chosen, request, service, stop, only=only)
 
     asked = what_was_asked(chosen, moves)
-    try:
-        return report_result("syphon", chosen, run_async(options, work), asked, verbose=options.verbose)
-    except Interrupted as interrupted:
-        if not isinstance(interrupted.partial, Drained):
-            raise interrupted.with_state("Nothing was moved.") from None
-        result = report_result("syphon", chosen, interrupted.partial, asked, verbose=options.verbose)
-        return replace(result, exit=Exit.from_label(interrupted.exit_name))
+
+    def shown(drained: Drained) -> CommandResult:
+        return report_result("syphon", chosen, drained, asked, verbose=options.verbose)
+
+    return run_and_show(options, work, shown, nothing="Nothing was moved.")
 
 
 async def run_service(

@@ -219,20 +219,6 @@ class Estimate:
     def operation_count(self) -> int:
         return sum(line.count for line in self.operations)
 
-    def by_kind(self) -> dict[Kind, int]:
-        """Operations of each kind that occurs."""
-        counted: dict[Kind, int] = {}
-        for line in self.operations:
-            counted[line.kind] = counted.get(line.kind, 0) + line.count
-        return counted
-
-    def by_meter(self) -> dict[Meter, Decimal]:
-        """Money of each meter that occurs."""
-        counted: dict[Meter, Decimal] = {}
-        for line in self.charges:
-            counted[line.meter] = counted.get(line.meter, Decimal(0)) + line.amount
-        return counted
-
 
 def estimate(workload: Workload, prices: PriceTable) -> Estimate:
     """The month's estimate.

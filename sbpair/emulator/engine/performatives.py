@@ -111,16 +111,6 @@ def unknown_outcome() -> Described:
     return rejected(TIMEOUT, UNKNOWN_OUTCOME)
 
 
-def modified(
-    delivery_failed: bool | None = None,
-    undeliverable_here: bool | None = None,
-    message_annotations: Mapping[Any, Any] | None = None,
-) -> Described:
-    """The message goes back changed: failed once more (abandon), or not deliverable here (defer)."""
-    fields = [delivery_failed, undeliverable_here, None if message_annotations is None else dict(message_annotations)]
-    return Described(Ulong(MODIFIED), fields)
-
-
 def declared(transaction_id: bytes) -> Described:
     """A transaction has begun (§4.5.6)."""
     return Described(Ulong(DECLARED), [transaction_id])

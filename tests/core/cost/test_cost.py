@@ -29,13 +29,14 @@ from sbpair.core.cost.prices import Meter, PriceTable, built_in, steps, to_cents
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
 from sbpair.core.serialization import to_plain
+from tests.core.cost.sums import by_kind, by_meter
 
 PRICES = built_in()
 KILOBYTE = 1024
 
 
-def by_kind(workload: Workload) -> dict[Kind, int]:
-    return estimate(workload, PRICES).by_kind()
+def kinds(workload: Workload) -> dict[Kind, int]:
+    return by_kind(estimate(workload, PRICES))
 
 
 class TestSeedFigures:
@@ -43,23 +44,23 @@ class TestSeedFigures:
 
     @pytest.mark.parametrize(("hours", "receives"), [(1, 40), (24, 960), (720, 28_800)])
     def test_idle_receives(self, hours: int, receives: int) -> None:
-        assert by_kind(Workload(month=Month("some", hours))) == {Kind.SYPHON_POLL: receives}
+        assert kinds(Workload(month=Month("some", hours))) == {Kind.SYPHON_POLL: receives}
 
     def test_the_retired_library_polled_more_often(self) -> None:
         workload = Workload(month=Month("an hour", 1), syphon=SDK_SYPHON)
-        assert by_kind(workload) == {Kind.SYPHON_POLL: 297}
+        assert kinds(workload) == {Kind.SYPHON_POLL: 297}
 
     def test_our_own_syphon_lists_its_queues_once_a_poll(self) -> None:
         workload = Workload(month=Month("some", 24), hosts=2, syphon=polling_syphon(900))
-        assert by_kind(workload) == {Kind.SYPHON_POLL: 2 * 960, Kind.MANAGEMENT: 2 * 96 * 2}
+        assert kinds(workload) == {Kind.SYPHON_POLL: 2 * 960, Kind.MANAGEMENT: 2 * 96 * 2}
 
     def test_idle_consumers_ask_each_side_once_a_minute(self) -> None:
         workload = active_active(Workload(month=Month("some", 24), consumers=3))
-        assert by_kind(workload) == {Kind.SESSION_REQUEST: 2 * 3 * 1440}
+        assert kinds(workload) == {Kind.SESSION_REQUEST: 2 * 3 * 1440}
 
     def test_a_diverted_message_is_charged_four_times(self) -> None:
         workload = Workload((Flow("orders", 1, 100),), syphon=None, diverted_share=Fraction(1), peek_lock=False)
-        assert by_kind(workload) == {
+        assert kinds(workload) == {
             Kind.DIVERT_SEND: 1,
             Kind.DIVERT_RECEIVE: 1,
             Kind.RETURN_SEND: 1,
@@ -85,7 +86,7 @@ class TestSeedFigures:
     def test_one_ping_per_minute_per_entity_per_process(self) -> None:
         flows = (Flow("a", 0, 1), Flow("b", 0, 1))
         workload = Workload(flows, syphon=None, outage_seconds=3600, processes=3)
-        assert by_kind(workload) == {Kind.PING: 60 * 2 * 3}
+        assert kinds(workload) == {Kind.PING: 60 * 2 * 3}
 
 
 class TestByHand:
@@ -142,7 +143,7 @@ class TestByHand:
         result = estimate(workload, PRICES)
         assert result.total == Decimal("1396.260584")
         assert to_cents(result.total) == Decimal("1396.26")
-        assert result.by_kind()[Kind.SYPHON_POLL] == 441_936
+        assert by_kind(result)[Kind.SYPHON_POLL] == 441_936
 
 
 class TestBaseCharge:
@@ -160,7 +161,7 @@ class TestBaseCharge:
         apart = replace(together, secondary=Billed(account="other"))
 
         def paid(workload: Workload) -> Decimal:
-            return estimate(workload, PRICES).by_meter()[Meter.STANDARD_OPERATIONS]
+            return by_meter(estimate(workload, PRICES))[Meter.STANDARD_OPERATIONS]
 
         assert paid(together) - paid(apart) == 13 * Decimal("0.80")
 
@@ -193,7 +194,7 @@ class TestLines:
 
     def test_redeliveries_count_again(self) -> None:
         workload = Workload((Flow("orders", 100, 70_000, copies=2),), redelivered_share=Fraction(1, 50), syphon=None)
-        assert by_kind(workload)[Kind.REDELIVERY] == 4 * (2 + 1)
+        assert kinds(workload)[Kind.REDELIVERY] == 4 * (2 + 1)
 
     def test_subscriptions_receive_a_copy_each(self) -> None:
         workload = Workload((Flow("news", 1, 1, copies=3),), syphon=None, peek_lock=False)
@@ -298,8 +299,8 @@ class TestProperties:
     @given(workloads)
     def test_the_total_is_the_sum_of_the_lines(self, workload: Workload) -> None:
         result = estimate(workload, PRICES)
-        assert sum(result.by_meter().values()) == result.total
-        assert sum(result.by_kind().values()) == result.operation_count
+        assert sum(by_meter(result).values()) == result.total
+        assert sum(by_kind(result).values()) == result.operation_count
 
     @given(workloads)
     def test_no_pairing_is_never_dearer(self, workload: Workload) -> None:

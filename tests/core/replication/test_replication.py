@@ -11,6 +11,7 @@ from sbpair.core.inspection.audit import Severity, run
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Side
 from sbpair.core.replication.settings import REPLICATED_SETTINGS, problems, replicated_settings
+from tests.core.cost.sums import by_kind
 from tests.core.snapshots import a_namespace, a_pair, a_queue, healthy
 
 GOOD = REPLICATED_SETTINGS
@@ -74,7 +75,7 @@ def test_active_active_costs_everything_twice_and_no_backlog() -> None:
     single = Workload(flows=(Flow("orders", 1_000, 1_024),), outage_seconds=3_600)
     found = estimate(active_active(single), built_in())
     idle = {Kind.SESSION_REQUEST: 2 * 60 * 720}
-    assert found.by_kind() == {Kind.SEND: 2_000, Kind.RECEIVE: 2_000, Kind.COMPLETE: 2_000} | idle
+    assert by_kind(found) == {Kind.SEND: 2_000, Kind.RECEIVE: 2_000, Kind.COMPLETE: 2_000} | idle
     assert {line.side for line in found.operations} == {Side.PRIMARY, Side.SECONDARY}
     egress = next(line for line in found.charges if line.meter is Meter.EGRESS)
     assert egress.quantity * 1_000_000_000 == 1_000 * 1_024

@@ -24,13 +24,12 @@ from sbpair.emulator.engine.performatives import (
     TRANSACTIONAL_STATE,
     TRANSFER,
     accepted,
-    modified,
     rejected,
 )
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator
 from tests.emulator.engine.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
-from tests.emulator.engine.wire_client import Client, Frame
+from tests.emulator.engine.wire_client import Client, Frame, modified
 
 COORDINATOR_HANDLE = 9
 EXPIRES_AT = 4e9

@@ -17,10 +17,10 @@ from sbpair.emulator.engine.performatives import (
     REJECTED,
     TRANSFER,
     accepted,
-    modified,
     rejected,
 )
 from tests.emulator.engine.dialects import EVERY_DIALECT
+from tests.emulator.engine.wire_client import modified
 
 pytestmark = EVERY_DIALECT
 

@@ -16,6 +16,7 @@ from sbpair.emulator.engine.performatives import (
     BEGIN,
     DISPOSITION,
     FLOW,
+    MODIFIED,
     OPEN,
     SASL_INIT,
     SOURCE,
@@ -27,6 +28,11 @@ from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
 
 PATIENCE_SECONDS = 60.0
 """For what has to come, on a machine that has much else to do."""
+
+
+def modified(delivery_failed: bool | None = None, undeliverable_here: bool | None = None) -> Described:
+    """The message goes back changed: failed once more (abandon), or not deliverable here (defer)."""
+    return Described(Ulong(MODIFIED), [delivery_failed, undeliverable_here, None])
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,9 @@ from sbpair.emulator.engine.performatives import (
     SOURCE,
     TARGET,
     TRANSFER,
-    modified,
     released,
 )
-from tests.emulator.engine.wire_client import Client
+from tests.emulator.engine.wire_client import Client, modified
 
 DELIVERIES = 20_000
 RULES = 200
