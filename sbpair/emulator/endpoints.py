@@ -1,8 +1,8 @@
 """Attaching a link to an entity: which one, may the client, and who serves the link from then on.
 
 Refused, in this order: an address that leads nowhere (`amqp:not-found`), a missing right
-(`amqp:unauthorized-access`), a
-use the entity does not have (`amqp:not-allowed`), a disabled entity (`com.microsoft:entity-disabled`).
+(`amqp:unauthorized-access`), a use the entity does not have (`amqp:not-allowed`), a disabled entity
+(`com.microsoft:entity-disabled`).
 """
 
 from sbpair.amqp.types import Ulong

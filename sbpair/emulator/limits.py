@@ -65,10 +65,8 @@ class TierLimits:
     """Numbers of one tier.
 
     `max_message_bytes` is what an entity starts with; `max_message_kilobytes` is how far it may be raised, or None
-    where
-    the property cannot be set at all. Sizes of entities are in megabytes as the request gives them, before the
-    factor 16
-    of partitioned entities.
+    where the property cannot be set at all. Sizes of entities are in megabytes as the request gives them, before the
+    factor 16 of partitioned entities.
     """
 
     max_message_bytes: int

@@ -1,5 +1,8 @@
 """Tables for people: a grid where it can be read, else one block of lines a row.
 
+The 80 columns of a remote shell are what an operator has in an outage, and rows of this program hold paths of 60. Left
+to itself rich folds those letter by letter, one column beside the other; nobody can copy such a name.
+
 What a grid drops or shortens before it gives up, in this order: drawn bars, columns without a value, columns that say
 the same in every row (said once, above it).
 """

@@ -1,8 +1,7 @@
 """From the text of a SQL filter or action to something that can be evaluated.
 
 Each parsing function returns a closure `MessageView -> value`; a predicate's value is True, False or UNKNOWN.
-Precedence,
-loosest first: OR, AND, NOT, comparisons / IN / LIKE / IS NULL, + -, * / %, sign.
+Precedence, loosest first: OR, AND, NOT, comparisons / IN / LIKE / IS NULL, + -, * / %, sign.
 """
 
 import uuid

@@ -112,6 +112,7 @@ def _notes(trend: "Trend") -> Iterator[str]:
         yield f"What was in the queues is unknown for {counted(blind, 'audit')}: they could not be read."
 
 
+# What grows over weeks is seen in a chart or not at all: of all reports this one needs its page the most.
 def _page(readings: Sequence["Reading"], found: Table, grown: Table, notes: Sequence[str], summary: str) -> Page:
     pairs = sorted({one.pair for one in readings})
     sections: list[Section] = [

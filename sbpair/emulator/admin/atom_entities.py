@@ -44,8 +44,7 @@ TOPIC_ORDER = (
     "DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection DuplicateDetectionHistoryTimeWindow "
     "EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing IsAnonymousAccessible AuthorizationRules "
     "Status ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata SupportOrdering CountDetails SubscriptionCount "
-    "SqlFilterCount "
-    "CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus "
+    "SqlFilterCount CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus "
     "EnableSubscriptionPartitioning EnableExpress MaxMessageSizeInKilobytes"
 )
 SUBSCRIPTION_ORDER = (

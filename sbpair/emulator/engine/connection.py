@@ -1,9 +1,8 @@
 """One AMQP connection: headers, SASL, open and close, heartbeats, and the way of each frame to its session.
 
 Bytes come in by `receive`, and are read a slice of time at a stretch (`budgets`); bytes go out through a `Transport`,
-one write per turn of the loop. Tolerant on purpose
-where the Python SDK needs it: frames on unknown channels and for links that are gone are ignored, transfers are never
-refused for want of credit, and delivery-ids need not come in order.
+one write per turn of the loop. Tolerant on purpose where the Python SDK needs it: frames on unknown channels and for
+links that are gone are ignored, transfers are never refused for want of credit, delivery-ids may come in any order.
 """
 
 import asyncio

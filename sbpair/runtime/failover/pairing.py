@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sbpair.concurrency import abandoning, end, unless
+from sbpair.concurrency import abandoning, end
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import (
     AccessDeniedError,
@@ -25,20 +25,20 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
-from sbpair.core.events import PairingNoticed, Paused, Resumed, SideEnded, SideFaulted, SideRestored, StepDone
+from sbpair.core.events import PairingNoticed, SideEnded, SideFaulted, SideRestored, StepDone
 from sbpair.core.failover.coupling import Condition, Coupling
 from sbpair.core.failover.machine import Policy, State
 from sbpair.core.failover.sending import QueueStanding, Rotation, SessionHolds
 from sbpair.core.outcome import Result
 from sbpair.core.pairing import Pair, Side, backlog_settings
 from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.links import Links, close_quietly
-from sbpair.runtime.transfer.syphon import DrainRequest
-from sbpair.runtime.transfer.syphon import syphon as syphon_home
+from sbpair.runtime.transfer.syphon import DrainRequest, SyphonRun, serve, syphon_until
 
 # Makes the backlog queues of a pairing when it opens ("Paired Namespaces: Implementation Details and Cost"): list,
 # create what is missing, three tries each.
@@ -137,15 +137,11 @@ async def _bounded(call: Coroutine[Any, Any, T]) -> T:
     return await abandoning(CALL_SECONDS, call, what="Preparing the backlog queues")
 
 
-# Keeps a syphon running beside a pairing: starts it, starts it again after an error, stops it within a bound.
+# Keeps a syphon running beside a pairing, and stops it within a bound.
 
 SyphonFactory = Callable[[asyncio.Event], Coroutine[Any, Any, object]]
-"""Makes a coroutine that empties the backlog until the event is set."""
+"""Makes a coroutine that empties the backlog until the event is set, through errors that pass."""
 
-FIRST_PAUSE_SECONDS = 1.0
-MAX_PAUSE_SECONDS = 120.0
-STEADY_SECONDS = 300.0
-"""A syphon that ran this long starts again with the first pause."""
 STOP_SECONDS = 10.0
 
 
@@ -173,26 +169,12 @@ class SyphonRunner:
             await asyncio.wait({self._task}, timeout=STOP_SECONDS)
 
     async def _run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        while not self._stop.is_set():
-            started = self._clock.monotonic()
-            try:
-                await self._factory(self._stop)
-            except SbpairError as error:
-                if self._clock.monotonic() - started >= STEADY_SECONDS:
-                    pause = FIRST_PAUSE_SECONDS
-                await self._rest(error, pause)
-                pause = min(pause * 2, MAX_PAUSE_SECONDS)
-            else:
-                return
-
-    async def _rest(self, error: SbpairError, seconds: float) -> None:
-        self._observer.notify(Paused(self._clock.now().timestamp(), "", error.code, seconds))
-        await unless(self._stop, self._sleep(seconds))
-        self._observer.notify(Resumed(self._clock.now().timestamp(), ""))
-
-    async def _sleep(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
+        try:
+            await self._factory(self._stop)
+        except SbpairError as error:
+            # Sends go on without it; the backlog is left to another syphon, or a drain.
+            said = f"The syphon of this process has ended: {error.message}"
+            self._observer.notify(PairingNoticed(self._clock.now().timestamp(), "syphon-ended", said))
 
 
 CLOSE_WAIT_SECONDS = 10.0
@@ -408,8 +390,7 @@ class PairedNamespaces:
 
         Sends under way get `wait_seconds`, then they are interrupted and raise. With a syphon in this process, a side
         left open for 5 seconds after its partner was closed is faulted ("Paired Namespaces: Implementation Details
-        and Cost"). When close returns, nothing more is
-        sent.
+        and Cost"). When close returns, nothing more is sent.
         """
         why = "the pairing is closed."
         if side is not Side.SECONDARY:
@@ -525,16 +506,20 @@ def _usual_syphon(
     observer: Observer,
     stop: asyncio.Event,
 ) -> Coroutine[Any, Any, DrainReport]:
-    return syphon_home(
-        DrainRequest(queues=queues),
-        secondary=secondary,
-        primary=primary,
-        admin=None,
-        clock=clock,
-        observer=observer,
-        ledger=None,
-        stop=stop,
-    )
+    async def run(uncompleted: frozenset[Key]) -> SyphonRun:
+        return await syphon_until(
+            stop,
+            DrainRequest(queues=queues),
+            secondary=secondary,
+            primary=primary,
+            admin=None,
+            clock=clock,
+            observer=observer,
+            ledger=None,
+            uncompleted=uncompleted,
+        )
+
+    return serve(run, stop=stop, clock=clock, observer=observer)
 
 
 def _entity_state(failover: MonitoredEntity) -> EntityState:

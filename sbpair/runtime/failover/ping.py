@@ -1,9 +1,8 @@
 """Pings: the pairing's own, which find out when an entity is back, and measurements for the command line.
 
 The message is the documented one ("Paired Namespaces: Implementation Details and Cost"): empty body, content type
-`application/vnd.ms-servicebus-ping`, a time to
-live of one second; an entity that requires sessions gets it with a session id. A ping ends after two minutes whatever
-happens below, a silent TLS handshake included.
+`application/vnd.ms-servicebus-ping`, a time to live of one second; an entity that requires sessions gets it with a
+session id. A ping ends after two minutes whatever happens below, a silent TLS handshake included.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The syphon: the drain that never ends. Polls the backlog queues and sends back what comes, for as long as it runs.
 
 Documented are polls of 15 minutes per queue ("Paired Namespaces: Implementation Details and Cost": 40 receives an hour
-for 10 queues). Unlike the retired one it
-holds still while a destination is down, keeps the order within sessions, and starts the moment the destination is back.
-Several may run at once: each message goes to one of them. How far the order holds then: `core.transfer.order`.
+for 10 queues). Unlike the retired one it holds still while a destination is down, keeps the order within sessions, and
+starts the moment the destination is back. Several may run at once: each message goes to one of them. How far the order
+holds then: `core.transfer.order`.
 """
 
 import asyncio

@@ -9,6 +9,7 @@ from sbpair.core.errors import (
     ArgumentRefusedError,
     ConflictError,
     ConnectionLostError,
+    IncompatibleSdkError,
     InterruptedWorkError,
     InvalidNameError,
     OperationTimeoutError,
@@ -16,7 +17,7 @@ from sbpair.core.errors import (
     ServerBusyError,
     UnauthorizedError,
 )
-from sbpair.core.events import FailedBack, FailedOver, Paused, SideEnded, StepDone
+from sbpair.core.events import FailedBack, FailedOver, PairingNoticed, Restarting, SideEnded, StepDone
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import SDK, State
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Side
@@ -390,32 +391,55 @@ async def test_a_fault_interrupts_at_once() -> None:
 
 
 @virtual_time
-async def test_a_syphon_that_fails_starts_again_after_a_pause_that_doubles() -> None:
+async def test_a_syphon_that_breaks_down_starts_again_and_sends_nothing_twice() -> None:
     world = a_world()
-    starts: list[float] = []
+    broken: list[str] = []
 
-    async def broken(stop: asyncio.Event) -> None:
-        starts.append(world.clock.monotonic())
-        if len(starts) < 5:
-            raise ConnectionLostError("gone")
-        await stop.wait()
+    async def breaks(operation: str, entity: str) -> None:
+        if operation == "settle" and not broken:
+            broken.append(entity)
+            raise RuntimeError("planted")
 
-    async with await open_pairing(world, a_pair(syphon=True), syphon=broken):
-        await asyncio.sleep(100)
-    assert starts == pytest.approx([0, 1, 3, 7, 15])
-    assert [event.seconds for event in world.events(Paused)] == [1, 2, 4, 8]
+    async with await open_pairing(world, a_pair(interval=0, ping=1, syphon=True)) as pairing:
+        fault = world.primary.go_dark()
+        for number in range(20):
+            await pairing.sender("orders").send(message(str(number)))
+        world.secondary.hook = breaks
+        world.primary.heal(fault)
+        await asyncio.sleep(2000)
+        stored = world.primary.queue("orders").messages.values()
+        assert sorted(int(one.message_id or "") for one in stored) == list(range(20))
+        assert world.diverted_payloads() == []
+    assert broken
+    assert [event.seconds for event in world.events(Restarting)] == [1]
 
 
 @virtual_time
 async def test_close_does_not_wait_for_the_pause_of_a_broken_syphon() -> None:
-    async def broken(stop: asyncio.Event) -> None:
-        raise ConnectionLostError("gone")
+    async def breaks(operation: str, entity: str) -> None:
+        if operation == "receive":
+            raise RuntimeError("planted")
 
     world = a_world()
-    pairing = await open_pairing(world, a_pair(syphon=True), syphon=broken)
+    world.secondary.hook = breaks
+    pairing = await open_pairing(world, a_pair(syphon=True))
     await asyncio.sleep(200)
+    assert world.events(Restarting)
     await pairing.close()
     assert world.clock.monotonic() == pytest.approx(200)
+
+
+@virtual_time
+async def test_a_syphon_that_no_restart_mends_is_told_of() -> None:
+    async def outdated(stop: asyncio.Event) -> None:
+        raise IncompatibleSdkError("moved")
+
+    world = a_world()
+    async with await open_pairing(world, a_pair(syphon=True), syphon=outdated) as pairing:
+        await asyncio.sleep(1)
+        assert (await pairing.sender("orders").send(message("1"))).where is Where.PRIMARY
+    (told,) = [event for event in world.events(PairingNoticed) if event.code == "syphon-ended"]
+    assert "moved" in told.message
 
 
 @virtual_time

@@ -137,8 +137,7 @@ def _forwarding(view: View) -> Iterator[Found]:
             yield Found(
                 queue.path,
                 f"Dead letters are forwarded to {settings.forward_dead_lettered_messages_to!r}, where `sbpair drain "
-                "--dlq`"
-                " does not find them.",
+                "--dlq` does not find them.",
             )
 
 
@@ -158,15 +157,13 @@ def _duplicate_detection(view: View) -> Iterator[Found]:
             yield Found(
                 queue.path,
                 "It detects duplicates, but holds messages of many entities: two with the same message id for "
-                "different "
-                "entities, and one of them is silently dropped.",
+                "different entities, and one of them is silently dropped.",
             )
 
 
 _RECREATE = (
-    "sbpair provision {pair} --update\nThis is set at creation only: the plan shows the way (drain, delete, create); "
-    "it is "
-    "never done automatically."
+    "sbpair provision {pair} --update\n"
+    "This is set at creation only: the plan shows the way (drain, delete, create); it is never done automatically."
 )
 
 CHECKS = (
@@ -205,9 +202,8 @@ CHECKS = (
         "A backlog queue should have 5120 MB, unlimited delivery count, no time to live, no auto-delete, a lock of one "
         "minute, dead-lettering on expiration and batched operations. An existing queue is used as it is, so the "
         "difference stays until somebody changes it. A finite time to live or auto-delete is an error: diverted "
-        "messages "
-        "disappear. Durations, sizes of partitioned queues and what tier Basic does not let be set are normalised "
-        "first.",
+        "messages disappear. Durations, sizes of partitioned queues and what tier Basic does not let be set are "
+        "normalised first.",
         "sbpair provision {pair} --update",
         _different,
     ),
@@ -225,8 +221,7 @@ CHECKS = (
         "Backlog queues of an unknown primary",
         Severity.WARNING,
         "The secondary holds backlog queues named for a namespace that no configured pair with this secondary has as "
-        "its "
-        "primary. They may hold messages that no program returns any more.",
+        "its primary. They may hold messages that no program returns any more.",
         "Add a pair for {subject} to the configuration, then: sbpair drain NEW-PAIR\n"
         "or delete them: sbpair cleanup {pair} --left-overs-of {subject}",
         _left_over,
@@ -244,8 +239,7 @@ CHECKS = (
         "Forwarding on a backlog queue",
         Severity.WARNING,
         "A forwarding rule moves messages away as they arrive; the syphon never sees them. Forwarded dead letters end "
-        "up "
-        "where nobody looks for backlog messages.",
+        "up where nobody looks for backlog messages.",
         "sbpair provision {pair} --update",
         _forwarding,
     ),

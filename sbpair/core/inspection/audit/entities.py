@@ -205,8 +205,7 @@ CONTENT_CHECKS = (
         "Dead letters in the backlog",
         Severity.WARNING,
         "The syphon dead-letters what it cannot return: no destination, an entity that is gone, a message too large. "
-        "They "
-        "stay on the secondary until somebody acts.",
+        "They stay on the secondary until somebody acts.",
         "sbpair peek {pair} --dlq --group-by reason\nthen sbpair drain {pair} --dlq",
         _dead_letters,
     ),
@@ -214,9 +213,8 @@ CONTENT_CHECKS = (
         "SBP010",
         "Backlog queue nearly full",
         Severity.WARNING,
-        "A backlog queue at its maximum size refuses diverted messages; when all are full, sends fail as if there "
-        "were no "
-        "pairing.",
+        "A backlog queue at its maximum size refuses diverted messages; when all are full, sends fail as if there were "
+        "no pairing.",
         "sbpair drain {pair} --queue {subject}",
         _near_full,
     ),

@@ -176,8 +176,7 @@ def _more_rights(view: View) -> Iterator[Found]:
             yield Found(
                 side.host,
                 f"The {side.role} is reached with {ROOT_KEY}, which may do everything to every entity; changes made "
-                "with "
-                "it leave no trace of who made them.",
+                "with it leave no trace of who made them.",
             )
 
 
@@ -205,8 +204,7 @@ CHECKS = (
         "The secondary is itself a primary",
         Severity.ERROR,
         "A secondary must not be paired itself: when it fails, messages diverted to it would have to be diverted "
-        "again. "
-        "The retired library refused such pairings.",
+        "again. The retired library refused such pairings.",
         "sbpair config show\nGive one of the two pairs another secondary.",
         _secondary_is_primary,
     ),
@@ -225,8 +223,7 @@ CHECKS = (
         "Geo-replication on a namespace of the pair",
         Severity.WARNING,
         "A geo-replicated namespace already survives the loss of a region, with its own switch-over under the same "
-        "host "
-        "name. Two mechanisms that act on the same outage need a plan for who acts first.",
+        "host name. Two mechanisms that act on the same outage need a plan for who acts first.",
         "az servicebus namespace show --name ... --resource-group ...\nDecide which of the two mechanisms is to act.",
         _geo_replication,
     ),
@@ -235,8 +232,7 @@ CHECKS = (
         "Clock skew",
         Severity.WARNING,
         "Tokens, lock expiry and message ages are computed from this machine's clock. A minute of skew makes fresh "
-        "tokens "
-        "invalid or ages nonsense.",
+        "tokens invalid or ages nonsense.",
         "sbpair doctor {pair}\nSynchronise the clock (chrony, systemd-timesyncd, w32tm).",
         _clock_skew,
     ),
@@ -254,8 +250,7 @@ CHECKS = (
         "Two primaries with the same label",
         Severity.ERROR,
         "Backlog queues are named for the first label of the primary's host only. Namespaces of two clouds can have "
-        "the "
-        "same label; on one secondary their messages cannot be told apart.",
+        "the same label; on one secondary their messages cannot be told apart.",
         "sbpair config show\nGive one of the two pairs another secondary.",
         _same_label,
     ),
