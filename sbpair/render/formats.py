@@ -80,20 +80,21 @@ def _tsv_table(table: Table) -> str:
 
 
 def to_markdown(result: CommandResult) -> str:
-    blocks = [_markdown_table(written(table)) for table in result.tables]
+    blocks = [markdown_table(written(table)) for table in result.tables]
     tail = [printable(line) for line in (*result.notes, result.summary) if line]
     return "\n\n".join([*blocks, *tail]) + "\n"
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """One table, under its title if it has one."""
     head = "| " + " | ".join(column.title for column in table.columns) + " |"
     rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
-    rows = ["| " + " | ".join(_markdown_cell(row.get(c.key)) for c in table.columns) + " |" for row in table.rows]
+    rows = ["| " + " | ".join(markdown_cell(row.get(c.key)) for c in table.columns) + " |" for row in table.rows]
     title = [f"### {printable(table.title)}", ""] if table.title else []
     return "\n".join([*title, head, rule, *rows])
 
 
-def _markdown_cell(value: Any) -> str:
+def markdown_cell(value: Any) -> str:
     """A value that neither ends its cell nor makes a link, an image or a tag; a bare address leads where it says."""
     return _flat(value).replace("|", "\\|").replace("<", "\\<").replace("](", "]\\(")
 

@@ -21,11 +21,12 @@ from sbpair.cli.transfer.report import (
 from sbpair.core.access import namespace_name
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
-from sbpair.render.console import unwritable
+from sbpair.render.console import check_writable, unwritable, write_file
 from sbpair.render.result import CommandResult, Format
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
 
     from sbpair.core.events import Event
     from sbpair.runtime.inspection.backlog import FoundQueues
@@ -53,8 +54,10 @@ def drain(
     Examples:
       sbpair drain orders --dry-run
       sbpair drain orders --ledger drain.jsonl --for 15m --rate 500
-      sbpair drain orders --ledger drain.jsonl -o html --outfile incident.html
+      sbpair drain orders --ledger drain.jsonl --report incident.md
     """
+    if moves.report is not None:
+        check_report(moves.report)
     chosen = pair_to_write(options, load_settings(options), pair, "Drain")
     request = make_request(chosen, moves)
     patience = duration_option(moves.give_up_after)
@@ -85,9 +88,52 @@ def drain(
 
     def shown(drained: Drained) -> CommandResult:
         result = report_result("drain", chosen, drained, asked, verbose=options.verbose)
-        return _as_page(chosen, drained, result, began_at, moves.ledger) if options.output is Format.HTML else result
+        if options.output is not Format.HTML and moves.report is None:
+            return result
+        result = _as_page(chosen, drained, result, began_at, moves.ledger)
+        if moves.report is not None:
+            write_report(moves.report, result)
+        return result
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")
+
+
+def check_report(path: Path) -> None:
+    """Refuse a report that cannot be written before anything moves.
+
+    Raises:
+        UsageError: its name ends neither as HTML nor as Markdown.
+        SbpairError: it cannot be written there.
+    """
+    if path.suffix.lower() not in _REPORTS:
+        raise UsageError(f"--report {path} ends in none of {', '.join(sorted(_REPORTS))}. Nothing was moved.")
+    check_writable(path)
+
+
+def write_report(path: Path, result: CommandResult) -> None:
+    """The page of a result in the form that the file's name asks for.
+
+    Raises:
+        SbpairError: it cannot be written.
+    """
+    if result.page is None:
+        raise RuntimeError("there is no page to write")
+    if path.suffix.lower() in _MARKDOWN:
+        from sbpair.render.markdown import page_to_markdown
+
+        text = page_to_markdown(result.page)
+    else:
+        from sbpair.render.html import to_html
+
+        text = to_html(result.page)
+    try:
+        write_file(path, text)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+_MARKDOWN = frozenset({".md", ".markdown"})
+_REPORTS = _MARKDOWN | {".html", ".htm"}
 
 
 def _as_page(
@@ -211,8 +257,9 @@ def way_of(pair: Pair, request: "DrainRequest") -> "Way":
     return Way(namespace_name(pair.secondary), to)
 
 
-def open_ledger(path: Path | None, way: "Way", *, new: bool) -> "Ledger | None":
-    """The ledger, continued if the file is there; with `new` the old file is renamed to the first free FILE.N."""
+def open_ledger(path: Path | None, way: "Way", *, new: bool, to: "Mapping[str, str] | None" = None) -> "Ledger | None":
+    """The ledger, continued if the file is there; with `new` the old file is renamed to the first free FILE.N. `to` as
+    for `Ledger`."""
     from sbpair.runtime.transfer.ledger import Ledger
 
     if path is None:
@@ -220,7 +267,7 @@ def open_ledger(path: Path | None, way: "Way", *, new: bool) -> "Ledger | None":
     try:
         if new and path.is_file() and path.stat().st_size:
             path.rename(_free_name(path))
-        return Ledger(path, resume=True, way=way)
+        return Ledger(path, resume=True, way=way, to=to or {})
     except OSError as error:
         raise unwritable(path, error).with_state("Nothing was moved.") from error
 

@@ -270,6 +270,15 @@ class DrainOptions(MoveOptions):
             show_default="--timeout, else 2m",
         ),
     ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Write what happened to FILE.html or FILE.md, for whoever reads of the incident later.",
+            show_default=False,
+        ),
+    ] = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Browse, ask the destinations, and say what a drain would do.")
     ] = False

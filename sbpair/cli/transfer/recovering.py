@@ -209,7 +209,10 @@ class Recovery:
             from sbpair.runtime.transfer.ledger import Way
 
             to = None if self._target is None else namespace_name(self._target.access)
-            opened = open_ledger(ledger, Way(namespace_name(self._source.access), to), new=new_ledger)
+            path, kinds = self._source.path, self._request.kinds
+            queues = [dead_letter_path(path) if dead_letter else path for dead_letter in kinds]
+            going = {} if self._target is None else dict.fromkeys(queues, self._target.path)
+            opened = open_ledger(ledger, Way(namespace_name(self._source.access), to), new=new_ledger, to=going)
             try:
                 with ledger_errors(ledger):
                     async with open_ends(self._source, self._target) as ends:

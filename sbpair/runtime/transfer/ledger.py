@@ -78,10 +78,11 @@ class Ledger:
         way: written into every line, and compared with the lines that are there. Lines of earlier versions have none
             and are taken as they are.
         opened: opens the file to append to it.
+        to: where all messages of some queues go, by path: what was sent elsewhere would be completed, and not be there.
 
     Raises:
-        UsageError: the file exists and `resume` was not given, is not a ledger, is the ledger of other namespaces, or
-            another process writes it.
+        UsageError: the file exists and `resume` was not given, is not a ledger, is the ledger of other namespaces or
+            has messages of a queue of `to` as sent elsewhere, or another process writes it.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Ledger:
         resume: bool = False,
         way: Way | None = None,
         opened: Callable[[Path], AppendedFile] = AppendedFile,
+        to: Mapping[str, str] = {},
     ) -> None:
         self.path = path
         self._way = {} if way is None else asdict(way)
@@ -105,7 +107,7 @@ class Ledger:
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                self.forwarded = _cut_and_read(path, self._way)
+                self.forwarded = _cut_and_read(path, self._way, to)
         except BaseException:
             self._file.close()
             raise
@@ -144,8 +146,9 @@ class Ledger:
         self._file.close()
 
 
-def _cut_and_read(path: Path, way: Mapping[str, Any]) -> frozenset[Key]:
+def _cut_and_read(path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> frozenset[Key]:
     """The keys of what was sent. A last line cut off by a crash is removed: its receipt was never settled."""
+    wanted = {queue.lower(): destination for queue, destination in to.items()}
     forwarded: set[Key] = set()
     complete = 0
     with open_private(path, "r+b") as file:
@@ -155,9 +158,10 @@ def _cut_and_read(path: Path, way: Mapping[str, Any]) -> frozenset[Key]:
                     raise _no_ledger(path, number)
                 break
             complete += len(line)
-            key, outcome, there = _read(line, path, number)
+            key, outcome, there, destination = _read(line, path, number)
             _check_way(there, way, path, number)
             if outcome in SENT_OUTCOMES:
+                _check_destination(key[0], destination, wanted, path, number)
                 forwarded.add(key)
         file.truncate(complete)
     return frozenset(forwarded)
@@ -183,14 +187,14 @@ def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
             if line.endswith(b"\n"):
-                key, outcome, _ = _read(line, path, number)
+                key, outcome, _, _ = _read(line, path, number)
                 yield key, outcome
             elif file.read(1):
                 raise _no_ledger(path, number)
 
 
-def _read(line: bytes, path: Path, number: int) -> tuple[Key, str, Mapping[str, Any]]:
-    """Key, outcome, and between which namespaces, if the line says so."""
+def _read(line: bytes, path: Path, number: int) -> tuple[Key, str, Mapping[str, Any], Any]:
+    """Key, outcome, between which namespaces, if the line says so, and the destination."""
     try:
         read = json.loads(line)
         dead_letter = f"/{DEAD_LETTER_SUFFIX}" if read.get("dead_letter") is True else ""
@@ -200,7 +204,8 @@ def _read(line: bytes, path: Path, number: int) -> tuple[Key, str, Mapping[str, 
         raise _no_ledger(path, number) from error
     if not all(isinstance(value, kinds) for value, kinds in zip((*key, outcome), _KINDS, strict=True)):
         raise _no_ledger(path, number)
-    return key, outcome, {name: read[name] for name in ("from_namespace", "to_namespace") if name in read}
+    way = {name: read[name] for name in ("from_namespace", "to_namespace") if name in read}
+    return key, outcome, way, read.get("destination")
 
 
 def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, number: int) -> None:
@@ -209,6 +214,17 @@ def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, num
             f"Line {number} of the ledger {path} tells of messages {_told(there)}; this run moves them {_told(way)}. "
             "The file was left as it was, and nothing was moved.",
             hint="Name the ledger of this pair, or begin one anew with --new-ledger.",
+        )
+
+
+def _check_destination(queue: str, destination: Any, wanted: Mapping[str, str], path: Path, number: int) -> None:
+    to = wanted.get(queue.lower())
+    if to is not None and isinstance(destination, str) and destination.lower() != to.lower():
+        raise UsageError(
+            f"Line {number} of the ledger {path} tells of a message of {quoted(queue)} that was sent to "
+            f"{quoted(destination)}; this run sends to {quoted(to)}, and would complete it without sending it. "
+            "The file was left as it was, and nothing was moved.",
+            hint="Name another ledger, or begin one anew with --new-ledger.",
         )
 
 

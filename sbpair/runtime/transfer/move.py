@@ -110,10 +110,21 @@ class _Move:
     def path(self) -> str:
         return self.request.queues[0]
 
-    @property
-    def by_session(self) -> bool:
+    async def by_session(self) -> bool:
+        """Whether the entity hands out messages by session. Who may not ask for its settings asks for its sessions:
+        only such an entity has some."""
         known = self.facts.get(self.path)
-        return known is not None and known.settings.requires_session
+        if known is not None:
+            return known.settings.requires_session
+        receiver = self.ends.source.receiver(self.path)
+        try:
+            return bool(await receiver.session_ids())
+        except ServiceError as error:
+            if error.category in (Category.ARGUMENT, Category.NOT_FOUND):
+                return False
+            raise
+        finally:
+            await close_quietly(receiver)
 
     async def moved(self) -> DrainReport:
         """Scheduled messages first, before they become active; then what can be received."""
@@ -124,7 +135,7 @@ class _Move:
         if scheduled:
             parts.append(await self._scheduled())
         rest = self._less(self.request, parts)
-        if rest is not None and self.by_session and of_the_queue:
+        if rest is not None and of_the_queue and await self.by_session():
             parts += await self._sessions(rest)
             rest = self._less(self.request, parts)
             if rest is not None and True in self.request.kinds:

@@ -1,17 +1,25 @@
 """`sbpair move`, `sbpair copy` and `sbpair purge` on queues of two embedded namespaces."""
 
+import asyncio
 import itertools
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from sbpair.connect import Sides
+from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, State
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import as_sent, compose
-from sbpair.core.transfer.recovery import DUE, OTHER_STATE, STATE_STAYS
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.recovery import DUE, OTHER_STATE, STATE_STAYS, Resender, Wishes
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+from sbpair.runtime.transfer.move import Ends, move
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
+from tests.fakes import RecordingObserver
 
 NUMBERS = itertools.count()
 
@@ -84,6 +92,41 @@ def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(mad
         assert made.state(queue, session) is None
 
 
+def test_who_may_not_ask_for_settings_finds_sessions_by_asking_for_them(made: Entities) -> None:
+    queue, plain = made.queue(named("sessions"), requires_session=True), made.queue(named("plain"))
+    sent = [compose(body=str(n), message_id=f"m{n}", session_id=f"s{n % 2}") for n in range(6)]
+    made.send(queue, *sent)
+    made.send(plain, *sent)
+
+    async def work(sides: Sides) -> list[int]:
+        moved = []
+        for source in (queue, plain):
+            target = f"{source}-moved"
+            await sides.primary_admin.create_queue(target, QueueSettings())
+            seen = DestinationSeen(target)
+            report = await move(
+                DrainRequest((source,), to=ToQueue(target), leave_missing=True),
+                Ends(sides.primary, sides.primary),
+                Resender(seen, Wishes(), same_entity=False, now=time.time),
+                seen=seen,
+                facts={},
+                clock=SystemClock(),
+                observer=RecordingObserver(),
+                ledger=None,
+                stop=asyncio.Event(),
+            )
+            moved.append(report.forwarded)
+        return moved
+
+    assert made.do(work) == [6, 6]
+    for source in (queue, plain):
+        assert made.ids(source) == []
+        lies = made.lying(f"{source}-moved")
+        for number in range(2):
+            of_one = [as_sent(one.payload).payload for one in lies if one.session_id == f"s{number}"]
+            assert of_one == sent[number::2]
+
+
 def test_a_session_with_another_state_at_the_destination_stays_whole(made: Entities) -> None:
     queue, other = (made.queue(named("sessions"), requires_session=True) for _ in range(2))
     made.send(queue, *(compose(body=b"", message_id=one, session_id=one) for one in ("a", "b")))
@@ -132,6 +175,18 @@ def test_a_copy_leaves_all_where_it_is_and_its_ledger_doubles_nothing(made: Enti
     lies = made.lying(queue, Side.SECONDARY)
     assert [as_sent(one.payload).payload for one in lies if one.state is State.ACTIVE] == sent
     assert [as_sent(one.payload).payload for one in lies if one.state is State.SCHEDULED] == [later]
+
+
+def test_a_ledger_of_another_destination_is_refused_before_it_completes_what_never_went_there(made: Entities) -> None:
+    queue, test, parked = (made.queue(named("orders")) for _ in range(3))
+    made.send(queue, *messages("a"))
+    words = ("--ledger", f"{queue}.jsonl", "--yes")
+    assert made.runner("copy", queue, test, *words).code == 0
+    ran = made.runner("move", queue, parked, *words)
+    assert (ran.code, "would complete it without sending it" in ran.stderr) == (2, True), ran
+    assert (made.ids(queue), made.ids(parked)) == (["a"], [])
+    assert made.runner("move", queue, test, *words).code == 0
+    assert (made.ids(queue), made.ids(test)) == ([], ["a"])
 
 
 def test_dead_letters_are_copied_alone_also_to_their_own_queue(made: Entities) -> None:

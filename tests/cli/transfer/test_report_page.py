@@ -14,7 +14,8 @@ from sbpair.core.inspection.backlog import Backlog, QueueContents
 from sbpair.core.transfer.conclusion import Asked
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.render.html import to_html
-from sbpair.render.page import Bars, Page, Tone
+from sbpair.render.markdown import page_to_markdown
+from sbpair.render.page import Bars, Finding, Findings, Line, Lines, Page, Text, Tone
 from sbpair.render.result import Table
 from tests.cli.process import Sbpair
 from tests.core.snapshots import a_pair
@@ -93,8 +94,8 @@ def test_the_command_writes_it(local: Sbpair) -> None:
     assert local("provision", "local", "--queues", "2").code == 0
     local.make_queue("orders")
     local.python(DIVERT)
-    ran = local("drain", "local", "--yes", "--ledger", "l.jsonl", "-o", "html", "--outfile", "incident.html")
-    assert ran.code == 3, ran
+    ran = local("drain", "local", "--yes", "--ledger", "l.jsonl", "--report", "incident.html", "-o", "json")
+    assert (ran.code, ran.data["forwarded"]) == (3, 3), ran
     text = (local.home / "incident.html").read_text(encoding="utf-8")
     digest = hashlib.sha256((local.home / "l.jsonl").read_bytes()).hexdigest()
     for told in ("Drain of local", "3 messages are back on local-primary", "orders", "no-such-queue", digest):
@@ -102,3 +103,46 @@ def test_the_command_writes_it(local: Sbpair) -> None:
     copied = re.findall(r'<code class="command">(.*?)</code>', text)
     assert "sbpair drain local --ledger l.jsonl" in copied
     assert all(one.count("sbpair ") == 1 for one in copied), "what is copied is one command"
+    again = local("drain", "local", "--yes", "--ledger", "l.jsonl", "--report", "again.md", "-o", "html")
+    assert again.code == 3, again
+    assert "<html" in again.stdout
+    markdown = (local.home / "again.md").read_text(encoding="utf-8")
+    assert markdown.startswith("# Drain of local\n")
+    digest = hashlib.sha256((local.home / "l.jsonl").read_bytes()).hexdigest()
+    for told in ("## Left in the backlog", "no-such-queue", f"SHA-256 of the ledger: {digest}"):
+        assert told in markdown, told
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"), [("incident.pdf", 2, "ends in none of"), ("folder.md/x/y.md", 1, "Nothing was done")]
+)
+def test_a_report_that_cannot_be_written_is_refused_before_anything_moves(
+    local: Sbpair, name: str, code: int, said: str
+) -> None:
+    (local.home / "folder.md").write_text("a file")
+    ran = local("drain", "local", "--yes", "--report", name)
+    assert (ran.code, said in ran.stderr) == (code, True), ran
+
+
+def test_markdown_tells_what_the_page_tells_and_strangers_make_no_markup() -> None:
+    hostile = "a|b](http://x) <img src=x>\n# head\x1b[2J"
+    report = DrainReport(forwarded=2, per_destination=((hostile, 2),), left=(Left(hostile, 1),))
+    text = page_to_markdown(page(report, EMPTY, Course(0.0)))
+    assert text.count("a\\|b]\\(http://x) \\<img src=x> # head\\x1b[2J") >= 2
+    assert text.count("\n# ") == 0
+    assert "\x1b" not in text
+
+
+def test_every_kind_of_section_has_a_markdown() -> None:
+    made = Page(
+        "A page",
+        (
+            Lines("Over time", (Line("active", ((0, 1), (1, 2))),), "hour", "messages", note="of the last hours"),
+            Text("As it was", ("one\n  two",), literal=True),
+            Findings("Findings", (Finding("error", "SBP001", "Too few", "x", (("q", "3"),), ("Do this.",)),)),
+        ),
+        lead="All is said.",
+    )
+    text = page_to_markdown(made)
+    for told in ("**All is said.**", "| active | 1 | 2 |", "of the last hours", "    one\n      two", "1. Do this."):
+        assert told in text, text
