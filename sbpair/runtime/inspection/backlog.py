@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sbpair.concurrency import abandoning, side_by_side
+from sbpair.core import words
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, Category, ServiceError
 from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
@@ -18,7 +19,7 @@ from sbpair.core.message import State
 from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, MessageReceiver, Messaging, NamespaceAdmin
-from sbpair.runtime.browse import PAGE_MESSAGES, head_of, pages_once
+from sbpair.runtime.browse import NOT_VISIBLE, PAGE_MESSAGES, head_of, pages_once
 from sbpair.runtime.links import close_quietly
 
 CONCURRENCY = 8
@@ -229,11 +230,42 @@ class _Reader:
             told = replace(told, dead_letter=dead.number)
         elif facts is None:
             told = replace(told, dead_letter=dead.number, at_least=True)
-        return told
+        return told if facts is None else await self._with_unseen(told, facts, waiting, dead)
+
+    async def _with_unseen(
+        self, told: QueueContents, facts: QueueFacts, waiting: "_Seen", dead: "_Seen"
+    ) -> QueueContents:
+        """Add what was counted before and after a whole browse and is not in it: a partition that is away, for one.
+
+        A single count proves nothing, since messages come and go.
+        """
+        before = facts.counts
+        if not (_unseen(waiting, before.active + before.scheduled) or _unseen(dead, before.dead_letter)):
+            return told
+        again, refused = await self._asked(facts.path)
+        if again is None:
+            return told if refused is None else self._unbrowsed(facts.path, facts, refused)
+        after = again.counts
+        hidden = _unseen(waiting, min(before.active + before.scheduled, after.active + after.scheduled))
+        hidden_dead = _unseen(dead, min(before.dead_letter, after.dead_letter))
+        if not (hidden or hidden_dead):
+            return told
+        verb = "is" if hidden + hidden_dead == 1 else "are"
+        return replace(
+            told,
+            active=waiting.active + hidden if hidden else told.active,
+            dead_letter=dead.number + hidden_dead if hidden_dead else told.dead_letter,
+            error_code="not-visible",
+            exit_name="partial",
+            detail=f"{words.counted(hidden + hidden_dead, 'message')} {verb} {NOT_VISIBLE}.",
+        )
 
     async def _facts(self, path: str) -> tuple[QueueFacts | None, ServiceError | None]:
         if path.lower() in self.facts:
             return self.facts[path.lower()], None
+        return await self._asked(path)
+
+    async def _asked(self, path: str) -> tuple[QueueFacts | None, ServiceError | None]:
         if self.admin is None:
             return None, None
         try:
@@ -292,6 +324,11 @@ class _Reader:
                 if one.enqueued_at is not None:
                     seen.oldest = one.enqueued_at if seen.oldest is None else min(seen.oldest, one.enqueued_at)
         return seen
+
+
+def _unseen(seen: "_Seen", number: int) -> int:
+    """How many of so many counted messages a browse has not shown; 0 when it did not come to the end."""
+    return max(0, number - seen.number) if seen.complete else 0
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ class Lies:
     counted_empty: set[str] = field(default_factory=set)
     """Counts read as 0, as under throttling."""
     updated_at: dict[str, float] = field(default_factory=dict)
+    counted_more: dict[str, list[int]] = field(default_factory=dict)
+    """So many more are counted than there are, by one answer after the other; then none."""
 
 
 class LyingAdmin(FakeAdmin):
@@ -35,6 +37,9 @@ class LyingAdmin(FakeAdmin):
         key = facts.path.lower()
         if key in self.lies.counted_empty:
             facts = replace(facts, counts=Counts())
+        if self.lies.counted_more.get(key):
+            more = self.lies.counted_more[key].pop(0)
+            facts = replace(facts, counts=replace(facts.counts, active=facts.counts.active + more))
         return replace(facts, updated_at=self.lies.updated_at.get(key, facts.updated_at))
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:

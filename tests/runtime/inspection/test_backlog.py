@@ -119,6 +119,24 @@ def test_every_kind_of_message_is_counted(manage: bool) -> None:
     run()
 
 
+@pytest.mark.parametrize(("more", "waiting"), [([4, 3, 2], 2), ([2, 2, 0], 0), ([0, 5, 5], 5)])
+def test_what_is_counted_before_and_after_a_browse_that_does_not_show_it_is_waiting(
+    more: list[int], waiting: int
+) -> None:
+    """Listed, counted anew before the browse, and after it: a partition of the queue may be away."""
+
+    @virtual_time
+    async def run() -> None:
+        backlog = await read(world(0, 1, 2), lies=Lies(counted_more={PATH.format(1): list(more)}))
+        [_, queue, _] = backlog.queues
+        assert queue.active == waiting
+        if waiting:
+            assert queue.detail == f"{waiting} messages are counted by the service, but not visible to a browse."
+        assert verdict(backlog) is (Verdict.WAITING if waiting else Verdict.EMPTY)
+
+    run()
+
+
 @virtual_time
 async def test_an_extra_queue_keeps_the_backlog_from_being_called_empty() -> None:
     namespace = world(0, 1, 2, 3)
