@@ -30,6 +30,7 @@ _CHECKS: Mapping[Kind, str] = {
     Kind.KUBERNETES: "kubectl diff -f FILE",
     Kind.CONTAINER_APPS: "az deployment group what-if --resource-group GROUP --template-file FILE",
     Kind.DOCKERFILE: "docker build .",
+    Kind.EMULATOR: "docker compose build && docker compose up --wait",
     Kind.BICEP: "az deployment group what-if --resource-group GROUP --template-file FILE",
     Kind.TERRAFORM: "terraform plan",
 }
@@ -59,7 +60,7 @@ def export(
         str | None,
         typer.Argument(
             metavar="[PAIR]",
-            help="Name of a configured pair; alerts, dashboard and dockerfile serve every pair.",
+            help="Name of a configured pair; alerts, dashboard, dockerfile and emulator take none.",
             show_default=False,
             autocompletion=suggestions.pairs,
         ),
@@ -81,6 +82,7 @@ def export(
     kubernetes      Deployment (syphon), CronJob (audit)
     container-apps  Azure job that drains every 15 minutes
     dockerfile      image with sbpair as its entry point
+    emulator        image of the embedded namespace, for compose and GitHub Actions
     bicep           a pair's backlog queues
     terraform       the same, with import blocks
 

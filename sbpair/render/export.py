@@ -34,13 +34,14 @@ class Kind(StrEnum):
     KUBERNETES = "kubernetes"
     CONTAINER_APPS = "container-apps"
     DOCKERFILE = "dockerfile"
+    EMULATOR = "emulator"
     BICEP = "bicep"
     TERRAFORM = "terraform"
 
     @property
     def of_a_pair(self) -> bool:
         """Whether the files are for one pair; the others serve all of them."""
-        return self not in (Kind.ALERTS, Kind.DASHBOARD, Kind.DOCKERFILE)
+        return self not in (Kind.ALERTS, Kind.DASHBOARD, Kind.DOCKERFILE, Kind.EMULATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,11 @@ def _dockerfile(pair: ExportedPair | None, image: str) -> dict[str, str]:
     return {"Dockerfile": _filled("Dockerfile", image=image)}
 
 
+def _emulator(pair: ExportedPair | None, image: str) -> dict[str, str]:
+    names = {"Containerfile": "Containerfile", "compose.yaml": "compose.yaml", "servicebus-tests.yml": "workflow.yml"}
+    return {name: _filled(template, image=image) for name, template in names.items()}
+
+
 def _systemd(pair: ExportedPair | None, image: str) -> dict[str, str]:
     assert pair is not None  # noqa: S101 - `written` is given one for this kind
     made = {
@@ -157,6 +163,7 @@ _WRITERS: Mapping[Kind, Callable[[ExportedPair | None, str], dict[str, str]]] = 
     Kind.KUBERNETES: partial(_one_of_a_pair, "kubernetes.yaml", "sbpair-{}.yaml"),
     Kind.CONTAINER_APPS: partial(_one_of_a_pair, "job.bicep", "sbpair-drain-{}.bicep"),
     Kind.DOCKERFILE: _dockerfile,
+    Kind.EMULATOR: _emulator,
     Kind.BICEP: partial(_one_of_a_pair, "queues.bicep", "sbpair-queues-{}.bicep"),
     Kind.TERRAFORM: _terraform,
 }

@@ -4,7 +4,9 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from sbpair.render.service import ServiceMetrics
 from sbpair.settings import load
 from tests.cli.process import Sbpair
 from tests.cli.test_contents import parse
+from tests.emulator.addresses import own_address
 
 CONFIGURATION = """\
 version: 1
@@ -110,7 +113,7 @@ def test_what_it_cannot_write_for(sbpair: Sbpair, line: str, said: str) -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_no_file_has_a_gap_or_a_key(files: Files, kind: Kind) -> None:
     for name, text in files(kind).items():
-        assert not re.search(r"<<|>>|<%|%>|None|SharedAccessKey=", text), name
+        assert not re.search(r"<<|>>|<%|%>|None|SharedAccessKey=(?!THE_KEY|\$\{\{)", text), name
         assert text.endswith("\n")
         assert "\n\n\n" not in text
 
@@ -411,3 +414,43 @@ def test_terraform_speaks_of_the_resources_that_it_declares(files: Files) -> Non
     assert set(re.findall(r"local\.(\w+)", queues + imports)) == {"sbpair_orders_EU_queues"}
     assert "sbpair_orders_EU_queues = toset([for index in range(12) :" in queues
     assert '"rg $${neu}"' in queues
+
+
+# The image of the embedded namespace.
+
+
+def test_the_image_of_the_embedded_namespace_serves_and_its_health_check_sees_it(files: Files) -> None:
+    """Its entry point and its health check, run as they stand there; only address and folder are of this machine."""
+    text = files.one(Kind.EMULATOR, "Containerfile")
+    entry = json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0])
+    check = json.loads(re.findall(r"^ CMD (.*)$", text, re.MULTILINE)[0])
+    host = own_address(5672, 5300)
+    local = {"0.0.0.0": host, "/var/lib/sbpair/namespaces": "namespaces"}
+    arguments = [local.get(word, word) for word in entry[1:]]
+    sbpair = files.sbpair
+    refused = sbpair(*entry[1:])
+    assert (refused.code, "SBPAIR_EMULATOR_KEY" in refused.stderr) == (2, True), refused
+    process = sbpair.start(*arguments, env=sbpair.variables({"SBPAIR_EMULATOR_KEY": "a-key-of-this-test"}))
+    try:
+        assert process.stdout is not None
+        assert "SharedAccessKey=a-key-of-this-test;" in process.stdout.readline()
+        looked = [sys.executable, *check[1:2], check[2].replace("127.0.0.1", host)]
+        assert subprocess.run(looked, capture_output=True).returncode == 0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=90)
+    assert process.returncode == 143
+    assert subprocess.run(looked, capture_output=True).returncode != 0
+    assert re.search(r"^USER [1-9]", text, re.MULTILINE)
+
+
+def test_compose_and_workflow_use_the_same_image_and_ports(files: Files) -> None:
+    found = {Path(path).name: text for path, text in files(Kind.EMULATOR).items() if path.endswith((".yaml", ".yml"))}
+    compose = yaml.safe_load(found["compose.yaml"])["services"]["servicebus"]
+    job = yaml.safe_load(found["servicebus-tests.yml"])["jobs"]["tests"]
+    service = job["services"]["servicebus"]
+    assert compose["image"] == service["image"]
+    assert [port.removeprefix("127.0.0.1:") for port in compose["ports"]] == service["ports"]
+    parts = dict(part.split("=", 1) for part in job["env"]["SERVICEBUS"].split(";"))
+    assert parts["SharedAccessKey"] == service["env"]["SBPAIR_EMULATOR_KEY"]
+    assert set(compose["environment"]) == set(service["env"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import ssl
 import stat
 import threading
@@ -19,26 +18,10 @@ from sbpair.emulator.keys import KeptKeys
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.emulator.server import AMQP_PORT, AMQPS_PORT, HTTPS_PORT, MICROSOFT_ADMINISTRATION_PORT
 from sbpair.emulator.tls import TlsFiles
+from tests.emulator.addresses import own_address
 
 MICROSOFT = "Endpoint=sb://{};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;{}"
 DEVELOPMENT = "UseDevelopmentEmulator=true;"
-
-
-def own_address(*ports: int) -> str:
-    """A loopback address on which this process may have these ports; others run the same tests beside it."""
-    digits = os.getpid()
-    for third in range(1, 20):
-        host = f"127.{1 + digits % 250}.{digits // 250 % 250}.{third}"
-        try:
-            for port in ports:
-                with socket.create_server((host, port)):
-                    pass
-        except PermissionError:
-            pytest.skip(f"this user may not listen on {ports}")
-        except OSError:
-            continue
-        return host
-    pytest.skip("this system has one loopback address only, and its ports are taken")
 
 
 async def there_and_back(connection_string: str, **options: str) -> list[str]:
