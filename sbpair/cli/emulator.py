@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +31,7 @@ from sbpair.settings import data_directory, emulator_state, state_directory
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.emulator import Emulator, EmulatorThread
+    from sbpair.emulator import AliasConfig, Emulator, EmulatorThread, NamespaceConfig
     from sbpair.emulator.control import FaultControl
     from sbpair.settings.state import EmulatorState
 
@@ -161,6 +161,15 @@ def emulator(
             help="Throttle as the service does: 1,000 credits a second, in the Premium tier 4 MB a second.",
         ),
     ] = False,
+    alias: Annotated[
+        str | None,
+        typer.Option(
+            "--alias",
+            metavar="NAME",
+            help="Pair the first two namespaces under this Geo-DR alias; Premium unless the seed says otherwise.",
+            show_default=False,
+        ),
+    ] = None,
     not_emulated: Annotated[bool, typer.Option("--not-emulated", help="List what is not emulated, and exit.")] = False,
     compatibility: Annotated[
         bool, typer.Option("--compatibility", help="List the client releases that were tried, and exit.")
@@ -176,6 +185,7 @@ def emulator(
       sbpair emulator --namespace contoso-weu --namespace contoso-neu --data-dir ./namespaces --seed seed.yaml
       sbpair emulator --microsoft-ports --seed Config.json
       sbpair emulator fault add local-primary dark:for=30s
+      sbpair emulator --alias contoso
     """
     if ctx.invoked_subcommand is not None:
         return CommandResult("emulator", None)
@@ -191,6 +201,9 @@ def emulator(
     names = [check_namespace_label(name) for name in namespace or suggested]
     _check_named(contents, names, seed)
     configs = emulator_doors.configs(names, doors, contents, os.environ, throttled=throttling)
+    aliases = _aliases(alias, names)
+    if aliases:
+        configs = [*_as_premium(configs[:2], contents), *configs[2:]]
     faults = [_split_fault(text, names) for text in fault or ()]
     identity = None if new_keys else identity_folder(data_directory(os.environ) / "emulator")
 
@@ -209,6 +222,7 @@ def emulator(
             control_port=admin_port,
             allow_entra=bearer_tokens,
             clock=clock,
+            aliases=aliases,
         ) as running:
             _plant(running, contents)
             for name, spec in faults:
@@ -216,6 +230,9 @@ def emulator(
             with announced(running, names, tls=tls) as is_local:
                 _print_connection_strings(running, names, tls, is_local)
                 _print_seeded_keys(running, contents, tls)
+                for one in aliases:
+                    typer.echo(f"{one.name}\t{_for(running.alias_connection_string(one.name), tls=tls)}")
+                sys.stdout.flush()
                 for line in announcement(doors, names):
                     say(line)
                 if clock is None:
@@ -239,6 +256,30 @@ def emulator(
             f"The embedded namespaces cannot start: {getattr(error, 'strerror', None) or error}.",
             hint=how_to_open(doors, error) if isinstance(error, OSError) else None,
         ) from error
+
+
+def _aliases(name: str | None, names: Sequence[str]) -> "list[AliasConfig]":
+    """The alias over the first two namespaces, if one was asked for.
+
+    Raises:
+        UsageError: there are no two namespaces.
+    """
+    from sbpair.emulator import AliasConfig
+
+    if name is None:
+        return []
+    if len(names) < 2:
+        raise UsageError(
+            "--alias pairs two namespaces. Nothing was started.", hint="Name two: --namespace A --namespace B"
+        )
+    return [AliasConfig(check_namespace_label(name), names[0], names[1])]
+
+
+def _as_premium(configs: "Sequence[NamespaceConfig]", seed: Mapping[str, Any]) -> "list[NamespaceConfig]":
+    """Namespaces that can be paired, where the seed leaves their tier open."""
+    from sbpair.emulator import Tier
+
+    return [one if "tier" in seed.get(one.name, {}) else replace(one, tier=Tier.PREMIUM) for one in configs]
 
 
 def _limitations() -> CommandResult:
@@ -334,7 +375,7 @@ def _print_seeded_keys(running: "Emulator", seed: Mapping[str, Any], tls: bool) 
     for name, body in seed.items():
         for key in body.get("keys") or {}:
             text = running.connection_string(name, key_name=key)
-            typer.echo(f"{name}/{key}\t{text.replace(_PLAIN_AMQP, '') if tls else text}")
+            typer.echo(f"{name}/{key}\t{_for(text, tls=tls)}")
     sys.stdout.flush()
 
 
@@ -344,7 +385,10 @@ _PLAIN_AMQP = ";UseDevelopmentEmulator=true"
 
 def connection_string(running: "Emulator | EmulatorThread", name: str, *, tls: bool = False) -> str:
     """Root connection string of a namespace; for AMQP over TLS the switch that turns TLS off is left out."""
-    text = running.connection_string(name)
+    return _for(running.connection_string(name), tls=tls)
+
+
+def _for(text: str, *, tls: bool) -> str:
     return text.replace(_PLAIN_AMQP, "") if tls else text
 
 
@@ -453,6 +497,44 @@ _LINES: Mapping[EnvironmentFormat, Callable[[Variable], str]] = {
     EnvironmentFormat.POWERSHELL: lambda one: "$env:{} = '{}'".format(one.name, one.value.replace("'", "''")),
     EnvironmentFormat.DOTENV: lambda one: f'{one.name}="{one.value}"',
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOver:
+    """An alias, and the namespace that it leads to from now on."""
+
+    alias: str
+    namespace: str
+
+
+@app.command("failover")
+@command(output="cli.emulator:FailedOver")
+def emulator_failover(
+    options: Options,
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The alias that the namespaces were started with.")],
+) -> CommandResult:
+    """Have the alias of the running embedded namespaces lead to the second one, as a Geo-DR failover does.
+
+    The connections to the first one are cut, the pairing ends, and the first one keeps its messages.
+
+    \b
+    Examples:
+      sbpair emulator failover contoso
+      sbpair emulator failover contoso -o json
+    """
+    from sbpair.emulator.control import ControlError
+
+    name, *_ = _running().connection_string_files
+    try:
+        now = _control(name).fail_over(check_namespace_label(alias))
+    except ControlError as error:
+        raise SbpairError(f"Failover of {alias}: {error}") from error
+    return CommandResult(
+        "emulator failover",
+        FailedOver(alias, now),
+        summary=f"{alias} leads to {now}. What {name} holds is left there. See: sbpair evacuate {name} {now} --dry-run",
+        closing=True,
+    )
 
 
 fault_app = typer.Typer(help="List and change the faults of running embedded namespaces.", no_args_is_help=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sbpair.emulator.thread import EmulatorThread
 
 __all__ = [
+    "AliasConfig",
     "Clock",
     "EmbeddedNamespace",
     "Emulator",
@@ -42,6 +43,7 @@ _MODULES = {
     "clock": ("Clock", "ManualClock", "SystemClock"),
     "errors": ("EmulatorError",),
     "faults": ("FaultError", "FaultKind", "FaultRule", "Faults", "Operation"),
+    "geo_recovery": ("AliasConfig",),
     "limits": ("Tier",),
     "namespace": ("Namespace",),
     "server": ("Emulator", "NamespaceConfig"),

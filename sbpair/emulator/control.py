@@ -30,7 +30,7 @@ class FaultControl:
 
     def __init__(self, endpoint: str, namespace: str, *, ca_file: str, key_name: str, key: str) -> None:
         self._resource = f"https://{endpoint}/$emulator/faults"
-        self._url = f"https://{endpoint}/{namespace}/$emulator/faults"
+        self._url = f"https://{endpoint}/{namespace}/$emulator"
         try:
             trusting = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca_file))
         except OSError as error:
@@ -41,20 +41,24 @@ class FaultControl:
 
     def list(self) -> "list[dict[str, Any]]":
         """The faults in force."""
-        found = self._ask("GET", "").get("value")
+        found = self._ask("GET", "/faults").get("value")
         if not isinstance(found, list):
             raise ControlError(f"{self._url} does not answer as an emulator does")
         return found
 
     def add(self, text: str) -> dict[str, Any]:
         """Add a fault in its text form, e.g. `throttle:entity=orders,for=30s`."""
-        return self._ask("POST", "", {"text": text})
+        return self._ask("POST", "/faults", {"text": text})
 
     def remove(self, fault_id: str) -> None:
-        self._ask("DELETE", f"/{fault_id}")
+        self._ask("DELETE", f"/faults/{fault_id}")
+
+    def fail_over(self, alias: str) -> str:
+        """Have an alias lead to the other namespace of its pair; that namespace's name."""
+        return str(self._ask("POST", f"/failover/{alias}").get("namespace", ""))
 
     def clear(self) -> None:
-        self._ask("DELETE", "")
+        self._ask("DELETE", "/faults")
 
     def _ask(self, method: str, tail: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         token = make_sas_token(self._resource, *self._key, time.time() + _TOKEN_SECONDS)

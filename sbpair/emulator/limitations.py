@@ -21,7 +21,11 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
         "every transaction may span the entities of its namespace",
     ),
     ("JMS 2.0 features (shared subscriptions, client-affine entities, JMS selectors)", "not offered"),
-    ("Geo-replication and fail-over of Geo-DR aliases", "aliases can be kept as facts; no data or metadata moves"),
+    ("Geo-replication", "a namespace tells no replicas; no data moves"),
+    (
+        "Geo-DR: time that passes until entities are replicated, a pairing is made, or a host name leads elsewhere",
+        "all at once; an alias has an address (`--alias`) only if the emulator was started with it",
+    ),
     (
         "Private endpoints, firewall rules, managed identities, role assignments",
         "a bearer token must be for the service and valid now, but anybody can have signed it; it has all rights",

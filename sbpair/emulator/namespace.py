@@ -6,7 +6,7 @@ Everything runs on one event loop; there are no locks.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sbpair.emulator import validation
 from sbpair.emulator.auth import Rights, Signer
@@ -63,6 +63,12 @@ Witness = Callable[[str, list[Message]], None]
 """Told of the messages that a queue, topic or subscription has taken in, before anybody receives them."""
 
 
+class Replicate(Protocol):
+    """Has an entity on another namespace as it is on this one."""
+
+    def __call__(self, entity: Queue | Topic | Subscription, *, gone: bool) -> None: ...
+
+
 class NamespaceStore(Journal):
     """A journal that also knows what an earlier process has left."""
 
@@ -108,6 +114,10 @@ class Namespace:
         self.auth_rules: dict[str, AuthorizationRule] = {}
         self.key_watchers: set[Callable[[], None]] = set()
         self.disaster_recovery_configs: dict[str, dict[str, Any]] = {}
+        self.recovery_partner: Namespace | None = None
+        self.recovery_watchers: set[Callable[[], None]] = set()
+        self.replicate: Replicate | None = None
+        self.alias_rules: dict[str, AuthorizationRule] = {}
         self.created_at = self.updated_at = clock.now()
         self.trace: Trace | None = None
         self.throttling: Throttling | None = None
@@ -182,11 +192,15 @@ class Namespace:
         return self.auth_rules | {rule.name: rule for rule in self._own_rules(path)[1]}
 
     def signers(self, path: str) -> list[Signer]:
-        """Whose keys may sign a token for `path`: the entity's own, then the namespace's; of one name both."""
+        """Whose keys may sign a token for `path`: the entity's own, then the namespace's, then those that came with an
+        alias; of one name all."""
         if not self.keys_allowed:
             return []
         entity, own = self._own_rules(path)
-        return [*(Signer(rule, entity) for rule in own), *(Signer(rule) for rule in self.auth_rules.values())]
+        return [
+            *(Signer(rule, entity) for rule in own),
+            *map(Signer, (*self.auth_rules.values(), *self.alias_rules.values())),
+        ]
 
     def allow_keys(self, allowed: bool) -> None:
         """Whether keys may sign tokens at all (`disableLocalAuth` of the resource manager); links they opened go."""
@@ -240,7 +254,7 @@ class Namespace:
         self._check_room(checked.enable_partitioning)
         queue = Queue(self, path, checked)
         self._entities[path.lower()] = queue
-        self.journal.put_entity(queue)
+        self._kept(queue)
         return queue
 
     def update_queue(self, path: str, description: QueueDescription, *, named: Collection[str] = ()) -> Queue:
@@ -249,7 +263,7 @@ class Namespace:
         wished = validation.update(queue.description, self._in_partitions(description))
         checked = validation.queue(wished, self.tier, named, partitioned=self._partitioned)
         queue.update(self._forwarding(checked))
-        self.journal.put_entity(queue)
+        self._kept(queue)
         self._keys_changed()
         return queue
 
@@ -267,7 +281,7 @@ class Namespace:
         self._check_room(checked.enable_partitioning)
         topic = Topic(self, path, checked)
         self._entities[path.lower()] = topic
-        self.journal.put_entity(topic)
+        self._kept(topic)
         return topic
 
     def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
@@ -275,7 +289,7 @@ class Namespace:
         topic = self._existing_topic(path)
         wished = validation.update(topic.description, self._in_partitions(description))
         topic.update(validation.topic(wished, self.tier, named, partitioned=self._partitioned))
-        self.journal.put_entity(topic)
+        self._kept(topic)
         self._keys_changed()
         return topic
 
@@ -316,7 +330,7 @@ class Namespace:
         subscription = Subscription(self, parent, name, checked)
         subscription.set_rule(Rule(rule_name, first_rule, self.clock.now()))
         parent.subscriptions[name.lower()] = subscription
-        self.journal.put_entity(subscription)
+        self._kept(subscription)
         return subscription
 
     def update_subscription(self, topic: str, name: str, description: SubscriptionDescription) -> Subscription:
@@ -324,7 +338,7 @@ class Namespace:
         subscription = self._existing_subscription(topic, name)
         checked = validation.subscription(validation.update(subscription.description, description))
         subscription.update(self._forwarding(checked))
-        self.journal.put_entity(subscription)
+        self._kept(subscription)
         return subscription
 
     def delete_subscription(self, topic: str, name: str) -> None:
@@ -332,7 +346,7 @@ class Namespace:
         subscription = self._existing_subscription(topic, name)
         del subscription.topic.subscriptions[subscription.name.lower()]
         subscription.delete()
-        self.journal.drop_entity(subscription)
+        self._dropped(subscription)
 
     # -- rules
 
@@ -365,11 +379,11 @@ class Namespace:
         owner = self._existing_subscription(topic, subscription)
         self._existing_rule(owner, name)
         del owner.rules[name.lower()]
-        self.journal.put_entity(owner)
+        self._kept(owner)
 
     def _put_rule(self, owner: Subscription, rule: Rule) -> Rule:
         owner.set_rule(rule)
-        self.journal.put_entity(owner)
+        self._kept(owner)
         return rule
 
     # -- for the broker's own parts
@@ -414,10 +428,21 @@ class Namespace:
 
     # -- inside
 
+    def _kept(self, entity: Entity | Subscription) -> None:
+        """An entity is new or has changed."""
+        self.journal.put_entity(entity)
+        if self.replicate is not None:
+            self.replicate(entity, gone=False)
+
+    def _dropped(self, entity: Entity | Subscription) -> None:
+        self.journal.drop_entity(entity)
+        if self.replicate is not None:
+            self.replicate(entity, gone=True)
+
     def _drop(self, entity: Entity) -> None:
         del self._entities[entity.path.lower()]
         entity.delete()
-        self.journal.drop_entity(entity)
+        self._dropped(entity)
 
     def _new_path(self, path: str) -> str:
         path = validation.entity_path(path)

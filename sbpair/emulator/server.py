@@ -26,6 +26,7 @@ from sbpair.emulator.engine.port import Port
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.errors import EmulatorError
 from sbpair.emulator.faults import Faults
+from sbpair.emulator.geo_recovery import AliasConfig, AliasPort, fail_over_pair, first_pairing
 from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
 from sbpair.emulator.limits import PREMIUM_PARTITIONS, Tier
 from sbpair.emulator.namespace import Namespace
@@ -84,7 +85,7 @@ class Emulator:
     namespaces live in. `tls_names` are host names (also `*.example.com`) beyond `host` and localhost that the
     server certificate is to be good for, and that HTTP clients may use. `control_port` (0: any free one) opens the
     fault control that no fault reaches. `allow_entra`: whether bearer tokens are taken, which nobody can check
-    here; unless said otherwise, only on a loopback `host`.
+    here; unless said otherwise, only on a loopback `host`. `aliases` of Geo-disaster recovery get a port each.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Emulator:
         tls_names: Sequence[str] = (),
         control_port: int | None = None,
         allow_entra: bool | None = None,
+        aliases: Sequence[AliasConfig] = (),
     ) -> None:
         self._configs = [NamespaceConfig(one) if isinstance(one, str) else one for one in namespaces]
         names = [config.name.lower() for config in self._configs]
@@ -118,6 +120,8 @@ class Emulator:
         self._ports: dict[str, list[Port]] = {}
         self._memory, self._turns = Memory(), Turns()
         self._directory: ArmDirectory | None = None
+        self._alias_configs = tuple(aliases)
+        self._aliases: dict[str, AliasPort] = {}
         self._control = None if control_port is None else ControlPort(self, control_port)
 
     async def __aenter__(self) -> Self:
@@ -144,8 +148,52 @@ class Emulator:
                 await port.start()
             namespace.host, namespace.port = ports[0].host, ports[0].number
             namespace.endpoint = self.endpoint(namespace.name)
-        if name is None and self._control is not None:
-            await self._control.start()
+        if name is None:
+            if not self._aliases:
+                await self._open_aliases()
+            if self._control is not None:
+                await self._control.start()
+
+    async def _open_aliases(self) -> None:
+        """Pair the namespaces of every alias, and listen for it."""
+        for config in self._alias_configs:
+            members = (self.namespace(config.primary), self.namespace(config.secondary))
+            if config.name.lower() in self._namespaces:
+                raise EmulatorError(f"{config.name!r} is the name of a namespace, and cannot be an alias")
+            first_pairing(config, *members)
+            port = AliasPort(config.name, members, self._reached, self.host, config.port)
+            await port.start()
+            self._aliases[config.name.lower()] = port
+
+    def _reached(self, namespace: Namespace) -> tuple[str, int]:
+        port = self._ports_of(namespace)[0]
+        return _REACHABLE.get(port.host, port.host), port.number
+
+    def _alias(self, name: str) -> AliasPort:
+        try:
+            return self._aliases[name.lower()]
+        except KeyError:
+            raise EmulatorError(f"there is no alias {name!r} here") from None
+
+    def fail_over(self, alias: str) -> None:
+        """Have an alias lead to its secondary, and end the pairing; on the emulator's loop only.
+
+        Raises:
+            EntityError: it has no secondary any more.
+        """
+        config = next(one for one in self._alias_configs if one.name == self._alias(alias).name)
+        fail_over_pair(config.name, self.namespace(config.primary))
+
+    def alias_connection_string(self, alias: str) -> str:
+        """What a client needs to reach whichever namespace has the alias; it stays the same through a fail-over."""
+        port = self._alias(alias)
+        config = next(one for one in self._alias_configs if one.name.lower() == alias.lower())
+        key = self.namespace(config.primary).auth_rules[ROOT_KEY_NAME].primary_key
+        endpoint = f"{_shown_host(port.host)}:{port.number}"
+        return (
+            f"Endpoint=sb://{endpoint};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={key};"
+            "UseDevelopmentEmulator=true"
+        )
 
     async def stop(self, name: str | None = None) -> None:
         """Take one namespace (or all) off the network: connections are cut, new ones refused. What it holds stays."""
@@ -187,6 +235,9 @@ class Emulator:
         """Stop for good, giving ports and files back."""
         if self._control is not None:
             await self._control.close()
+        for alias in self._aliases.values():
+            await alias.close()
+        self._aliases.clear()
         for ports in self._ports.values():
             for port in ports:
                 await port.close()

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, cast
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Faults
+from sbpair.emulator.geo_recovery import AliasConfig
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.server import DEFAULT_HOST, Emulator, NamespaceConfig
 
@@ -34,6 +35,7 @@ class EmulatorThread:
         tls_names: Sequence[str] = (),
         control_port: int | None = None,
         allow_entra: bool | None = None,
+        aliases: Sequence[AliasConfig] = (),
     ) -> None:
         self._emulator = Emulator(
             namespaces,
@@ -45,6 +47,7 @@ class EmulatorThread:
             tls_names=tls_names,
             control_port=control_port,
             allow_entra=allow_entra,
+            aliases=aliases,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -127,6 +130,14 @@ class EmulatorThread:
     def connection_string(self, name: str, key_name: str | None = None, entity: str | None = None) -> str:
         """See `Emulator.connection_string`."""
         return self.call(lambda emulator: emulator.connection_string(name, key_name, entity))
+
+    def fail_over(self, alias: str) -> None:
+        """See `Emulator.fail_over`."""
+        self.call(lambda emulator: emulator.fail_over(alias))
+
+    def alias_connection_string(self, alias: str) -> str:
+        """See `Emulator.alias_connection_string`."""
+        return self.call(lambda emulator: emulator.alias_connection_string(alias))
 
     def namespace(self, name: str) -> Namespace:
         """A stand-in for the namespace: each of its methods runs on the emulator's loop. What they return is bare."""

@@ -166,6 +166,14 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         arguments="local-primary dark",
         usage=Run("emulator fault add local-primary nonsense"),
     ),
+    "emulator failover": _local(
+        "emulator failover",
+        Proven(
+            "stories/test_evacuation.py::test_what_a_geo_dr_failover_left_behind_comes_home_by_what_the_tool_prints"
+        ),
+        arguments="contoso",
+        usage=Run("emulator failover 'no name'"),
+    ),
     "emulator fault clear": _local(
         "emulator fault clear", Run("emulator fault clear local-primary"), arguments="local-primary"
     ),

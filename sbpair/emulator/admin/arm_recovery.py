@@ -1,19 +1,19 @@
 """Geo-disaster-recovery pairings of the resource manager: an alias that joins a primary and a secondary namespace.
 
-What is kept is what an operator sees: role, partner and state on both sides. Entities are not replicated and the alias
-resolves to nothing. Pairing, breaking and failing over take effect at once, where the service takes minutes.
+Pairing, breaking and failing over (see `emulator.geo_recovery`) take effect at once, where the service takes minutes.
+An alias has an address only if the emulator was started with it.
 """
 
+from sbpair.emulator import geo_recovery
 from sbpair.emulator.admin.arm_keys import access_keys, handle_rules, listed, namespace_holder
 from sbpair.emulator.admin.arm_models import ArmDirectory, Json, Scope, object_at, text
 from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed
-from sbpair.emulator.errors import EntityError, bad_request, not_found
+from sbpair.emulator.errors import bad_request, not_found
+from sbpair.emulator.geo_recovery import ALONE, PRIMARY, SECONDARY
+from sbpair.emulator.geo_recovery import wrong_state as _wrong_state
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 
-PRIMARY = "Primary"
-SECONDARY = "Secondary"
-ALONE = "PrimaryNotReplicating"
 _COLLECTION = "disasterRecoveryConfigs"
 
 
@@ -87,9 +87,12 @@ class RecoveryConfigs:
         partner = self._partner(partner_id)
         if partner is self._namespace:
             raise bad_request("A namespace cannot be its own partner.")
-        self._configs[alias] = _config(PRIMARY if partner_id else ALONE, partner_id, properties)
-        if partner is not None:
-            partner.disaster_recovery_configs[alias] = _config(SECONDARY, self._scope.id, properties)
+        own = _config(PRIMARY if partner_id else ALONE, partner_id, properties)
+        if partner is None:
+            self._configs[alias] = own
+        else:
+            there = _config(SECONDARY, self._scope.id, properties)
+            geo_recovery.pair(alias, self._namespace, partner, (own, there))
 
     def _delete(self, alias: str) -> Reply:
         config = self._configs.get(alias)
@@ -104,19 +107,12 @@ class RecoveryConfigs:
         config = self._config(alias)
         if config["role"] != PRIMARY:
             raise _wrong_state("The pairing can only be broken on the primary namespace.")
-        return self._part(alias, config)
+        geo_recovery.part(alias, self._namespace)
+        return Reply(200)
 
     def _fail_over(self, alias: str) -> Reply:
-        config = self._config(alias)
-        if config["role"] != SECONDARY:
-            raise _wrong_state("Fail-over is started on the secondary namespace.")
-        return self._part(alias, config)
-
-    def _part(self, alias: str, config: Json) -> Reply:
-        partner = self._partner(str(config["partnerNamespace"]))
-        if partner is not None:
-            partner.disaster_recovery_configs.pop(alias, None)
-        self._configs[alias] = config | {"role": ALONE, "partnerNamespace": ""}
+        self._config(alias)
+        geo_recovery.fail_over(alias, self._namespace)
         return Reply(200)
 
     def _keys(self, call: Call, alias: str, tail: tuple[str, ...]) -> Reply:
@@ -146,7 +142,3 @@ def _config(role: str, partner: str, properties: Json) -> Json:
     if properties.get("alternateName"):
         config["alternateName"] = text(properties["alternateName"], "alternateName")
     return config
-
-
-def _wrong_state(message: str) -> EntityError:
-    return EntityError(409, 40900, f"Conflict. {message}", "Conflict")

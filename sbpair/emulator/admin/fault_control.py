@@ -3,6 +3,7 @@
     GET                       the rules in force
     POST  {"text": "throttle:entity=orders,for=30s"}  or  {"kind": "throttle", "entity": "orders", "for": 30}
     DELETE /$emulator/faults/{id}       one rule;  DELETE /$emulator/faults   all of them
+    POST   /$emulator/failover/{alias}  have an alias of Geo-disaster recovery lead to the other namespace
 
 The root key (or any key of the namespace with Manage) must sign the token in the `Authorization` header. The endpoint
 itself is never hit by a fault that is answered over HTTP, so that a fault can always be taken back.
@@ -12,6 +13,7 @@ from sbpair.emulator.admin.atom import allow
 from sbpair.emulator.admin.calls import Call, Reply, arm_error, json_reply, method_not_allowed
 from sbpair.emulator.errors import EntityError, bad_request, not_found
 from sbpair.emulator.faults import FaultError, FaultRule, fault_to_json, parse_json
+from sbpair.emulator.geo_recovery import fail_over_pair
 from sbpair.emulator.namespace import Namespace
 
 RESOURCE = "$emulator/faults"
@@ -51,7 +53,10 @@ def _route(namespace: Namespace, call: Call) -> Reply:
             if not faults.remove(fault_id):
                 raise not_found(f"There is no fault '{fault_id}'.")
             return Reply(204)
-        case (_, "faults", *_):
+        case ("POST", "failover", _):
+            alias = call.segments[2]
+            return json_reply({"alias": alias, "namespace": fail_over_pair(alias, namespace).name})
+        case (_, "faults" | "failover", *_):
             raise method_not_allowed(call)
     raise not_found(f"The resource '{call.path}' does not exist.")
 

@@ -1,0 +1,291 @@
+"""Geo-disaster recovery: two Premium namespaces under an alias that reaches one of them.
+
+Entities, rules and keys of the primary are on the secondary at once, as the service has them there after a while; no
+message is. A fail-over ends the pairing: the alias leads to the former secondary, and the former primary keeps what it
+holds. On both sides is kept what an operator sees, in `Namespace.disaster_recovery_configs`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Subscription, Topic
+from sbpair.emulator.errors import EmulatorError, EntityError
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.namespace import Namespace
+
+PRIMARY = "Primary"
+SECONDARY = "Secondary"
+ALONE = "PrimaryNotReplicating"
+_CHUNK_BYTES = 64 * 1024
+
+Json = dict[str, Any]
+
+
+def pair(alias: str, primary: Namespace, secondary: Namespace, configs: tuple[Json, Json]) -> None:
+    """Join two namespaces under an alias; `configs` are what the primary and the secondary tell of it.
+
+    Raises:
+        EntityError: the secondary has entities of its own. A pairing that is there already is only told anew.
+    """
+    if primary.replicate is None:
+        if secondary.queues() or secondary.topics():
+            raise wrong_state(f"The secondary namespace '{secondary.name}' must be empty to be paired.")
+        _copy_all(primary, secondary)
+        primary.replicate = partial(_mirror, secondary)
+        secondary.alias_rules = primary.auth_rules
+    primary.recovery_partner, secondary.recovery_partner = secondary, primary
+    primary.disaster_recovery_configs[alias], secondary.disaster_recovery_configs[alias] = configs
+    _told(primary, secondary)
+
+
+def part(alias: str, survivor: Namespace) -> None:
+    """End a pairing: the alias stays with `survivor`, the other namespace keeps what it holds and knows no alias."""
+    other = survivor.recovery_partner
+    survivor.disaster_recovery_configs[alias] |= {"role": ALONE, "partnerNamespace": ""}
+    both = [survivor] if other is None else [survivor, other]
+    if other is not None:
+        other.disaster_recovery_configs.pop(alias, None)
+    for one in both:
+        one.replicate, one.recovery_partner = None, None
+        one.alias_rules = dict(one.alias_rules)
+    _told(*both)
+
+
+def fail_over(alias: str, secondary: Namespace) -> None:
+    """Make the secondary the namespace that the alias leads to.
+
+    Raises:
+        EntityError: it is not the secondary of that alias.
+    """
+    config = secondary.disaster_recovery_configs.get(alias)
+    if config is None or config["role"] != SECONDARY:
+        raise wrong_state("Fail-over is started on the secondary namespace.")
+    part(alias, secondary)
+
+
+def fail_over_pair(alias: str, member: Namespace) -> Namespace:
+    """`fail_over`, asked of either namespace of the pair; the one that the alias leads to from now on.
+
+    Raises:
+        EntityError: they are not paired under that alias.
+    """
+    config, partner = member.disaster_recovery_configs.get(alias), member.recovery_partner
+    if config is None or partner is None:
+        raise wrong_state(f"'{member.name}' is not paired under an alias '{alias}'.")
+    secondary = member if config["role"] == SECONDARY else partner
+    fail_over(alias, secondary)
+    return secondary
+
+
+def wrong_state(message: str) -> EntityError:
+    """The service's answer to a step that the pairing is not ready for."""
+    return EntityError(409, 40900, f"Conflict. {message}", "Conflict")
+
+
+def _told(*namespaces: Namespace) -> None:
+    for namespace in namespaces:
+        namespace.journal.put_settings()
+        for watcher in list(namespace.recovery_watchers):
+            watcher()
+
+
+# Entities on both sides.
+
+
+def _copy_all(primary: Namespace, secondary: Namespace) -> None:
+    """All entities, without forwarding first: its target may come later."""
+    forwarding: list[Queue | Subscription] = []
+    for queue in primary.queues():
+        secondary.create_queue(queue.path, replace(queue.description, **_NO_FORWARDING))
+        forwarding.append(queue)
+    for topic in primary.topics():
+        secondary.create_topic(topic.path, topic.description)
+        for _, one in sorted(topic.subscriptions.items()):
+            secondary.create_subscription(topic.path, one.name, replace(one.description, **_NO_FORWARDING))
+            forwarding.append(one)
+    for entity in forwarding:
+        _mirror(secondary, entity, gone=False)
+
+
+_NO_FORWARDING: Any = {"forward_to": None, "forward_dead_lettered_messages_to": None}
+
+
+def _mirror(secondary: Namespace, entity: Queue | Topic | Subscription, *, gone: bool) -> None:
+    """Have an entity of the primary on the secondary as it is now."""
+    if isinstance(entity, Subscription):
+        _mirror_subscription(secondary, entity, gone=gone)
+    elif isinstance(entity, Queue):
+        if gone:
+            secondary.delete_queue(entity.path)
+        elif secondary.get_queue(entity.path) is None:
+            secondary.create_queue(entity.path, entity.description)
+        else:
+            secondary.update_queue(entity.path, entity.description)
+    elif gone:
+        secondary.delete_topic(entity.path)
+    elif secondary.get_topic(entity.path) is None:
+        secondary.create_topic(entity.path, entity.description)
+    else:
+        secondary.update_topic(entity.path, entity.description)
+
+
+def _mirror_subscription(secondary: Namespace, entity: Subscription, *, gone: bool) -> None:
+    topic, name = entity.topic.path, entity.name
+    if gone:
+        secondary.delete_subscription(topic, name)
+        return
+    if secondary.get_subscription(topic, name) is None:
+        secondary.create_subscription(topic, name, entity.description)
+    else:
+        secondary.update_subscription(topic, name, entity.description)
+    there = {rule.name.lower(): rule for rule in secondary.rules(topic, name)}
+    for key, rule in entity.rules.items():
+        if key not in there:
+            secondary.create_rule(topic, name, rule.name, rule.description)
+        elif there[key].description != rule.description:
+            secondary.update_rule(topic, name, rule.name, rule.description)
+    for key in there.keys() - entity.rules.keys():
+        secondary.delete_rule(topic, name, key)
+
+
+# The address of an alias.
+
+
+@dataclass(frozen=True, slots=True)
+class AliasConfig:
+    """An alias to be, over two of the emulator's namespaces. Port 0 = any free one."""
+
+    name: str
+    primary: str
+    secondary: str
+    port: int = 0
+
+
+class AliasPort:
+    """A port of its own, as an alias has a host name of its own: what connects there reaches the namespace that has the
+    alias. After a fail-over connections to the other one are cut, as when a host name leads elsewhere.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[Namespace],
+        reach: Callable[[Namespace], tuple[str, int]],
+        host: str,
+        port: int,
+    ) -> None:
+        """`reach`: host and port of a namespace."""
+        self.name = name
+        self.host = host
+        self.number = port
+        self._members = tuple(members)
+        self._reach = reach
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.Task[None], Namespace] = {}
+
+    async def start(self) -> None:
+        """Begin to listen. OSError if the port is taken."""
+        self._server = await asyncio.start_server(self._serve, self.host, self.number)
+        self.number = self._server.sockets[0].getsockname()[1]
+        for namespace in self._members:
+            namespace.recovery_watchers.add(self._reconsider)
+
+    async def close(self) -> None:
+        """Stop listening, and cut what is connected."""
+        for namespace in self._members:
+            namespace.recovery_watchers.discard(self._reconsider)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        tasks = list(self._open)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def serving(self) -> Namespace | None:
+        """The namespace that the alias leads to; None once it was deleted."""
+        for namespace in self._members:
+            config = namespace.disaster_recovery_configs.get(self.name)
+            if config is not None and config["role"] in (PRIMARY, ALONE):
+                return namespace
+        return None
+
+    def _reconsider(self) -> None:
+        serving = self.serving
+        for task, namespace in list(self._open.items()):
+            if namespace is not serving:
+                task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving, task = self.serving, asyncio.current_task()
+        try:
+            if serving is None or task is None:
+                return
+            self._open[task] = serving
+            await _join(reader, writer, *self._reach(serving))
+        except (OSError, asyncio.CancelledError):
+            pass  # either side has gone, or the alias leads elsewhere now: to the client the connection is lost
+        finally:
+            if task is not None:
+                self._open.pop(task, None)
+            writer.transport.abort()
+
+
+async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    """Pass bytes both ways until one side has ended."""
+    far_reader, far_writer = await asyncio.open_connection(host, port)
+    ways = [asyncio.create_task(_pass_on(reader, far_writer)), asyncio.create_task(_pass_on(far_reader, writer))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            writer.close()  # what the other side has said last still goes out
+        far_writer.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+
+
+def first_pairing(config: AliasConfig, primary: Namespace, secondary: Namespace) -> None:
+    """Pair the namespaces of an alias at the start, unless it is from an earlier one (a store has kept it).
+
+    Raises:
+        EmulatorError: a namespace is not Premium, or the secondary is not empty.
+    """
+    if any(one.tier is not Tier.PREMIUM for one in (primary, secondary)) or primary is secondary:
+        raise EmulatorError(f"the alias {config.name!r} takes two Premium namespaces")
+    known = [one.disaster_recovery_configs.get(config.name) for one in (primary, secondary)]
+    if any(one is not None and one["role"] == ALONE for one in known):
+        return
+    configs = tuple(_config(role, other.name) for role, other in ((PRIMARY, secondary), (SECONDARY, primary)))
+    try:
+        if all(one is not None for one in known):
+            primary.replicate = partial(_mirror, secondary)
+            secondary.alias_rules = primary.auth_rules
+        pair(config.name, primary, secondary, (configs[0], configs[1]))
+    except EntityError as error:
+        raise EmulatorError(f"the alias {config.name!r}: {error}") from error
+
+
+def _config(role: str, partner: str) -> Json:
+    return {
+        "provisioningState": "Succeeded",
+        "pendingReplicationOperationsCount": 0,
+        "partnerNamespace": (
+            "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/emulator"
+            f"/providers/Microsoft.ServiceBus/namespaces/{partner}"
+        ),
+        "role": role,
+    }
