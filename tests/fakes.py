@@ -224,6 +224,21 @@ class FakeQueue:
         self.changed = asyncio.Event()
 
 
+class FakeProcessor:
+    """Does one thing after another: whoever shares it waits for what the others have asked for."""
+
+    def __init__(self, clock: FakeClock, **seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        """What an operation takes for each message, by its name; as much for one without."""
+        self._free_at = 0.0
+
+    async def spend(self, operation: str, messages: int) -> None:
+        now = self._clock.monotonic()
+        self._free_at = max(self._free_at, now) + self._seconds[operation] * max(1, messages)
+        await asyncio.sleep(self._free_at - now)
+
+
 class FakeNamespace:
     """One namespace: entities, messaging and administration over the same state, and the faults of both.
 
@@ -243,6 +258,8 @@ class FakeNamespace:
         """(entity, messages) of every accepted send, in order."""
         self.delays: dict[str, float] = {}
         """Seconds that an operation takes, by its name."""
+        self.processor: FakeProcessor | None = None
+        """What receives, browses, settlements and sends take besides, one after another; None: nothing."""
         self.max_message_bytes = 256 * 1024
         self.hook: Callable[[str, str], Awaitable[None]] | None = None
         """Awaited before every operation with its name and entity: for tests that act at an exact moment."""
@@ -317,6 +334,10 @@ class FakeNamespace:
         if self.hook is not None:
             await self.hook(operation, entity)
         self._strike(operation, entity, after=False)
+
+    async def spend(self, operation: str, messages: int) -> None:
+        if self.processor is not None:
+            await self.processor.spend(operation, messages)
 
     def end(self, operation: str, entity: str) -> None:
         self._strike(operation, entity, after=True)
@@ -465,6 +486,7 @@ class FakeSender:
 
     async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
         await self._within(timeout_seconds, self._messaging.begin("send", self._entity))
+        await self._namespace.spend("send", len(payloads))
         self._namespace.accept(self._entity, payloads)
         self._namespace.end("send", self._entity)
 
@@ -519,7 +541,9 @@ class FakeReceiver:
             queue = self._namespace.queue(self._path)
             waiting = self._namespace.available(queue, self._session_id, max_messages)
             if waiting:
-                return [self._namespace.lock(queue, stored) for stored in waiting]
+                found = [self._namespace.lock(queue, stored) for stored in waiting]
+                await self._namespace.spend("receive", len(found))
+                return found
             left = until - self._namespace.clock.monotonic()
             if left <= 0:
                 return []
@@ -549,15 +573,18 @@ class FakeReceiver:
         await self._messaging.begin("peek", self._path)
         queue = self._namespace.queue(self._path)
         wanted = (stored for number, stored in queue.messages.items() if number >= from_sequence_number)
-        return [
+        found = [
             replace(self._namespace.deliver(queue, stored), receipt=None)
             for stored in itertools.islice(wanted, max_messages)
         ]
+        await self._namespace.spend("peek", len(found))
+        return found
 
     async def settle(
         self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
     ) -> None:
         await self._messaging.begin("settle", self._path)
+        await self._namespace.spend("settle", 1)
         queue, stored = self._namespace.locked(received)
         stored.lock = None
         if disposition in (Disposition.COMPLETE, Disposition.DEAD_LETTER):

@@ -56,6 +56,8 @@ async def _head(messaging: Messaging, path: str, *, dead_letter: bool) -> list[R
 
 PAGE_MESSAGES = 250
 """The service gives no more at once."""
+PAGE_GROWTH = 16
+"""So many times as much the next page of a browse asks for that began with a small one."""
 FIRST_SEQUENCE_NUMBER = 1
 PATIENCE_SECONDS = 120.0
 """How long a namespace may fail before a browse does."""
@@ -135,15 +137,18 @@ async def pages(
     clock: Clock,
     patience_seconds: float = PATIENCE_SECONDS,
     page_seconds: float | None = None,
+    first_page_messages: int = PAGE_MESSAGES,
 ) -> AsyncGenerator[list[Received], None]:
-    """What lies in a queue from `first` to `last` (None: its end), page by page in the order of numbers.
+    """What lies in a queue from `first` to `last` (None: its end), page by page in the order of numbers. Pages grow
+    from `first_page_messages` on, for those who may not need all.
 
     Raises:
         ServiceError: the queue cannot be browsed, as `page_from`.
     """
-    number = first
+    number, page_messages = first, first_page_messages
     while last is None or number <= last:
-        most = PAGE_MESSAGES if last is None else min(PAGE_MESSAGES, last - number + 1)
+        most = page_messages if last is None else min(page_messages, last - number + 1)
+        page_messages = min(PAGE_MESSAGES, PAGE_GROWTH * page_messages)
         page = await page_from(
             receiver, number, clock=clock, most=most, patience_seconds=patience_seconds, page_seconds=page_seconds
         )

@@ -35,7 +35,7 @@ from sbpair.core.errors import Category, LockLostError, SbpairError, SendIncompl
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON, TokenBucket
-from sbpair.core.transfer.order import GRACE_SECONDS, Gap, Mode, QueueOrder, Skipped
+from sbpair.core.transfer.order import Gap, Mode, QueueOrder, Skipped
 from sbpair.core.transfer.report import Accepted, Moment, Tally
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
@@ -154,10 +154,10 @@ class Settlement:
         if source is not None:
             self._resting.discard(source.lower())
             order = self._order(source)
-            if order.mode is Mode.STANDING_BACK:
-                if not order.may_try:
-                    return 0
-                wanted = 1  # enough to learn who has the head, and hardly in the way of whoever leads
+            if order.mode is Mode.STANDING_BACK and not order.may_try:
+                return 0
+            if not order.next_receive():
+                wanted = min(wanted, 1)  # enough to learn who has the head, and hardly in the way of whoever leads
         # What waits for a destination that is down has a bound of its own, so that the others go on: three more
         # windows, since it cannot be known beforehand whom the next messages are for.
         held = sum(one.waiting_count for one in self._destinations.values() if one.paused_until > now)
@@ -362,17 +362,20 @@ class Settlement:
         """It was browsed to its end, what was there was told to `expect`, and nothing was forgotten meanwhile."""
         self._order(source).prove(skipped.last)
 
-    def hopeless_now(self, received: Sequence[Received], verdicts: Sequence[Verdict]) -> bool:
-        """Whether all of these will have to be released whatever else a browse shows."""
-        if not received or not self.standing_back(received[0].source):
+    def hopeless_now(self, received: Sequence[Received]) -> bool:
+        """Whether these have to be released whatever else a browse shows: others lead, and are at work."""
+        if not received:
             return False
         order = self._order(received[0].source)
-        return all(
-            isinstance(verdict, Forward)
-            and verdict.session_id is not None
-            and order.blocks((verdict.destination.lower(), verdict.session_id), one.sequence_number)
-            for one, verdict in zip(received, verdicts, strict=True)
-        )
+        if not order.opening and order.mode is not Mode.STANDING_BACK:
+            return False
+        return order.met_before(min(one.sequence_number for one in received))
+
+    def gave_way(self, source: str, now: float) -> None:
+        """What came was `hopeless_now`, and goes back: others lead in this queue."""
+        order = self._order(source)
+        if order.mode is not Mode.STANDING_BACK:
+            order.stand_back(now)
 
     def tried(self, source: str, received: Sequence[Received], now: float) -> None:
         """A receive is over; what it brought (nothing, perhaps) tells who has the head of the queue."""
@@ -386,7 +389,8 @@ class Settlement:
     def sampled(self, sample: Sample, page: Sequence[Received], *, in_hand: frozenset[int], now: float) -> None:
         """A page of the queue was browsed. `in_hand`: what was ours when the browse began."""
         order = self._order(sample.source)
-        order.sampling, order.check_at = False, now
+        order.sample_over(now)
+        order.check_at = now
         if order.mode is Mode.STANDING_BACK and sample.first != order.first_to_sample:
             order.sample_at = now  # begun before we stood back, and not at the head
             return
@@ -403,7 +407,8 @@ class Settlement:
     def sample_failed(self, sample: Sample, now: float) -> None:
         """Nothing is learnt; what waits goes on waiting."""
         order = self._order(sample.source)
-        order.sampling, order.sample_at = False, now + SYPHON.seconds(3)
+        order.sample_over(now)
+        order.sample_at = now + SYPHON.seconds(3)
 
     def refused(self, received: Received, *, lock_until: float, lock_seconds: float) -> None:
         """What it skipped could not be browsed, or need not be: it goes back, since it may not overtake."""
@@ -450,11 +455,15 @@ class Settlement:
         order = self._order(item.received.source)
         order.going.add(item.received.sequence_number)
         destination.add(item)
+        blocked = self._is_blocked(item)
+        order.opening = False
+        order.came += 1
+        order.came_blocked += blocked
         if order.gaps:
             order.check_at = 0.0
         if order.mode is not Mode.STANDING_BACK or item.session_id is None:
             return
-        if self._is_blocked(item):
+        if blocked:
             # What came with it may make us read on: then whatever follows it in its session has to wait for it.
             self._release(destination, item, self._last_arrival)
             order.forget()  # it is out of our hands again: whoever takes it may not be overtaken unnoticed
@@ -839,7 +848,7 @@ class Settlement:
                 self._hold_or_release(order, budget, now)
             wants = order.mode is not Mode.READING or order.blocked
             if wants and now >= order.sample_at and not order.sampling:
-                order.sampling = True
+                order.sample(now)
                 self._actions.append(Sample(order.path, order.first_to_sample))
 
     def _hold_or_release(self, order: QueueOrder, budget: int, now: float) -> None:
@@ -858,7 +867,7 @@ class Settlement:
             keep = True
         elif order.mode is Mode.READING and not too_many and order.has_led:
             order.behind_since = now if order.behind_since is None else order.behind_since
-            keep = now - order.behind_since < GRACE_SECONDS
+            keep = order.outweighs and now - order.behind_since < order.hold_after_seconds
         else:
             keep = False
         if not keep:

@@ -23,16 +23,20 @@ everything proven is forgotten then, and a browse that was under way at that mom
 what it was made for goes back.
 
 Sharing. Two drains that each hold what waits for the other's messages would wait until the locks run out. So whoever
-holds the lowest message of a queue *leads* and goes on; whoever finds that others hold lower ones releases what is
-blocked (what is not blocked is sent), and *stands back*: it receives nothing, browses the head of the queue every half
-second, and asks for one message when the head has not moved for twice as long as it took before: who asks sooner takes
-from a leader that is only slow, and both lose their place. The leader finishes, stops or dies; the next who is handed
-the head leads. No one has to know of the others, and no right beyond Listen is needed.
+holds the lowest message of a queue *leads* and goes on, and there is one leader at a time. Each drain opens a queue
+with a receive of one message. If something that others have comes before it, it goes back at once, whatever its
+session: another leads. Who leads reads as much as there is room for. Who does not *stands back*: it receives nothing,
+browses the first message of the queue every half second, and asks for one message when that has not moved for a while;
+who asks sooner takes from a leader that is only slow, and both lose their place. A while is longer where others have
+moved the head slowly, and where browses are answered slowly: a busy machine slows down the leader and whoever watches.
+A leader that finds a message in others' hands waits as long as two such whiles, since most likely they give it back. If
+others have more of what comes before its own than it has itself, it gives way at once. The leader finishes, stops or
+dies; the next who is handed the head leads. No one has to know of the others, and no right beyond Listen is needed.
 
     READING ── blocked, and others hold lower ones ──> STANDING_BACK ── handed the head, or a free session ──> READING
        ^                                                  │     ^
        │ what was missing came                  head does │     │ others move after all, or the
-       └──────────────────── HOLDING <── not move for 3 s ┘     └ budget for held ones is used up
+       └──────────────────── HOLDING <─ not move for long ┘     └ budget for held ones is used up
 
 Holding. One message locked for long must not stop the sessions beside it. When the head has not moved for a while the
 queue is read again and what is blocked is held, up to half of what may be in flight; the other half is never used for
@@ -49,15 +53,17 @@ from typing import Any
 from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.core.transfer.state import Key
 
-GRACE_SECONDS = 2.0
-"""How long a leader waits for a number that another process has just taken, and most likely releases at once."""
-HOLD_AFTER_SECONDS = 3.0
-"""After so long without a move of the head, the messages behind it are held and the others go on."""
 SAMPLE_SECONDS = 0.5
 """How often the head of a queue is browsed while others lead; a twentieth of the wait so far if that is more."""
 LONGEST_SAMPLE_SECONDS = 15.0
+TRY_AFTER_SECONDS = 1.5
+"""A head that stands still for so long is asked for: its leader may be gone."""
+LONGEST_TRY_AFTER_SECONDS = 10.0
+"""The same where everything is slow."""
 PACES = 2.0
 """So many times as long as the head stood still before others moved it, nobody asks for a message."""
+ROUND_TRIPS = 10.0
+"""Nor for so many times as long as a browse takes: who gets slow answers sees slow leaders."""
 RECHECK_SECONDS = 0.25
 """How often what blocks is browsed while something is held behind it; doubled up to `SAMPLE_SECONDS`."""
 LOCK_GRACE_SECONDS = 5.0
@@ -122,6 +128,13 @@ class QueueOrder:
     path: str
     lock_seconds: float
     mode: Mode = Mode.READING
+    careful: bool = True
+    """The next receive asks for one message only: whether nobody else leads here is not known yet."""
+    came: int = 0
+    came_blocked: int = 0
+    """Messages that came to be sent since the last receive began, and those of them that wait behind a gap."""
+    opening: bool = True
+    """Nothing has come from here yet that was to be sent: whoever leads already is given way to at once."""
     in_hand: set[int] = field(default_factory=set)
     """Numbers of the messages that we have under lock, also of those that were left on purpose."""
     going: Numbers = field(default_factory=Numbers)
@@ -153,10 +166,23 @@ class QueueOrder:
     """The head has not moved: one message may be asked for."""
     pace_seconds: float = 0.0
     """How long the head has stood still lately before others moved it: they may be slow, or the machine is."""
+    round_trip_seconds: float = 0.0
+    """How long browses have taken lately."""
+    sampled_since: float = 0.0
     locked_since: float | None = None
     """Since when the head is known to be locked elsewhere: it was not handed out although it came first."""
     known_locked: frozenset[int] = frozenset()
     """Numbers that were not handed out although they came first, as of the last time we stood back."""
+
+    # How many to ask for
+
+    def next_receive(self) -> bool:
+        """A receive begins. Whether it may ask for more than one message: only if most of what came last can go."""
+        most_can_go = 2 * self.came_blocked <= self.came or self.mode is Mode.HOLDING
+        if self.came and most_can_go and self.mode is not Mode.STANDING_BACK:
+            self.careful = False
+        self.came = self.came_blocked = 0
+        return not self.careful
 
     # What a receive has skipped
 
@@ -225,6 +251,18 @@ class QueueOrder:
         ours = self.going.lowest()
         return not self.gaps or (ours is not None and ours < min(self.gaps))
 
+    def met_before(self, number: int) -> bool:
+        """Whether others have, or had a moment ago, what comes before this one."""
+        return any(gap.foreign and known < number for known, gap in self.gaps.items())
+
+    @property
+    def outweighs(self) -> bool:
+        """Whether others are known to have no more messages before ours than ours are: of two that each wait for a part
+        of what the other has, the one with the smaller part gives way."""
+        ours = self.going.lowest()
+        before = len(self.gaps) if ours is None else sum(number < ours for number in self.gaps)
+        return before <= len(self.going)
+
     def gaps_sampled(self, first: int, page: Sequence[Received], now: float) -> None:
         """The queue was browsed from `first` on: gaps whose messages are not there are closed, and no others."""
         there = {one.sequence_number for one in page if one.state is State.ACTIVE}
@@ -259,11 +297,13 @@ class QueueOrder:
         """Forget what is known: whoever leads now changes it. Nothing that is still in our hands waits for a gap."""
         locked = frozenset(number for number, gap in self.gaps.items() if gap.foreign)
         self.known_locked = locked or self.known_locked
-        self.mode, self.has_led = Mode.STANDING_BACK, False
+        self.mode, self.has_led, self.careful = Mode.STANDING_BACK, False, True
         self.gaps.clear()
         self.lanes.clear()
         self.forget()
-        self.blocked, self.behind_since, self.may_try = 0, None, False
+        self.blocked, self.behind_since, self.may_try, self.opening = 0, None, False, False
+        if self.head is None:
+            self.moved_at = now
         self.sample_at = now + SAMPLE_SECONDS
 
     def lead(self) -> None:
@@ -286,6 +326,26 @@ class QueueOrder:
         self.budget_used_up = False
         self.locked_since = None
 
+    @property
+    def try_after_seconds(self) -> float:
+        """How long the head has to stand still before one message is asked for."""
+        slow = max(PACES * self.pace_seconds, ROUND_TRIPS * self.round_trip_seconds)
+        return min(max(slow, TRY_AFTER_SECONDS), LONGEST_TRY_AFTER_SECONDS)
+
+    @property
+    def hold_after_seconds(self) -> float:
+        """How long it has to stand still before the others go on past it; how long a leader waits for what another has
+        just taken, and most likely releases at once."""
+        return 2 * self.try_after_seconds
+
+    def sample(self, now: float) -> None:
+        """A page is being browsed."""
+        self.sampling, self.sampled_since = True, now
+
+    def sample_over(self, now: float) -> None:
+        self.sampling = False
+        self.round_trip_seconds = max(now - self.sampled_since, self.round_trip_seconds / 2)
+
     def unmoved_seconds(self, now: float) -> float:
         return now - self.moved_at
 
@@ -300,9 +360,9 @@ class QueueOrder:
             if self.head is not None:
                 self.moved(now)
             self.head = lowest
-        elif self.unmoved_seconds(now) >= min(PACES * self.pace_seconds, HOLD_AFTER_SECONDS):
+        elif self.unmoved_seconds(now) >= self.try_after_seconds:
             self.may_try = True
-            if self.unmoved_seconds(now) >= HOLD_AFTER_SECONDS and not self.budget_used_up:
+            if self.unmoved_seconds(now) >= self.hold_after_seconds and not self.budget_used_up:
                 self.hold(now)
         self.sample_at = now + min(LONGEST_SAMPLE_SECONDS, max(SAMPLE_SECONDS, self.unmoved_seconds(now) / 20))
         return self.mode is Mode.HOLDING

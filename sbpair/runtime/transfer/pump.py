@@ -300,7 +300,8 @@ class Pump:
         while True:
             forgotten = self.machine.forgotten(path)
             for skipped in self.machine.skipped(received, verdicts):
-                if not await self._browse(source, skipped, received, verdicts):
+                if not await self._browse(source, skipped, received):
+                    self.machine.gave_way(path, self._now())
                     return False
                 if self.machine.forgotten(path) != forgotten:
                     break  # something of ours was released meanwhile: what was seen before may have another holder now
@@ -308,18 +309,24 @@ class Pump:
             if self.machine.forgotten(path) == forgotten:
                 return True
 
-    async def _browse(
-        self, source: Source, skipped: Skipped, received: Sequence[Received], verdicts: Sequence[Verdict]
-    ) -> bool:
+    async def _browse(self, source: Source, skipped: Skipped, received: Sequence[Received]) -> bool:
         patience = min(MOST_BROWSE_PATIENCE_SECONDS, source.locks.lock_seconds / 3)
         # Our own messages may be settled while the browse is under way, and still be in its answer.
         mine = self.machine.in_hand(source.receiver.source) | {one.sequence_number for one in received}
-        browsed = pages(source.receiver, skipped.first, skipped.last, clock=self._clock, patience_seconds=patience)
+        # Most often the first message tells enough: it is the one that has come, or one that holds up what has come.
+        browsed = pages(
+            source.receiver,
+            skipped.first,
+            skipped.last,
+            clock=self._clock,
+            patience_seconds=patience,
+            first_page_messages=1,
+        )
         async for page in browsed:
             for one in page:
                 if one.sequence_number not in mine:
                     self.machine.expect(one, self._classify(one), self._now())
-            if self.machine.hopeless_now(received, verdicts):
+            if self.machine.hopeless_now(received):
                 return False  # the rest of what lies before them does not matter
         return True
 
@@ -327,7 +334,9 @@ class Pump:
         in_hand = self.machine.in_hand(sample.source)
         receiver = self._by_path[sample.source.lower()].receiver
         try:
-            page = await receiver.peek(SAMPLE_MESSAGES, from_sequence_number=sample.first)
+            # Nothing of ours lies there while others lead: the first message is all that is asked for.
+            most = SAMPLE_MESSAGES if in_hand or not self.machine.standing_back(sample.source) else 1
+            page = await receiver.peek(most, from_sequence_number=sample.first)
         except ServiceError:
             self.machine.sample_failed(sample, self._now())  # the receives tell what is wrong with the queue
         else:

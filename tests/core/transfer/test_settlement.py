@@ -17,7 +17,7 @@ from sbpair.core.errors import (
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, Disposition, Received, State
 from sbpair.core.names import dead_letter_path
 from sbpair.core.transfer.machine import HOLD_SECONDS, Settlement
-from sbpair.core.transfer.order import GRACE_SECONDS, Skipped
+from sbpair.core.transfer.order import TRY_AFTER_SECONDS, Skipped
 from sbpair.core.transfer.state import (
     Finish,
     Forward,
@@ -206,6 +206,53 @@ def test_a_gap_closes_when_a_browse_shows_that_its_message_is_gone_or_deferred(s
     assert [numbers(batch) for batch in pump.sends()] == [[3]]
 
 
+def test_a_queue_is_opened_with_one_message_and_read_on_as_long_as_most_of_it_can_go():
+    pump = Pump()
+    assert pump.machine.grant(100, pump.now, QUEUE) == 1
+    pump.machine.returned(1)
+    pump.arrive(1, session="s")
+    assert pump.machine.grant(100, pump.now, QUEUE) == 100
+
+
+def test_whoever_opens_a_queue_gives_way_to_what_others_have_before_it_whatever_its_session():
+    pump = Pump()
+    skip(pump, 1)
+    assert pump.machine.hopeless_now([received(2)])
+    pump.machine.gave_way(QUEUE, pump.now)
+    pump.machine.refused(received(2), lock_until=60.0, lock_seconds=60.0)
+    [release] = pump.settles()
+    assert (release.disposition, release.received.sequence_number) == (Disposition.RELEASE, 2)
+    assert pump.machine.standing_back(QUEUE)
+    assert pump.machine.grant(100, pump.now, QUEUE) == 0
+
+
+def test_whoever_has_the_smaller_part_of_a_queue_gives_way_at_once():
+    pump = Pump()
+    lead(pump)
+    for number in range(2, 5):
+        skip(pump, number)
+    pump.arrive(5, session="s")
+    [release] = pump.settles()
+    assert (release.disposition, release.item.received.sequence_number) == (Disposition.RELEASE, 5)
+    assert pump.machine.standing_back(QUEUE)
+
+
+def test_where_browses_are_answered_slowly_nobody_asks_a_leader_soon():
+    def first_try(round_trip_seconds):
+        pump = Pump()
+        skip(pump, 1)
+        pump.arrive(2, session="s")
+        pump.confirm(pump.settles())
+        while not pump.machine.grant(100, pump.now, QUEUE):
+            pump.now += 0.5
+            for sample in samples(pump.poll()):
+                pump.now += round_trip_seconds
+                answer(pump, sample, 1)
+        return pump.now
+
+    assert first_try(0.01) < 3 < 4 < first_try(0.5)
+
+
 def test_a_leader_waits_a_moment_then_releases_what_is_blocked_and_stands_back():
     pump = Pump()
     lead(pump)
@@ -213,9 +260,9 @@ def test_a_leader_waits_a_moment_then_releases_what_is_blocked_and_stands_back()
     pump.arrive(3, session="s")
     pump.arrive(4, session="free")
     assert [numbers(batch) for batch in pump.sends()] == [[4]]
-    pump.now = GRACE_SECONDS - 0.1
+    pump.now = 2 * TRY_AFTER_SECONDS - 0.1
     assert pump.settles() == []
-    pump.now = GRACE_SECONDS + 0.5
+    pump.now = 2 * TRY_AFTER_SECONDS + 0.5
     [release] = pump.settles()
     assert (release.disposition, release.item.received.sequence_number) == (Disposition.RELEASE, 3)
     assert pump.machine.grant(100, pump.now, QUEUE) == 0

@@ -14,7 +14,7 @@ from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
-from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, run_virtual, virtual_time
+from tests.fakes import FakeClock, FakeNamespace, FakeProcessor, RecordingObserver, run_virtual, virtual_time
 
 
 class World:
@@ -34,13 +34,16 @@ class World:
 
     def fill(self, messages, sessions):
         """`sessions` 0: none."""
+        queues = {path: [] for path in self.paths}
         for number in range(messages):
             session = number % sessions if sessions else None
             queue = (session if session is not None else number) % len(self.paths)
             payload = compose(
                 body=b"x", message_id=f"{number:06}", session_id=None if session is None else f"s{session}"
             )
-            self.secondary.put(self.paths[queue], for_backlog(payload, "orders"))
+            queues[self.paths[queue]].append(for_backlog(payload, "orders"))
+        for path, payloads in queues.items():
+            self.secondary.put(path, *payloads)  # one after another: a queue's numbers come without a hole
         self.sent += messages
 
     def start(self, what=drain, *, ledger=None, stop=None, **options):
@@ -106,6 +109,34 @@ def test_drains_that_share_a_pair_take_hardly_longer_than_one(drains, sessions):
     alone = run_virtual(seconds_of(1, 1600, sessions))
     together = run_virtual(seconds_of(drains, 1600, sessions))
     assert together <= 1.5 * alone, (alone, together)
+
+
+async def busy_seconds_of(drains, messages, sessions, slow=4):
+    """As `seconds_of`, where everything that is asked for takes its share of one processor: nothing is for free."""
+    world = World(queues=10)
+    processor = FakeProcessor(
+        world.clock, receive=slow * 0.0003, peek=slow * 0.00016, settle=slow * 0.0002, send=slow * 0.0002
+    )
+    world.secondary.processor = world.primary.processor = processor
+    world.fill(messages, sessions)
+
+    async def one(index):
+        await asyncio.sleep(0.05 * index)
+        return await world.start()
+
+    reports = await asyncio.gather(*(one(index) for index in range(drains)))
+    seconds = world.clock.monotonic()
+    world.check()
+    assert all(report.confirmed_empty for report in reports), reports
+    return seconds
+
+
+@pytest.mark.parametrize("sessions", [12, 200])
+def test_drains_do_not_cost_each_other_what_all_of_them_need(sessions):
+    alone = run_virtual(busy_seconds_of(1, 1600, sessions))
+    for drains in (2, 3, 5):
+        together = run_virtual(busy_seconds_of(drains, 1600, sessions))
+        assert together <= 1.5 * alone, (drains, alone, together)
 
 
 def test_two_syphons_share_a_pair_too():
