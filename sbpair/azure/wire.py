@@ -9,6 +9,9 @@ only; nothing is patched for other users of the SDK in the process:
   crawl. Its other code keeps working, several calls at once.
 * `link._incoming_transfer` keeps the payload bytes of a message as they are. Nothing is decoded, so a message that the
   SDK cannot decode (char, decimal32, ...) is received like any other and cannot poison the receiver.
+* `session._incoming_disposition` asks whose deliveries a disposition is about. The SDK shows it to the links of both
+  directions, which count their deliveries apart: a refused settlement would refuse the request to `$management` that
+  happens to have the same number.
 * `link._incoming_flow` and `link._incoming_disposition` resolve futures. Sends and settlements are pipelined: written
   as fast as credit allows, confirmed in any order.
 
@@ -153,6 +156,7 @@ class Wire:
     def _take_over(self, client: Any) -> None:
         self._connection = client._connection
         self._connection.listen = self._listen
+        _part_dispositions(client._session)
         self._hook_next_link(client._session)
         self._heard_at = time.monotonic()
         for work in (self._read_loop(), self._write_loop(), self._keep_house()):
@@ -287,8 +291,11 @@ class Wire:
         return answer
 
     def _management_error(self, error: Exception) -> Exception:
-        """The SDK reports a refused management link without its cause, and would keep the dead link: mend both."""
+        """The SDK reports a refused management link without its cause, and would keep the dead link: mend both. It also
+        keeps the error of a refused request, and would raise it at every later one."""
         links = self._client._mgmt_links if self._client is not None else {}
+        for operation in links.values():
+            operation._mgmt_error = None
         for node, operation in list(links.items()):
             pair = operation._mgmt_link
             for link in (pair._request_link, pair._response_link):
@@ -690,6 +697,17 @@ def _plain(error: Exception) -> Exception:
     return error
 
 
+def _part_dispositions(session: Any) -> None:
+    """Show a disposition only to links of the direction that it is about: the peer's role is the other one."""
+
+    async def incoming(frame: Sequence[Any]) -> None:
+        for link in list(session._input_handles.values()):
+            if link.role is not frame[0]:
+                await link._incoming_disposition(frame)
+
+    session._incoming_disposition = incoming
+
+
 def _as_answer(status: Any, response: Any, description: Any, **_: Any) -> Answer:
     properties = response.application_properties or {}
     condition = properties.get(b"errorCondition")
@@ -785,6 +803,7 @@ async def _test_hooks() -> None:
     session.next_incoming_id = 0
     session.incoming_window = 2
     receiver = ReceiverWire(None)
+    _part_dispositions(session)
     receiver._hook_next_link(session)
     link = session.create_receiver_link("q", on_transfer=None, link_credit=1)
     session._input_handles[7] = link

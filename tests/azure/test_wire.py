@@ -5,6 +5,7 @@ import time
 import pytest
 from azure.servicebus._pyamqp.aio._connection_async import Connection
 from azure.servicebus._pyamqp.aio._receiver_async import ReceiverLink
+from azure.servicebus._pyamqp.aio._sender_async import SenderLink
 from azure.servicebus._pyamqp.aio._session_async import Session
 
 from sbpair.azure import wire
@@ -94,3 +95,33 @@ async def test_a_message_without_end_is_not_collected() -> None:
         await receiver._on_transfer(a_transfer(1, b"tag", part, more=True))
     with pytest.raises(WireError, match="came in"):
         await receiver._on_transfer(a_transfer(1, b"tag", b"x", more=True))
+
+
+class Sent:
+    """A transfer that waits for its disposition, as the SDK's sender link keeps it."""
+
+    sent = True
+
+    def __init__(self, delivery_id: int) -> None:
+        self.frame = {"delivery_id": delivery_id}
+        self.outcomes: list[object] = []
+
+    async def on_settled(self, reason: object, state: object) -> None:
+        self.outcomes.append(state)
+
+
+@pytest.mark.parametrize(("of_receiver", "reached"), [(False, 0), (True, 1)])
+async def test_a_disposition_reaches_only_the_deliveries_of_its_direction(of_receiver: bool, reached: int) -> None:
+    """The peer refuses the settlement of its delivery 5 while our transfer 5, a request, waits for an answer."""
+    session = Session(None, 0, network_trace=False, network_trace_params={})
+    wire._part_dispositions(session)
+    link = session.create_sender_link("q/$management")
+    assert isinstance(link, SenderLink)
+    session._input_handles[1] = link
+    waiting = Sent(5)
+    link._pending_deliveries.append(waiting)
+    await session._incoming_disposition(
+        [of_receiver, 5, 5, True, {"rejected": [[b"amqp:not-allowed", b"", None]]}, None]
+    )
+    assert len(waiting.outcomes) == reached
+    assert len(link._pending_deliveries) == 1 - reached
