@@ -16,7 +16,7 @@ from functools import partial
 
 from tests.simulation import plan as plans
 from tests.simulation import world
-from tests.simulation.defects import DEFECTS
+from tests.simulation.defects import DEFECTS, hunt
 
 _clock = time.perf_counter  # before a history takes it over
 
@@ -128,13 +128,17 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=_places, help="only these troubles of the plan")
     parser.add_argument("--defect", choices=sorted(DEFECTS), default="", help="plant this defect first")
-    parser.add_argument("--defects", action="store_true", help="plant each defect in turn: how many seeds find it")
+    parser.add_argument(
+        "--defects",
+        nargs="*",
+        choices=sorted(DEFECTS),
+        metavar="NAME",
+        help="plant these in turn (all): what finds them",
+    )
     parser.add_argument("--follow", action="store_true", help="print everything that happens")
     options = parser.parse_args()
-    if options.defects:
-        from tests.simulation.defects import hunt
-
-        return hunt(options.hours, options.seeds, options.processes, many)
+    if options.defects is not None:
+        return hunt(options.hours, options.seeds, options.processes, many, options.defects)
     if options.only is not None or options.follow:
         told = live(options.seed, options.hours, only=options.only, defect=options.defect, follow=options.follow)
         print("\n".join(told.last if told.failure else ()))

@@ -17,9 +17,14 @@ class Trouble:
     side: str = "secondary"
     place: int = 0
     """Which of the processes, queues or connections, of those there are then."""
+    after: str = ""
+    """Not at that moment, but when this happens next, or"""
+    count: int = 1
+    """so many times from then on."""
 
     def __str__(self) -> str:
-        return f"{self.at:.3f}s {self.kind} {self.side}[{self.place}] for {self.seconds:.2f}s"
+        moment = f", at {self.count} x {self.after}" if self.after else ""
+        return f"{self.at:.3f}s{moment}: {self.kind} {self.side}[{self.place}] for {self.seconds:.2f}s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,10 @@ class Plan:
     queues: int
     lock_seconds: float
     drains: int
+    senders: int
+    failover_seconds: float
+    ping_seconds: float
+    hold_sessions: bool
     syphons: int
     ledgers: bool
     sessions: int
@@ -73,8 +82,14 @@ KINDS: dict[str, tuple[float, float]] = {
     "disk-error": (0.2, 20.0),
     "foreign": (0.2, 60.0),
     "stop": (0.0, 0.0),
+    "dark": (5.0, 400.0),
+    "crash-sender": (0.0, 0.0),
 }
 """What can go wrong, and how long it lasts at least and at most (seconds)."""
+
+
+MOMENTS = ("line", "arrived", "completed", "lock expired", "start")
+"""Of what is noted: the worst moments for something to go wrong are right after these."""
 
 
 def draw(seed: int, hours: float) -> Plan:
@@ -94,6 +109,10 @@ def draw(seed: int, hours: float) -> Plan:
         lock_seconds=dice.choice([5.0, 10.0, 30.0, 60.0]),
         drains=drains,
         syphons=syphons,
+        senders=dice.choice([0, 0, 1, 2]),
+        failover_seconds=dice.choice([0.0, 5.0, 60.0]),
+        ping_seconds=dice.choice([1.0, 20.0, 60.0]),
+        hold_sessions=dice.random() < 0.5,
         ledgers=dice.random() < 0.8,
         sessions=dice.choice([1, 2, 4, 8]),
         session_share=dice.choice([0.0, 0.3, 0.7, 1.0]),
@@ -119,7 +138,10 @@ def _troubles(dice: random.Random, kinds: list[str], bursts: list[Burst], end: f
             at = burst.at + dice.choice([dice.expovariate(1.0), dice.expovariate(0.2), dice.uniform(0.0, 120.0)])
             seconds = least * (most / least) ** dice.random() if least else 0.0
             side = dice.choice(["primary", "secondary"])
-            found.append(Trouble(min(at, end), kind, seconds, side, dice.randrange(8)))
+            after = dice.choice(MOMENTS) if dice.random() < 0.6 else ""
+            at = burst.at if after else min(at, end)
+            count = dice.choice([1, 2, 5, 20])
+            found.append(Trouble(at, kind, seconds, side, dice.randrange(8), after, count))
     return sorted(found, key=lambda one: one.at)
 
 

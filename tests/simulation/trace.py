@@ -17,6 +17,7 @@ class Trace:
         self._last: deque[str] = deque(maxlen=keep)
         self._follow = follow
         self.notes = 0
+        self._watched: dict[str, list[tuple[int, Callable[[], None]]]] = {}
 
     def note(self, *what: Any) -> None:
         line = f"{self._now():.6f} " + " ".join(map(str, what))
@@ -26,6 +27,20 @@ class Trace:
             self._last.append(line)
         if self._follow is not None:
             self._follow(line)
+        if what[0] in self._watched:
+            self._count(what[0])
+
+    def when(self, kind: str, count: int, then: Callable[[], None]) -> None:
+        """Call `then` at the so-manieth note of this kind from now on."""
+        self._watched.setdefault(kind, []).append((count, then))
+
+    def _count(self, kind: str) -> None:
+        left = [(count - 1, then) for count, then in self._watched.pop(kind)]
+        if rest := [one for one in left if one[0] > 0]:
+            self._watched[kind] = rest
+        for count, then in left:
+            if count <= 0:
+                then()
 
     @property
     def digest(self) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,11 @@ class Sent:
     session_id: str | None
     body: bytes
     backlog: bool
-    """Whether it went to the backlog; else to the primary at once."""
+    """Whether it was put straight into the backlog; else a sender sends it, to whichever side."""
+    accepted: bool = True
+    """Whether somebody was told that it is stored."""
+    refused: bool = False
+    """Whether somebody was told that it is not."""
 
 
 class Truth:
@@ -132,6 +136,15 @@ class Truth:
         if not any(at >= since for at, _ in self.doubts):
             raise Violation(f"message {key} arrived twice, and no answer was lost")
 
+    def told(self, keys: Sequence[str], *, accepted: bool, certain: bool) -> None:
+        """A sender was told what became of its messages."""
+        self.trace.note("told", *keys, accepted, certain)
+        if not certain:
+            self.doubt("a send without an answer")
+        for key in keys:
+            self.sent[key].accepted, self.sent[key].refused = accepted, certain and not accepted
+        self.check()
+
     def doubt(self, why: str) -> None:
         self.doubts.append((self.now(), why))
 
@@ -187,15 +200,18 @@ class Truth:
 
     def check(self) -> None:
         """Everything accepted is somewhere."""
-        for key in self.sent:
-            if not self.arrived[key] and not sum(self.waiting[key].values()):
-                raise Violation(f"message {key} is nowhere")
+        for key, sent in self.sent.items():
+            there = self.arrived[key] or sum(self.waiting[key].values())
+            if sent.accepted and not there:
+                raise Violation(f"message {key} was accepted and is nowhere")
+            if sent.refused and there:
+                raise Violation(f"message {key} was said not to be stored, and is")
 
     def check_end(self, *namespaces: Namespace) -> None:
         """All has come to rest, after a last drain without any trouble."""
         self.check()
-        for key in self.sent:
-            if not self.arrived[key]:
+        for key, sent in self.sent.items():
+            if sent.accepted and not self.arrived[key]:
                 raise Violation(f"message {key} never arrived")
             if sum(self.waiting[key].values()):
                 raise Violation(f"message {key} is still in the backlog")

@@ -1,11 +1,13 @@
 """Two brokers, the processes that move messages between them, and everything that goes wrong."""
 
 import asyncio
+import contextlib
 import random
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,14 +15,15 @@ from sbpair.amqp.types import Long
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.entities import Counts, QueueFacts, QueueSettings
-from sbpair.core.errors import SbpairError, ServiceError
+from sbpair.core.errors import SbpairError, SendIncompleteError, ServiceError
 from sbpair.core.message import Disposition
-from sbpair.core.pairing import MAX_DELIVERY_COUNT
+from sbpair.core.pairing import MAX_DELIVERY_COUNT, Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import DrainReport
 from sbpair.emulator.broker.sessions import Lock
 from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.endpoints import Endpoints
+from sbpair.emulator.engine.connection import IDLE_TIMEOUT_SECONDS
 from sbpair.emulator.engine.port import FirstBytes, Port
 from sbpair.emulator.entities import ROOT_KEY_NAME, QueueDescription
 from sbpair.emulator.faults import Faults
@@ -28,6 +31,7 @@ from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.tls import TlsFiles
 from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
+from sbpair.runtime.failover.pairing import PairedNamespaces
 from sbpair.runtime.transfer import pump
 from sbpair.runtime.transfer.drain import DrainRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
@@ -183,6 +187,9 @@ class World:
         self.failure: BaseException | None = None
         self.brokers: dict[str, Broker] = {}
         self.movers: list[Process] = []
+        self.senders: list[Process] = []
+        self.wanted = asyncio.Event()
+        """Messages have been put into the backlog: time for senders to send, too."""
         self.stops: dict[Process, asyncio.Event] = {}
         self.endless: set[Process] = set()
         self.queues = tuple(f"{PREFIX}/{number}" for number in range(plan.queues))
@@ -239,15 +246,17 @@ class World:
         return Broker(namespace, process)
 
     def messaging(self, name: str) -> AzureMessaging:
+        return AzureMessaging(self._access(name))
+
+    def _access(self, name: str) -> NamespaceAccess:
         key = self.brokers[name].namespace.auth_rules[ROOT_KEY_NAME].primary_key
         text = (
             f"Endpoint=sb://localhost:{PORTS[name]};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={key};"
             "UseDevelopmentEmulator=true"
         )
-        access = NamespaceAccess(
+        return NamespaceAccess(
             name, f"localhost:{PORTS[name]}", AuthMethod.CONNECTION_STRING, connection_string=Secret(text)
         )
-        return AzureMessaging(access)
 
     # -- living
 
@@ -278,6 +287,8 @@ class World:
             self._supervise(number, endless=False)
         for number in range(plan.drains, plan.movers):
             self._supervise(number, endless=True)
+        for number in range(plan.senders):
+            self.loop.create_task(self._sending_again_and_again(number))
         happening: list[tuple[float, int, Burst | Trouble]] = sorted(
             (one.at, order, one) for order, one in enumerate((*plan.bursts, *plan.troubles))
         )
@@ -286,9 +297,9 @@ class World:
             self.truth.check()
             if isinstance(one, Burst):
                 self._fill(one)
+                self.wanted.set()
             else:
-                self.trace.note("trouble", one)
-                self._strike(one)
+                self._arm(one)
         await asyncio.sleep(max(0.0, plan.hours * HOUR - self.loop.time()))
         await self._come_to_rest()
 
@@ -300,7 +311,10 @@ class World:
         for broker in self.brokers.values():
             broker.namespace.faults.clear()
         self.trace.note("rest")
-        await asyncio.sleep(max([0.0, *(one.frozen_until - self.loop.time() for one in self.movers)]))
+        asleep = [one.frozen_until - self.loop.time() for one in (*self.movers, *self.senders)]
+        await asyncio.sleep(max([0.0, *asleep]))
+        for process in [one for one in self.senders if one.alive]:
+            await self._ended_within(process, 900.0, "did not close within 15 minutes")
         running = [one for one in self.movers if one.alive]
         if any(process in self.endless for process in running):
             await self._emptied_within(HOUR)
@@ -308,7 +322,7 @@ class World:
             self.stops[process].set()
         for process in running:
             await self._ended_within(process, 600.0, "did not end within 10 minutes of being told to stop")
-        await asyncio.sleep(2 * self.plan.lock_seconds + 120.0)
+        await asyncio.sleep(2 * self.plan.lock_seconds + IDLE_TIMEOUT_SECONDS + 60.0)
         process, _ = self._start(0, endless=False, last=True)
         await self._ended_within(process, LONGEST_DRAIN_SECONDS, "did not end by itself, and nothing was wrong")
         await asyncio.sleep(2 * self.plan.lock_seconds)
@@ -332,20 +346,22 @@ class World:
     def _fill(self, burst: Burst) -> None:
         plan, dice = self.plan, self.dice
         for _ in range(burst.count):
-            self.number += 1
-            number = self.number
             session = f"s{dice.randrange(plan.sessions)}" if dice.random() < plan.session_share else None
             destination = dice.choice(DESTINATIONS) if session is not None else DESTINATIONS[0]
-            body = dice.randbytes(dice.choice(plan.body_bytes)) + number.to_bytes(4, "big")
-            payload = compose(
-                body=body, message_id=f"m{number}", session_id=session, application_properties={"n": Long(number)}
-            )
+            _, payload = self._message(destination, session, backlog=True)
             place = dice.randrange(plan.queues) if session is None else int(session[1:]) % plan.queues
-            self.truth.sent[f"m{number}"] = Sent(number, destination, session, body, True)
             broker = self.brokers["secondary"]
             queue = broker.namespace.get_queue(self.queues[place])
             assert queue is not None
             broker.process.context.copy().run(queue.send, for_backlog(payload, destination))
+
+    def _message(self, destination: str, session: str | None, *, backlog: bool = False) -> tuple[str, bytes]:
+        """A new message: its id and its bytes."""
+        self.number += 1
+        number, key = self.number, f"m{self.number}"
+        body = self.dice.randbytes(self.dice.choice(self.plan.body_bytes)) + number.to_bytes(4, "big")
+        self.truth.sent[key] = Sent(number, destination, session, body, backlog)
+        return key, compose(body=body, message_id=key, session_id=session, application_properties={"n": Long(number)})
 
     # -- processes
 
@@ -452,7 +468,80 @@ class World:
 
         return await serve(once, stop=stop, clock=self.clock, observer=Quiet())
 
+    # -- senders
+
+    async def _sending_again_and_again(self, number: int) -> None:
+        while not self.ending:
+            process = Process(self.loop, f"sender-{number}-{self.loop.steps}")
+            process.on_end.append(partial(self.network.process_ended, process))
+            self.senders = [one for one in self.senders if one.alive] + [process]
+            process.start(self._guarded(process, self._send(number)))
+            await process.ended
+            await asyncio.sleep(self.dice.choice([0.1, 30.0]))
+
+    async def _send(self, number: int) -> None:
+        """An application with a pairing: sends what it has, one batch after another, until the end."""
+        plan = self.plan
+        options = SendAvailabilityOptions(
+            backlog_queue_count=plan.queues,
+            failover_interval_seconds=plan.failover_seconds,
+            ping_interval_seconds=plan.ping_seconds,
+            hold_sessions=plan.hold_sessions,
+        )
+        pair = Pair("simulated", self._access("primary"), self._access("secondary"), options)
+        pairing = await PairedNamespaces.open(
+            pair,
+            primary=self.messaging("primary"),
+            secondary=self.messaging("secondary"),
+            clock=self.clock,
+            observer=Quiet(),
+            draw=self.loop.dice.random,
+        )
+        try:
+            while not self.ending:
+                self.wanted.clear()
+                for _ in range(self.dice.choice([1, 3, 8])):
+                    await self._send_some(pairing, f"p{number}")
+                    await asyncio.sleep(self.dice.expovariate(0.5))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(60.0):
+                        await self.wanted.wait()
+        finally:
+            await pairing.close()
+
+    async def _send_some(self, pairing: PairedNamespaces, session: str) -> None:
+        destination = self.dice.choice(DESTINATIONS)
+        session_id = session if destination == SESSIONS_ONLY or self.dice.random() < 0.3 else None
+        made = [self._message(destination, session_id) for _ in range(self.dice.choice([1, 1, 4]))]
+        keys = [key for key, _ in made]
+        for key in keys:
+            self.truth.sent[key].accepted = False
+        try:
+            result = await pairing.sender(destination).send(
+                [payload for _, payload in made], timeout_seconds=self.dice.choice([5.0, 20.0, 60.0])
+            )
+        except SendIncompleteError as error:
+            self.truth.doubt("a send in part")
+            accepted = [keys[place] for place in error.accepted]
+            self.truth.told(accepted, accepted=True, certain=True)
+        except ServiceError as error:
+            self.truth.told(keys, accepted=False, certain=not error.uncertain)
+        else:
+            self.truth.told(keys, accepted=True, certain=not result.uncertain)
+
     # -- trouble
+
+    def _arm(self, trouble: Trouble) -> None:
+        def strike() -> None:
+            if not self.ending:
+                self.trace.note("trouble", trouble)
+                self._strike(trouble)
+
+        if trouble.after:
+            soon = partial(self.loop.call_soon, strike, context=self.loop.world.context)
+            self.trace.when(trouble.after, trouble.count, soon)
+        else:
+            strike()
 
     def _strike(self, trouble: Trouble) -> None:
         movers = [one for one in self.movers if one.alive]
@@ -462,6 +551,10 @@ class World:
         match trouble.kind:
             case "crash" | "power" if process is not None:
                 process.end(power=trouble.kind == "power")
+            case "crash-sender":
+                alive = [one for one in self.senders if one.alive]
+                if alive:
+                    alive[trouble.place % len(alive)].end(power=trouble.place % 2 == 0)
             case "stop" if process is not None:
                 self.stops[process].set()
             case "freeze":
@@ -484,7 +577,7 @@ class World:
                 self._later(trouble.seconds, trouble.kind, lambda: setattr(self.disk, name, False))
             case "foreign":
                 self._foreign(trouble)
-            case "throttle" | "fail-sends" | "refuse" | "lose-settlement-reply" | "short-locks" | "detach":
+            case "throttle" | "fail-sends" | "refuse" | "lose-settlement-reply" | "short-locks" | "detach" | "dark":
                 broker.process.context.copy().run(broker.namespace.faults.add, self._fault(trouble))
                 self._later(trouble.seconds, trouble.kind, lambda: None)
 
@@ -503,8 +596,8 @@ class World:
                 return f"throttle:{span},probability={share}"
             case "fail-sends":
                 return f"fail:op=send,{span},probability={share}"
-            case "refuse":
-                return f"refuse:{span}"
+            case "refuse" | "dark":
+                return f"{trouble.kind}:{span}"
             case "lose-settlement-reply":
                 return f"lose-settlement-reply:{span},probability={share}"
             case "short-locks":
