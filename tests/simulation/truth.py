@@ -228,7 +228,11 @@ DOUBT_SECONDS = 400.0
 def whole_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise Violation(f"{path.name} has a line that is none of a ledger: {error}") from error
 
 
 def backlog_counts(namespace: Namespace) -> int:
