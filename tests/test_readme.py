@@ -7,93 +7,123 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sbpair.core.failover.machine import diagram
 from sbpair.pipeline.spark.java import find_java, launcher_home
-from tests.readme import ROOT, Block, Place, blocks, reader
+from tests.readme import BLOCKS, ROOT, blocks
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with reader(tmp_path_factory.mktemp("reader")) as ready:
-        provisioned = ready.run("sbpair provision orders")
-        assert provisioned.returncode == 0, provisioned.stderr
-        yield ready
+class Reader:
+    """Somebody who pastes one block after another into one shell, with a folder and a home that were empty before."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.others: list[subprocess.Popen[str]] = []
+        self._exported = folder / ".exported"
+        self._exported.write_text("", encoding="utf-8")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_THE_READERS)}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+        java = str(launcher_home(find_java(), folder / "java"))  # that of the extra where the machine has none
+        self.environment = kept | {"HOME": str(folder), "PATH": path, "JAVA_HOME": java}
 
-@pytest.mark.timeout(1800)  # some sixty commands: as many processes, and a few JVMs
-def test_every_shell_block_works_in_the_order_printed(place: Place) -> None:
-    """One test, because later blocks use what earlier ones made."""
-    for block in blocks("sh"):
-        if block.note.startswith(("command:", "runs until stopped", "elsewhere")):
-            continue
-        if block.note == "with a backlog":
-            place.divert_messages()
-        done = place.run(block.body, timeout=600)
-        assert done.returncode in block.exit_codes, f"{block.body}\n{done.stdout}\n{done.stderr}"
+    def paste(self, script: str, codes: set[int], timeout: float = 600) -> str:
+        """Run it to its end; what it exports stays. Returns what was said."""
+        wrapped = f"source {self._exported}\nset -euo pipefail\n{script}\nset +u\nexport -p > {self._exported}\n"
+        done = subprocess.run(
+            ["bash", "-c", wrapped],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert done.returncode in codes, f"{script}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.stdout + done.stderr
 
-
-@pytest.mark.parametrize("block", blocks("sh", "runs until stopped"), ids=lambda block: block.body.split()[1])
-def test_what_runs_until_stopped_starts_and_stops(place: Place, block: Block, tmp_path: Path) -> None:
-    environment = place.environment | {"XDG_STATE_HOME": str(tmp_path)}
-    process = subprocess.Popen(
-        ["bash", "-c", f"exec {block.body.strip()}"],
-        cwd=place.folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    def start(self, script: str) -> "subprocess.Popen[str]":
+        """Run it in another terminal, until it has said something."""
+        process = subprocess.Popen(
+            ["bash", "-c", f"source {self._exported}\nexec {script.strip()}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.others.append(process)
         said, _, _ = select.select([process.stdout, process.stderr], [], [], 120)
-        assert said, "nothing was said: it has not started to serve"
+        assert said, f"nothing was said, so it has not started to serve: {script}"
         assert process.poll() is None, process.communicate()[1]
+        return process
+
+    def stop(self, process: "subprocess.Popen[str]") -> None:
+        """Ctrl-C."""
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=90)
+        self.others.remove(process)
+        assert process.returncode == 130, errors
+        assert "Traceback" not in errors
+
+    def run_python(self, *programs: str) -> str:
+        return self.paste("python - <<'EOF'\n{}\nEOF".format("\n".join(programs)), {0})
+
+
+_NOT_THE_READERS = ("SBPAIR_", "XDG_", "GITHUB_", "CONTOSO_")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[Reader]:
+    reader = Reader(tmp_path)
+    try:
+        yield reader
     finally:
-        process.kill()  # a syphon that goes on would take the messages of the tests after this
-        process.wait()
-    assert not errors.startswith("Error"), errors
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
+        for process in reader.others:
+            process.kill()
+            process.communicate()
 
 
-def test_the_program_runs(place: Place) -> None:
-    for block in blocks("python", "python"):
-        done = place.run(f"python - <<'EOF'\n{block.body}\nEOF")
-        assert done.returncode == 0, done.stderr
-        assert "primary" in done.stdout
-
-
-@pytest.mark.timeout(630)
-def test_the_spark_program_runs(place: Place, tmp_path: Path) -> None:
-    """With the JDK of the extra where the machine has none."""
-    place.divert_messages()
-    environment = place.environment | {"JAVA_HOME": str(launcher_home(find_java(), tmp_path / "java"))}
-    program = "\n".join(block.body for note in ("spark program", "spark stream") for block in blocks("python", note))
-    done = replace(place, environment=environment).run(f"python - <<'EOF'\n{program}\nEOF", timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert "|contoso-weu/x-ser" in done.stdout
-    assert list((place.folder / "backlog").glob("*.parquet"))
-    assert [json.loads(line)["outcome"] for file in (place.folder / "sent").glob("*.jsonl") for line in file.open()]
-
-
-@pytest.mark.timeout(300)  # it is idle for 20 seconds at its end
-def test_the_consumer_program_runs(place: Place) -> None:
-    (block,) = blocks("python", "consumer program")
-    done = place.run(
-        "sbpair replicate provision orders parcels\n"
-        "echo arrived | sbpair replicate send orders parcels --session-id parcel-8\n"
-        f"python - <<'EOF'\n{block.body}\nEOF",
-        timeout=270,
+@pytest.mark.timeout(1800)  # some eighty commands: as many processes, and a few JVMs
+def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
+    """Every file, command and program as printed, in one environment, each with what those above have left."""
+    spark: list[str] = []
+    said: dict[str, str] = {}
+    for block in BLOCKS:
+        began = time.monotonic()
+        match block.language, block.note:
+            case "sh", "elsewhere" | "command: demo" | "command: tests":
+                continue
+            case "sh", "keeps running":
+                stranger.start(block.body)
+            case "sh", "runs until stopped":
+                stranger.stop(stranger.start(block.body))
+            case "sh", _:
+                said[block.body] = stranger.paste(block.body, block.exit_codes)
+            case _, note if note.startswith("file: "):
+                (stranger.folder / note.removeprefix("file: ")).write_text(block.body, encoding="utf-8")
+            case "python", "python" | "consumer program":
+                said[block.note] = stranger.run_python(block.body)
+            case "python", "spark program" | "spark stream":
+                spark.append(block.body)
+        print(f"{time.monotonic() - began:6.1f} {block.body.strip().splitlines()[0][:90]}")
+    said["spark"] = stranger.run_python(*spark)
+    everything = "\n".join(said.values())
+    assert "404" not in everything
+    assert "497 messages are back on contoso-weu" in everything
+    assert (
+        "The backlog is empty: 10 queues read, no message of any kind."
+        in said["sbpair status orders --fail-on warning\n"]
     )
-    assert done.returncode == 0, done.stderr
-    assert "parcel-8 arrived" in done.stdout
+    assert "primary: healthy" in said["python"]
+    assert "parcel-8 arrived" in said["consumer program"]
+    assert "|contoso-weu/x-ser" in said["spark"]
+    assert list((stranger.folder / "backlog").glob("*.parquet"))
+    assert [json.loads(line)["outcome"] for file in (stranger.folder / "sent").glob("*.jsonl") for line in file.open()]
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:

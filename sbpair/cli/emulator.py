@@ -141,6 +141,14 @@ def emulator(
             help="Entities to start with: YAML, JSON, or the Config.json of Microsoft's emulator.", show_default=False
         ),
     ] = None,
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample",
+            help="Start with a pair after an outage: 500 messages for a queue, a queue with sessions and a topic wait "
+            "in ten backlog queues.",
+        ),
+    ] = False,
     fault: Annotated[
         list[str] | None,
         typer.Option(
@@ -182,6 +190,7 @@ def emulator(
     \b
     Examples:
       sbpair emulator
+      sbpair emulator --sample
       sbpair emulator --namespace contoso-weu --namespace contoso-neu --data-dir ./namespaces --seed seed.yaml
       sbpair emulator --microsoft-ports --seed Config.json
       sbpair emulator fault add local-primary dark:for=30s
@@ -199,6 +208,11 @@ def emulator(
     doors = Doors(host, port, microsoft_ports, standard_ports)
     contents, suggested = _read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
+    if sample and (seed is not None or len(names) < 2):
+        raise UsageError(
+            "--sample makes a pair of two namespaces and fills it; it takes no --seed, and no single --namespace.",
+            hint="sbpair emulator --sample",
+        )
     _check_named(contents, names, seed)
     configs = emulator_doors.configs(names, doors, contents, os.environ, throttled=throttling)
     aliases = _aliases(alias, names)
@@ -208,6 +222,7 @@ def emulator(
     identity = None if new_keys else identity_folder(data_directory(os.environ) / "emulator")
 
     async def serve(stop: "asyncio.Event") -> CommandResult:
+        from sbpair.cli.emulator_sample import plant as plant_sample
         from sbpair.emulator import Emulator
         from sbpair.emulator.clock import AdvancingClock
         from sbpair.emulator.window import open_window
@@ -225,6 +240,7 @@ def emulator(
             aliases=aliases,
         ) as running:
             _plant(running, contents)
+            told = plant_sample(*map(running.namespace, names[:2])) if sample else ""
             for name, spec in faults:
                 running.faults(name).add(spec)
             with announced(running, names, tls=tls) as is_local:
@@ -235,6 +251,8 @@ def emulator(
                 sys.stdout.flush()
                 for line in announcement(doors, names):
                     say(line)
+                if told:
+                    say(f"{told} Look at them: sbpair status {'local' if is_local else 'PAIR'}")
                 if clock is None:
                     await stop.wait()
                     return CommandResult("emulator", ())
@@ -633,7 +651,12 @@ def fault_add(
         added = _fault(namespace, _control(namespace).add(spec))
     except ControlError as error:
         raise UsageError(f"{shortened(spec)}: {error}") from error
-    return CommandResult("emulator fault add", added, summary=f"Fault {added.id} is in force on {namespace}.")
+    return CommandResult(
+        "emulator fault add",
+        added,
+        summary=f"Fault {added.id} is in force on {namespace}. End it: sbpair emulator fault clear {namespace}",
+        closing=True,
+    )
 
 
 @fault_app.command("clear")
@@ -662,7 +685,7 @@ def fault_clear(
         raise SbpairError(f"Faults of {namespace}: {error}") from error
     removed = f"fault {fault_id}" if fault_id else "all faults"
     return CommandResult(
-        "emulator fault clear", Cleared(namespace, fault_id), summary=f"{namespace}: removed {removed}."
+        "emulator fault clear", Cleared(namespace, fault_id), summary=f"{namespace}: removed {removed}.", closing=True
     )
 
 

@@ -33,6 +33,7 @@ _CHECKS: Mapping[Kind, str] = {
     Kind.EMULATOR: "docker compose build && docker compose up --wait",
     Kind.BICEP: "az deployment group what-if --resource-group GROUP --template-file FILE",
     Kind.TERRAFORM: "terraform plan",
+    Kind.GITHUB_ACTION: "Run the workflow on a branch, with provision left at false.",
 }
 """How each kind is looked over by its own tool before it counts."""
 
@@ -85,6 +86,7 @@ def export(
     emulator        image of the embedded namespace, for compose and GitHub Actions
     bicep           a pair's backlog queues
     terraform       the same, with import blocks
+    github-action   audit as a step of a workflow
 
     The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium.
     Contacts nothing. The files hold names and no secrets; connection strings come from the places that each file names.
@@ -96,6 +98,7 @@ def export(
       sbpair export systemd orders --dir units
       sbpair export kubernetes orders --image registry.example.com/sbpair:1.0
       sbpair export terraform orders --dir infrastructure
+      sbpair export github-action orders --dir .github/actions/sbpair
     """
     if not _IMAGE.fullmatch(image):
         raise UsageError("--image is no name of a container image, such as registry.example.com/sbpair:1.0.")

@@ -22,7 +22,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.typer_private import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
 from sbpair.render.console import check_writable, colors_wanted
 from sbpair.render.result import CommandResult, Format
 
@@ -35,6 +35,19 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class _BadText(typer.BadParameter):
+    """What is wrong with the text of an option."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+    def of_option(self, context: typer.Context) -> str:
+        """The message with the option that has the text."""
+        has_it = (param for param in context.command.params if context.params.get(param.name or "") == self.text)
+        return "".join(f"{param.opts[-1]}: " for param in list(has_it)[:1]) + self.message
+
+
 def duration_option(text: str | None) -> float | None:
     """Seconds of a duration option; typer shows what is wrong with a bad one."""
     if text is None:
@@ -42,7 +55,7 @@ def duration_option(text: str | None) -> float | None:
     try:
         return parse_duration(text)
     except UsageError as error:
-        raise typer.BadParameter(error.message) from error
+        raise _BadText(error.message, text) from error
 
 
 def moment_option(text: str, option: str, now: float) -> float:
@@ -217,10 +230,13 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
                 check_writable(options.outfile)
             return Finished(called, options, result=function(options, **values))
         except SbpairError as error:
+            if isinstance(error, EntityNotFoundError):
+                error.looking_like(suggestions.known_entities(ctx))
             return Finished(called, options, error=error)
         except typer.BadParameter as error:
             hint = f"See: {ctx.command_path} --help"
-            return Finished(called, options, error=UsageError(error.format_message(), hint=hint))
+            message = error.of_option(ctx) if isinstance(error, _BadText) else error.format_message()
+            return Finished(called, options, error=UsageError(message, hint=hint))
 
     _present_as(run, own)
     setattr(run, "output", output)  # noqa: B010

@@ -81,11 +81,15 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _entities(ctx: typer.Context) -> list[str]:
+def known_entities(ctx: typer.Context) -> list[str]:
+    """Queues and topics that the configuration names for the pair in use."""
     settings, pair = _settings(ctx), _pair(ctx)
-    found = settings.get(f"pairs.{pair}.entities") if settings else None
+    return list((settings.get(f"pairs.{pair}.entities") if settings else None) or ())
+
+
+def _entities(ctx: typer.Context) -> list[str]:
     given = ctx.params.get("entity") or ()
-    return [name for name in found or () if name not in given]
+    return [name for name in known_entities(ctx) if name not in given]
 
 
 def _pair(ctx: typer.Context) -> str | None:

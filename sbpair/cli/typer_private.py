@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from enum import Enum
 from functools import partial
 from typing import Any, get_args, get_origin
@@ -13,6 +14,8 @@ import typer
 from typer._click.formatting import HelpFormatter
 from typer._click.shell_completion import CompletionItem, add_completion_class
 from typer._completion_classes import BashComplete, FishComplete, PowerShellComplete, ZshComplete
+
+from sbpair.core.redact import quoted
 
 __all__ = [
     "COMMON_OPTIONS",
@@ -76,6 +79,9 @@ class _Shortcut:
             return _plain_values(value, param) if many else _plain(value, param.type_descriptor.annotation, param)
         except _NotPlainError:
             return _typers_own(param).coerce(value, param=param, ctx=ctx)
+        except typer.BadParameter as error:
+            error.param, error.ctx = param, ctx
+            raise
 
 
 def _typers_own(param: Any) -> Any:
@@ -105,13 +111,29 @@ def _plain(value: Any, wanted: Any, param: Any) -> Any:
 
 
 def _number(value: Any, wanted: type[int] | type[float], info: Any) -> int | float:
-    try:
-        number = wanted(value)
-    except (TypeError, ValueError):
-        raise _NotPlainError from None
-    if not (info.min is None or info.min <= number) or not (info.max is None or number <= info.max) or info.clamp:
-        raise _NotPlainError
+    number = _as_number(str(value), wanted)
+    if number is None:
+        kind, examples = ("a whole number", "100, 100k or 1M") if wanted is int else ("a number", "100, 0.5 or 10k")
+        raise typer.BadParameter(f"{quoted(str(value))} is not {kind}. Write {examples}.")
+    if (info.min is not None and number < info.min) or (info.max is not None and number > info.max):
+        least, most = (None if one is None else f"{one:,}" for one in (info.min, info.max))
+        limits = f"from {least} to {most}" if least and most else f"{least} or more" if least else f"{most} at most"
+        raise typer.BadParameter(f"{quoted(str(value))} is out of range: {limits}.")
     return number
+
+
+def _as_number(text: str, wanted: type[int] | type[float]) -> int | float | None:
+    """`100k` is 100,000 and `1M` a million; None where it is no such number, or no whole one where one is wanted."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        return None
+    number = Decimal(found[1]) * {"": 1, "k": 1_000, "m": 1_000_000}[found[2].lower()]
+    if wanted is float:
+        return float(number)
+    return int(number) if number == number.to_integral_value() else None
+
+
+_NUMBER = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,2})?)([kKmM]?)")
 
 
 def _named(value: Any, wanted: type[Enum]) -> Enum:

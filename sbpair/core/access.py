@@ -134,6 +134,11 @@ def namespace_name(access: NamespaceAccess) -> str:
     return f"{access.label}@localhost" if is_loopback(bare) else bare
 
 
+def spoken_name(label: str, host: str) -> str:
+    """The namespace for people: its host, or the configured name of an embedded one, whose address says nothing."""
+    return label if is_loopback(_without_port(host.lower())) else host
+
+
 def credential_name(access: NamespaceAccess) -> str:
     """The credential by name, for people and logs: `azure-cli`, or `connection-string (RootManageSharedAccessKey)`."""
     if access.connection_string is None:

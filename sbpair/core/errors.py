@@ -44,6 +44,8 @@ nothing changed. Sources: "Asynchronous Messaging Patterns and High Availability
 timer), the Service Bus exception documentation.
 """
 
+import difflib
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Self
 
@@ -219,7 +221,19 @@ class CredentialError(AccessDeniedError):
 class EntityNotFoundError(ServiceError):
     code = "entity-not-found"
     category = Category.NOT_FOUND
-    hint = "Check its name and namespace; missing backlog queues are created with: sbpair provision"
+    hint = "Check its name, and that it is in this namespace."
+
+    def __init__(self, message: str, *, hint: str | None = None, entity: str | None = None) -> None:
+        if hint is None and entity is not None and "/x-servicebus-transfer/" in entity.lower():
+            hint = "Missing backlog queues are created with: sbpair provision"
+        super().__init__(message, hint=hint, entity=entity)
+
+    def looking_like(self, known: Iterable[str]) -> Self:
+        """This error, asking for one of the names that are known where the entity looks like a misspelt one."""
+        near = difflib.get_close_matches(self.entity or "", [one for one in known if one != self.entity], n=1)
+        if near:
+            self.hint = f"Did you mean {near[0]!r}?"
+        return self
 
 
 class EntityExistsError(ServiceError):

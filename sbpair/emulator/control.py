@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import ssl
 import time
 import urllib.error
@@ -97,6 +98,11 @@ def _object(text: bytes) -> dict[str, Any]:
 
 def _message_of(body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"]["message"])
+        message = str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return ""
+    return _COSTUME.sub("", message)
+
+
+_COSTUME = re.compile(r"^SubCode=\d+\. | To know more visit .*$", re.DOTALL)
+"""What the resource manager puts around a sentence, which says nothing about a fault."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import defused, in_build_runner, printable
 from sbpair.core.serialization import to_plain
+from sbpair.core.words import listed
 from sbpair.files import make_private_folder
 from sbpair.render import formats
 from sbpair.render.result import CHECK_FORMATS, CommandResult, Format
@@ -135,8 +136,15 @@ def render(result: CommandResult, chosen: Format) -> str:
 
         return as_text(result) if result.text is None else result.text
     if chosen not in _WRITERS:
-        raise UsageError(f"{result.command} has no output format {chosen.value!r}.")
+        known = listed(_formats_of(result), most=len(Format))
+        raise UsageError(f"{result.command} has no output format {chosen.value!r}; it has {known}.")
     return _WRITERS[chosen](result)
+
+
+def _formats_of(result: CommandResult) -> list[str]:
+    pages = [Format.HTML] if result.page is not None else []
+    checks = CHECK_FORMATS if result.checks is not None else ()
+    return [one.value for one in (Format.TABLE, *_WRITERS, *checks, *pages)]
 
 
 def write_atomically(path: Path, text: str, *, private: bool = False) -> None:

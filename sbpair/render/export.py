@@ -37,6 +37,7 @@ class Kind(StrEnum):
     EMULATOR = "emulator"
     BICEP = "bicep"
     TERRAFORM = "terraform"
+    GITHUB_ACTION = "github-action"
 
     @property
     def of_a_pair(self) -> bool:
@@ -166,6 +167,7 @@ _WRITERS: Mapping[Kind, Callable[[ExportedPair | None, str], dict[str, str]]] = 
     Kind.EMULATOR: _emulator,
     Kind.BICEP: partial(_one_of_a_pair, "queues.bicep", "sbpair-queues-{}.bicep"),
     Kind.TERRAFORM: _terraform,
+    Kind.GITHUB_ACTION: partial(_one_of_a_pair, "action.yml", "action.yml"),
 }
 
 

@@ -25,7 +25,7 @@ from sbpair.core.redact import quoted
 from sbpair.settings.environment import from_environment
 from sbpair.settings.files import DocumentError, config_files, read_file, read_text, user_file
 from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
-from sbpair.settings.state import LOCAL_PAIR, local_pair, remembered_default_pair
+from sbpair.settings.state import LOCAL_PAIR, authority_of_embedded, local_pair, remembered_default_pair
 
 PUBLIC_CLOUD_SUFFIX = ".servicebus.windows.net"
 MOST_SECRET_BYTES = 1024 * 1024
@@ -241,7 +241,7 @@ class Settings:
             transport=get("transport") or Transport.AMQP,
             resource_group=get("resource_group"),
             subscription=get("subscription"),
-            ca_file=get("ca_file"),
+            ca_file=get("ca_file") or authority_of_embedded(host, self.environ),
             management_url=get("management_url"),
             call_seconds=self.call_seconds,
             allow_plaintext=bool(get("allow_plaintext")) and not self._of_project(prefix + "allow_plaintext"),

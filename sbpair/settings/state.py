@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sbpair.core.access import host_of, is_loopback
 from sbpair.core.errors import ConfigurationError
 from sbpair.files import make_private_folder, write_private
 from sbpair.settings.files import DocumentError, home_folder, is_file, parse_json, read_text
@@ -88,6 +89,28 @@ def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
         for side, (name, file) in zip(SIDES, state.connection_string_files.items(), strict=False)
         for key, value in (("namespace", name), ("connection_string", {"file": file}), ("ca_file", state.ca_file))
     }
+
+
+def authority_of_embedded(host: str, environ: Mapping[str, str]) -> str | None:
+    """The certificate authority of the running embedded namespace at `host` (`127.0.0.1:5680`), which a connection
+    string does not tell; None if no running one of this user is there.
+
+    Raises:
+        ConfigurationError: see `emulator_state`.
+    """
+    if not is_loopback(host.rpartition(":")[0]):
+        return None
+    state = emulator_state(environ)
+    if state is None:
+        return None
+    for file in state.connection_string_files.values():
+        try:
+            known = host_of(read_text(Path(file), most_bytes=_MOST_BYTES).strip())
+        except DocumentError:
+            continue  # left by an emulator that was killed; whoever uses the pair `local` is told so
+        if known.lower() == host.lower():
+            return state.ca_file
+    return None
 
 
 MOST_REMEMBERED_FILES = 1000

@@ -1,10 +1,13 @@
 """`sbpair emulator` as a real process: seeds, faults, durability through kill -9, clear refusals."""
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,32 @@ def test_it_leaves_no_state_behind(sbpair: Sbpair) -> None:
     assert process.returncode == 130
     assert not list((sbpair.home / "state" / "sbpair").glob("emulator*"))
     assert "Traceback" not in (process.stderr.read() if process.stderr and not process.stderr.closed else "")
+
+
+def test_the_sample_comes_back_by_doing_what_is_advised(sbpair: Sbpair) -> None:
+    """From the first look to the proof that nothing is left, reading nothing but what the tool says."""
+    sides = ("primary: {connection_string: {env: CONTOSO_WEU}", "secondary: {connection_string: {env: CONTOSO_NEU}")
+    named = ", ".join(f"{side}, namespace: {name}}}" for side, name in zip(sides, NAMESPACES[1::2], strict=True))
+    (sbpair.home / "sbpair.yaml").write_text(f"version: 1\npairs: {{orders: {{{named}}}}}\n")
+    process = start(sbpair, "--sample", *NAMESPACES)
+    try:
+        variables = json.loads(sbpair("emulator", "env", "-o", "json").stdout)["data"]
+        night = replace(sbpair, environ={one["name"]: one["value"] for one in variables})
+        heard = night("status", "orders").stderr
+        assert "497 messages are waiting" in heard
+        done = []
+        while "The backlog is empty" not in heard:
+            assert len(done) < 6, (done, heard)
+            advised = re.findall(r"(?:Run|then): sbpair ([^;\n]+)", heard)
+            command = next(one for one in reversed(advised) if one not in done)
+            done.append(command)
+            heard = night(*shlex.split(command)).stderr
+        assert done == ["drain orders", "drain orders --dlq"]
+        assert night("status", "orders", "--fail-on", "warning").code == 0
+        listed = night("dlq", "list", "orders", "-o", "json")
+        assert '"MaxDeliveryCountExceeded"' in listed.stdout
+    finally:
+        stop(process)
 
 
 def test_over_tls_the_same_commands_work(sbpair: Sbpair) -> None:

@@ -288,13 +288,32 @@ def command_lines(files: Files) -> Iterator[list[str]]:
     for document in manifests(files):
         for container in containers(document):
             yield container["args"]
+    for step in yaml.safe_load(files.one(Kind.GITHUB_ACTION))["runs"]["steps"][1:]:
+        yield shlex.split(step["run"].replace("$FAIL_ON", "error"))[1:]
     args = re.search(r"args: \[\n(.*?)\]", files.one(Kind.CONTAINER_APPS), re.DOTALL)
     yield [word.strip().strip("'") for word in args[1].split()]  # type: ignore[index]
 
 
+def test_the_action_runs_what_its_inputs_say(files: Files) -> None:
+    action = yaml.safe_load(files.one(Kind.GITHUB_ACTION))
+    assert action["runs"]["using"] == "composite"
+    asked = set(re.findall(r"inputs\.([a-z-]+)", files.one(Kind.GITHUB_ACTION)))
+    assert asked == set(action["inputs"]) == {"provision", "fail-on", "primary-connection-string"}
+    install, provision, audit = action["runs"]["steps"]
+    assert install["run"].startswith("python3 -m pip install")
+    assert provision["if"] == "inputs.provision == 'true'", "an audit changes nothing unless told to"
+    for step in (provision, audit):
+        assert step["shell"] == "bash"
+        assert step["env"]["SBPAIR_PAIR"] == PAIR
+        assert step["env"]["SBPAIR_AUTH"] == "azure-cli"
+        assert step["env"]["SBPAIR_PRIMARY_CONNECTION_STRING"] == "${{ inputs.primary-connection-string }}"
+
+
 def test_every_command_line_can_be_typed_and_names_the_pair(files: Files) -> None:
     lines = list(command_lines(files))
-    assert sorted(line[0] for line in lines) == ["audit", "audit", "drain", "status", "syphon", "syphon"]
+    assert sorted(line[0] for line in lines) == [
+        "audit", "audit", "audit", "drain", "provision", "status", "syphon", "syphon",
+    ]  # fmt: skip
     for line in lines:
         assert parse(line).params.get("pair") == PAIR or PAIR in parse(line).params["pairs"]
 

@@ -187,6 +187,34 @@ def test_a_pipe_never_gets_escapes(sbpair: Sbpair, variables: dict[str, str], ar
     assert "\x1b" not in ran.stdout + ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("cost --messages-per-day 100x", "'--messages-per-day': '100x' is not a whole number. Write 100, 100k or 1M."),
+        ("cost --messages-per-day 1.5", "'1.5' is not a whole number"),
+        ("emulator --port 70000", "'--port': '70000' is out of range: from 0 to 65,535."),
+        ("drain orders --rate -5", "'--rate': '-5' is out of range: 0.01 or more."),
+        ("cost --outage 15x", "--outage: '15x' is not a duration. Write 30s"),
+    ],
+)
+def test_a_bad_number_or_duration_is_told_with_its_option(sbpair: Sbpair, line: str, said: str) -> None:
+    ran = sbpair(*line.split())
+    assert (ran.code, ran.stdout) == (2, "")
+    assert said in ran.stderr
+
+
+def test_numbers_may_be_written_short(sbpair: Sbpair) -> None:
+    short, long = (sbpair("cost", "--messages-per-day", text, "-o", "json") for text in ("1.2M", "1200000"))
+    assert short.code == long.code == 0
+    assert short.data == long.data
+
+
+def test_a_format_that_a_command_lacks_is_told_with_those_it_has(sbpair: Sbpair) -> None:
+    ran = sbpair("cost", "--explain-prices", "-o", "html")
+    assert ran.code == 2
+    assert "has no output format 'html'; it has table, json, jsonl, yaml, tsv, markdown." in ran.stderr
+
+
 def test_an_outfile_that_cannot_be_written_is_a_failure(sbpair: Sbpair) -> None:
     (sbpair.home / "file").write_text("x", encoding="utf-8")
     ran = sbpair("cost", "--explain-prices", "--outfile", str(sbpair.home / "file" / "out.txt"))

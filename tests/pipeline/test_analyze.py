@@ -202,6 +202,11 @@ def test_counts_by_destination_hour_queue_and_reason(found: Found) -> None:
     assert by_destination["orders"]["exists"] is None
     by_hour = [row for row in found.of("counted", "hours") if row["destination"] == "orders"]
     assert [(row["hour"].hour, row["messages"]) for row in by_hour] == [(9, 1), (10, 1), (11, 1)]
+    by_minute = [row for row in found.of("counted", "minutes") if row["destination"] == "orders"]
+    assert len(by_minute) == 3, "all of it came within a day"
+    assert [(row["minute"].replace(minute=0), row["messages"]) for row in by_minute] == [
+        (row["hour"], row["messages"]) for row in by_hour
+    ]
     assert [(row["dead_letter"], row["messages"]) for row in found.of("counted", "queues")] == [(False, 4), (True, 1)]
     dead = found.of("counted", "dead_letters")
     assert [(row["reason"], row["destination"], row["messages"]) for row in dead] == [("Rejected", "orders", 1)]

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -23,6 +24,7 @@ from sbpair.cli.failover.records import (
     to_payload,
 )
 from sbpair.cli.options import Options, command, duration_option
+from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.render.result import Column, CommandResult, Format, Table
@@ -152,7 +154,7 @@ def send(
         go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
 
     if only_look:
-        lines = _Tally(streaming=False)
+        lines = _Tally(streaming=False, known=pair.entities)
         return dry_run(options, "send", pair, entity, [Side.PRIMARY], lines, source, form, _payload)
 
     async def work(stop: "asyncio.Event") -> "_Tally":
@@ -160,7 +162,7 @@ def send(
 
         logging.getLogger("sbpair").info(f"{doing}.")
 
-        tally = _Tally(options.output is Format.JSONL)
+        tally = _Tally(options.output is Format.JSONL, known=pair.entities)
         async with AsyncExitStack() as stack:
             with unchanged("Nothing was sent."):
                 opened = open_pairing(pair, observer=EventLog(), hold_sessions=hold_sessions or None)
@@ -220,8 +222,9 @@ def _payload(line: bytes, form: InputFormat) -> bytes:
 class _Tally(Lines[FailedLine]):
     """Counts what became of the messages; streams one line each with -o jsonl."""
 
-    def __init__(self, streaming: bool) -> None:
+    def __init__(self, streaming: bool, *, known: Sequence[str]) -> None:
         super().__init__(FailedLine, streaming=streaming)
+        self._known = known
         self._where: Counter[tuple[str, str]] = Counter()
         self._uncertain = 0
 
@@ -233,6 +236,8 @@ class _Tally(Lines[FailedLine]):
             self._uncertain += result.uncertain
             self.stream(SentLine(line, result.where.value, result.queue, result.uncertain))
         elif sent.error is not None:
+            if isinstance(sent.error, EntityNotFoundError):
+                sent.error.looking_like(self._known)
             self.fail(line, sent.error)
 
     def result(self, entity: str) -> CommandResult:

@@ -9,6 +9,7 @@ from sbpair.cli.context import choose_pairs, load_settings
 from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.audit_shown import (
     audit_page,
+    calls_of,
     checks_of,
     findings_table,
     history_line,
@@ -149,7 +150,8 @@ def _result(
         ),
         (found, skipped) if skipped.rows else (found,),
         notes=shown,
-        summary=summary_of(reports, snapshots),
+        details=(calls_of(snapshots),),
+        summary=summary_of(reports),
         exit=_exit(audited, errors, fail_on),
         checks=checks_of(reports, snapshots, errors),
         metrics=tuple(metrics_of(reports, snapshots)),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbpair.cli.inspection.snapshots import essential_unread
+from sbpair.core.access import spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import SbpairError
 from sbpair.core.inspection import audit
@@ -60,8 +61,14 @@ def skipped_table(reports: Sequence[AuditReport]) -> Table:
     return Table("Not checked", SKIPPED_COLUMNS, rows)
 
 
-def summary_of(reports: Sequence[AuditReport], snapshots: Sequence[Snapshot]) -> str:
-    """`2 errors, 1 warning in 3 pairs; 4 checks skipped; 24 management calls, 240 throttling credits.`"""
+def calls_of(snapshots: Sequence[Snapshot]) -> str:
+    """`24 management calls, 240 throttling credits.`"""
+    management = counted(sum(one.calls.management for one in snapshots), "management call")
+    return f"{management}, {counted(sum(one.calls.throttling_credits for one in snapshots), 'throttling credit')}."
+
+
+def summary_of(reports: Sequence[AuditReport]) -> str:
+    """`2 errors, 1 warning in 3 pairs; 4 checks skipped.`"""
     counts = Counter(finding.severity for report in reports for finding in report.findings)
     found = [counted(counts[severity], severity.value) for severity in reversed(Severity) if counts[severity]]
     skipped = sum(len(report.skipped) for report in reports)
@@ -70,8 +77,6 @@ def summary_of(reports: Sequence[AuditReport], snapshots: Sequence[Snapshot]) ->
         f"{', '.join(found) or 'No findings'} in {counted(len(reports), 'pair')}",
         f"{counted(skipped, 'check')} skipped" if skipped else "",
         f"{counted(ignored, 'finding')} ignored" if ignored else "",
-        f"{sum(one.calls.management for one in snapshots)} management calls, "
-        f"{sum(one.calls.throttling_credits for one in snapshots)} throttling credits",
     ]
     return "; ".join(part for part in parts if part) + "."
 
@@ -381,8 +386,8 @@ def _row(pair: _Pair) -> dict[str, Any]:
     return {
         "verdict": pair.verdict,
         "pair": f"{fields.name} ({fields.environment})" if fields.environment else fields.name,
-        "primary": _named(pair.snapshot.primary),
-        "secondary": _named(pair.snapshot.secondary),
+        "primary": _named(pair.snapshot.primary, fields.primary_label),
+        "secondary": _named(pair.snapshot.secondary, fields.secondary_label),
         "queues": f"{there} of {fields.backlog_queue_count}" if known else "not read",
         "messages": pair.active if known else "unknown",
         "dead_letter": pair.dead_letter if known else "unknown",
@@ -391,9 +396,10 @@ def _row(pair: _Pair) -> dict[str, Any]:
     }
 
 
-def _named(side: NamespaceSnapshot) -> str:
+def _named(side: NamespaceSnapshot, label: str) -> str:
+    name = spoken_name(label, side.host)
     tier = side.facts.tier if side.facts else None
-    return f"{side.host} ({tier})" if tier else side.host
+    return f"{name} ({tier})" if tier else name
 
 
 def _failed_row(failed: tuple[str, SbpairError]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """`sbpair doctor`: is everything here that the commands need, and what to do where it is not."""
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
@@ -79,6 +80,7 @@ def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
         "doctor",
         Diagnoses(None if pair is None else pair.name, tuple(rows)),
         (Table("", COLUMNS, to_plain(rows), style_key="result"),),
+        screen=(Table("", _SCREEN_COLUMNS, [*_screen(rows)], style_key="result", compact=True),),
         summary=f"{said}.{_enough_for(rows)}",
         closing=True,
         exit=_exit(rows),
@@ -87,6 +89,44 @@ def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
             for row in rows
         ),
     )
+
+
+_SCREEN_COLUMNS = (Column("result", "Result"), Column("what", "Check"), Column("detail", "Detail"))
+
+
+def _screen(rows: Sequence[Diagnosis]) -> Iterator[dict[str, str]]:
+    """A line for each check, and one for those of a kind that say the same."""
+    from sbpair.cli.inspection.doctor_checks import COMMAND, VERSIONS
+
+    together: dict[tuple[str, str, str], list[Diagnosis]] = {}
+    for row in rows:
+        detail = "" if row.check == VERSIONS else row.detail
+        together.setdefault((row.result, _what(row), detail), []).append(row)
+    for (result, what, detail), alike in together.items():
+        subjects = ", ".join(one.subject for one in alike)
+        if alike[0].check == VERSIONS:
+            detail = ", ".join(dict.fromkeys(_version(one) for one in alike))
+        elif alike[0].check == COMMAND:
+            detail = f"{subjects}: {detail}"
+        yield {"result": result, "what": what, "detail": "\n".join(filter(None, (detail, alike[0].next_step)))}
+
+
+def _version(row: Diagnosis) -> str:
+    return row.detail if row.detail.startswith(row.subject) else f"{row.subject} {row.detail}"
+
+
+def _what(row: Diagnosis) -> str:
+    """`amqp primary`, `right Send orders`: no more of a subject than tells it from the others."""
+    role, _, rest = row.subject.partition(" ")
+    if role not in ("primary", "secondary"):
+        return f"{row.check} {row.subject}" if row.check == "configuration" else row.check
+    if not row.check.startswith("right") or rest == row.subject or row.result is Verdict.SKIPPED:
+        return f"{row.check} {role}"
+    entity = _BACKLOG_QUEUE.sub(r"backlog queue \1", rest)
+    return f"{row.check} {entity}"
+
+
+_BACKLOG_QUEUE = re.compile(r"\S+/x-servicebus-transfer/(\d+)")
 
 
 def _enough_for(rows: Sequence[Diagnosis]) -> str:

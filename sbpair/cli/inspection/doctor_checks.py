@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from sbpair.connect import Sides, fetch_token
-from sbpair.core.access import AuthMethod, NamespaceAccess, credential_name
+from sbpair.core.access import AuthMethod, NamespaceAccess, credential_name, spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import AuthenticationFailedError, IncompatibleSdkError, SbpairError
@@ -47,16 +47,16 @@ def machine() -> Iterator[Diagnosis]:
 def _python() -> Diagnosis:
     text = f"sbpair {__version__}, Python {platform.python_version()} on {platform.system()}"
     if sys.version_info < OLDEST_PYTHON:
-        return Diagnosis("versions", "sbpair", Verdict.ERROR, text, "Install Python 3.11 or newer.")
-    return Diagnosis("versions", "sbpair", Verdict.OK, text)
+        return Diagnosis(VERSIONS, "sbpair", Verdict.ERROR, text, "Install Python 3.11 or newer.")
+    return Diagnosis(VERSIONS, "sbpair", Verdict.OK, text)
 
 
 def _packages() -> Iterator[Diagnosis]:
     for name in _SDKS:
         try:
-            yield Diagnosis("versions", name, Verdict.OK, version(name))
+            yield Diagnosis(VERSIONS, name, Verdict.OK, version(name))
         except PackageNotFoundError:
-            yield Diagnosis("versions", name, Verdict.ERROR, "not installed", "pip install --force-reinstall sbpair")
+            yield Diagnosis(VERSIONS, name, Verdict.ERROR, "not installed", "pip install --force-reinstall sbpair")
 
 
 def _self_test() -> Diagnosis:
@@ -108,7 +108,7 @@ NEEDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "ping": (("primary", SEND), ("secondary", LISTEN)),
 }
 """Rights of each command, by side; what more some can do with Manage they say themselves."""
-COMMAND = "command"
+COMMAND, VERSIONS = "command", "versions"
 
 Rights = dict[tuple[str, str], bool]
 """(side, right) -> whether it is there; absent where that could not be found out."""
@@ -128,7 +128,7 @@ class _Side:
 
     @property
     def subject(self) -> str:
-        return f"{self.role} {self.access.host}"
+        return f"{self.role} {spoken_name(self.access.label, self.access.host)}"
 
     async def examine(self, queue: str | None, entities: tuple[str, ...]) -> list[Diagnosis]:
         """All rows of this side. `queue`: a backlog queue to browse; `entities`: where to attach senders."""
@@ -244,7 +244,7 @@ async def examine_pair(pair: Pair, sides: Sides, timeout_seconds: float) -> list
     rows = [*first]
     if not pair.entities:
         advice = "Name the queues and topics you send to under `entities:`."
-        rows.append(Diagnosis("right Send", f"primary {pair.primary.host}", Verdict.SKIPPED, "no entity known", advice))
+        rows.append(Diagnosis("right Send", primary.subject, Verdict.SKIPPED, "no entity known", advice))
     return [*rows, *second, *_commands(rights)]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.cli.context import event_log, run_async, stoppable
 from sbpair.cli.options import Options
 from sbpair.connect import gather_pair
+from sbpair.core.access import spoken_name
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.inspection.snapshot import Snapshot, Unread
 from sbpair.core.outcome import Exit
@@ -104,9 +105,15 @@ def gather_snapshots(options: Options, pairs: Sequence[Pair], *, announce: str =
 
 
 def essential_unread(snapshot: Snapshot) -> list[tuple[str, Unread]]:
-    """(host, what) of whole parts of a namespace that could not be read."""
-    sides = (snapshot.primary, snapshot.secondary)
-    return [(side.host, entry) for side in sides for entry in side.unread if entry.subject in NAMESPACE_SUBJECTS]
+    """(namespace, what) of whole parts of a namespace that could not be read."""
+    pair = snapshot.pair
+    sides = ((pair.primary_label, snapshot.primary), (pair.secondary_label, snapshot.secondary))
+    return [
+        (spoken_name(label, side.host), entry)
+        for label, side in sides
+        for entry in side.unread
+        if entry.subject in NAMESPACE_SUBJECTS
+    ]
 
 
 def gravest(exit_names: Iterable[str]) -> Exit:

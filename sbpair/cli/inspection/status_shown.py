@@ -5,6 +5,7 @@ from typing import Any
 
 from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.snapshots import gravest, with_hint
+from sbpair.core.access import spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
 from sbpair.core.inspection.status import (
@@ -60,7 +61,7 @@ def result(
     """What is shown of the later one of two samples. `leave` says on the screen how to end a watch."""
     rate = rate_per_second(before, after)
     notes = [
-        f"{side.side.capitalize()} {side.host}: {with_hint(side.detail, side.hint)}"
+        f"{side.side.capitalize()} {_name(side)}: {with_hint(side.detail, side.hint)}"
         for side in _sides(after)
         if side.detail
     ]
@@ -88,8 +89,8 @@ def _screen(status: PairStatus, leave: str) -> tuple[Table, ...]:
     """Both namespaces and the queues with their total, for 80 columns and 24 lines."""
     environment = f" [{status.environment}]" if status.environment else ""
     heading = f"{status.pair}{environment}{', ' if leave else ''}{leave}"
-    names = {side.host: side.label or side.host for side in _sides(status)}
-    sides = [row | {"name": names[row["name"]]} for row in _side_rows(status)]
+    labels = [side.label or side.host for side in _sides(status)]
+    sides = [row | {"name": label} for row, label in zip(_side_rows(status), labels, strict=True)]
     tables = [
         Table(heading, _SIDE_COLUMNS, sides, style_key="state", compact=True, title_style=status.environment),
     ]
@@ -102,9 +103,14 @@ def _screen(status: PairStatus, leave: str) -> tuple[Table, ...]:
         filled = [row for row in rows if row["state"] != QueueState.EMPTY]
         title += f" ({len(rows) - len(filled):,} of {len(rows):,} are empty)"
         rows = filled
-    rows = [row | {"name": row["name"].rpartition("/")[2]} for row in rows]
+    rows = [row | {"name": row["name"].rpartition("/")[2]} | _told_below(row) for row in rows]
     tables.append(Table(title, _QUEUE_COLUMNS, [*rows, total], style_key="state", compact=True))
     return tuple(map(_filled, tables))
+
+
+def _told_below(row: dict[str, Any]) -> dict[str, str]:
+    """Why a queue could not be read is the same for most of them: a sentence below says it once."""
+    return {"detail": ""} if row["state"] == QueueState.UNKNOWN else {}
 
 
 def _filled(table: Table) -> Table:
@@ -128,11 +134,15 @@ def _sides(status: PairStatus) -> tuple[SideStatus, SideStatus]:
     return status.primary, status.secondary
 
 
+def _name(side: SideStatus) -> str:
+    return spoken_name(side.label or side.host, side.host)
+
+
 def _side_rows(status: PairStatus) -> list[dict[str, Any]]:
     return [
         {
             "what": side.side,
-            "name": side.host,
+            "name": _name(side),
             "state": side.state,
             "tier": side.tier,
             "answered_in_ms": None if side.answered_in_ms is None else round(side.answered_in_ms),
@@ -228,7 +238,7 @@ def _checks(status: PairStatus) -> list[Check]:
     checks = [
         Check(
             "namespace",
-            f"{side.side} {side.host}",
+            f"{side.side} {_name(side)}",
             Severity.OK if _answers(side) else Severity.CRITICAL,
             side.detail or side.state,
         )

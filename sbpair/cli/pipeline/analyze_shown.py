@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-_HOUR_SECONDS = 3600
+_HOUR_SECONDS, _MINUTE_SECONDS = 3600, 60
 _LINES = 5
 """Destinations with a line of their own in the chart."""
 _BARS = 20
@@ -224,7 +224,7 @@ def _page(
     sections: list[Section] = [
         _cards(shown),
         *([Text("What to know first", notes)] if notes else []),
-        _hours(shown["hours"]),
+        _arrivals(shown),
         _bars("Messages by destination", shown["destinations"], _name),
         _narrow(tables["destinations"], "Destinations", _AMOUNTS),
         _narrow(tables["destinations"], "Sizes and expiry", _QUALITIES),
@@ -316,26 +316,31 @@ def _cards(shown: Mapping[str, Sequence[Row]]) -> Cards:
     )
 
 
-def _hours(rows: Sequence[Row]) -> Lines:
-    """Arrivals per hour: the largest destinations, the rest together. An hour without messages is a zero."""
+def _arrivals(shown: Mapping[str, Sequence[Row]]) -> Lines:
+    """Arrivals by hour, below a day by minute: the largest destinations, the rest together. Where nothing came is a
+    zero."""
+    unit, seconds = ("minute", _MINUTE_SECONDS) if shown["minutes"] else ("hour", _HOUR_SECONDS)
     amounts: dict[str, dict[float, int]] = {}
-    for row in rows:
+    for row in shown[f"{unit}s"]:
         own = amounts.setdefault(_name(row), {})
-        hour = datetime.fromisoformat(row["hour"]).timestamp()
-        own[hour] = own.get(hour, 0) + row["messages"]
+        at = datetime.fromisoformat(row[unit]).timestamp()
+        own[at] = own.get(at, 0) + row["messages"]
     ranked = sorted(amounts, key=lambda name: (-sum(amounts[name].values()), name))
-    everything = [hour for own in amounts.values() for hour in own]
-    hours = range(int(min(everything)), int(max(everything)) + 1, _HOUR_SECONDS) if everything else range(0)
-    lines = [Line(name, [(float(hour), amounts[name].get(hour, 0)) for hour in hours]) for name in ranked[:_LINES]]
+    everything = [at for own in amounts.values() for at in own]
+    times = range(int(min(everything)), int(max(everything)) + 1, seconds) if everything else range(0)
+    lines = [Line(name, [(float(at), amounts[name].get(at, 0)) for at in times]) for name in ranked[:_LINES]]
     rest = ranked[_LINES:]
     if rest:
-        together = [(float(hour), sum(amounts[name].get(hour, 0) for name in rest)) for hour in hours]
+        together = [(float(at), sum(amounts[name].get(at, 0) for name in rest)) for at in times]
         lines.append(Line(f"{len(rest)} others", together))
-    return Lines("Diverted messages by hour", lines, "Hour (UTC)", "Messages an hour", x_text=_hour_text)
-
-
-def _hour_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%m-%d %H:%M")
+    per, shape = ("Messages an hour", "%m-%d %H:%M") if unit == "hour" else ("Messages a minute", "%H:%M")
+    return Lines(
+        f"Diverted messages by {unit}",
+        lines,
+        f"{unit.capitalize()} (UTC)",
+        per,
+        x_text=lambda at: datetime.fromtimestamp(at, UTC).strftime(shape),
+    )
 
 
 def _queue_name(row: Row) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from sbpair.cli.transfer.telemetry import Spans
     from sbpair.core.events import Event, Forwarded
     from sbpair.core.inspection.backlog import Backlog
     from sbpair.core.transfer.state import Key
@@ -128,7 +129,7 @@ async def run_service(
 ) -> Drained:
     """Syphon with the pair's real sides until `stop`; each new start after an error has fresh connections."""
     from sbpair.cli.transfer.metrics_endpoint import metrics_file, metrics_port
-    from sbpair.cli.transfer.telemetry import telemetry
+    from sbpair.cli.transfer.telemetry import Spans, telemetry
     from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.inspection.backlog import find_queues
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
@@ -140,7 +141,7 @@ async def run_service(
     backlog: Backlog | None = None
 
     async with AsyncExitStack() as stack:
-        observer = await stack.enter_async_context(_saying(metrics))
+        observer = await stack.enter_async_context(_saying(metrics, Spans(pair.name)))
         await stack.enter_async_context(telemetry(metrics))
         if service.port is not None:
             await stack.enter_async_context(metrics_port(metrics, service.host, service.port))
@@ -273,10 +274,10 @@ def _say_what_begins(pair: Pair, paths: "Sequence[str]", service: ServiceOptions
 
 
 class _Saying:
-    """Passes events on to the metrics and the log; what was forwarded is said in sums, not batch by batch."""
+    """Passes events on to metrics, spans and log; what was forwarded is said in sums, not batch by batch."""
 
-    def __init__(self, metrics: "ServiceMetrics") -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: "ServiceMetrics", spans: "Spans") -> None:
+        self._metrics, self._spans = metrics, spans
         self._log = EventLog()
         self._forwarded: dict[tuple[str, str], Forwarded] = {}
         self._came_at = time.monotonic()
@@ -292,6 +293,7 @@ class _Saying:
         if isinstance(event, Forwarded) or (isinstance(event, Polled) and event.messages):
             self._came_at = time.monotonic()
         self._metrics.notify(event)
+        self._spans.notify(event)
         self._log.notify(event)
         if isinstance(event, Forwarded):
             key = event.queue, event.entity
@@ -309,10 +311,10 @@ class _Saying:
 
 
 @asynccontextmanager
-async def _saying(metrics: "ServiceMetrics") -> AsyncIterator[_Saying]:
+async def _saying(metrics: "ServiceMetrics", spans: "Spans") -> AsyncIterator[_Saying]:
     import asyncio
 
-    saying = _Saying(metrics)
+    saying = _Saying(metrics, spans)
 
     async def now_and_then() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The syphon's counters for OpenTelemetry, where its API is installed: the same samples that Prometheus gets.
+"""The syphon's counters and spans for OpenTelemetry, where its API is installed: the samples are those of Prometheus.
 
 Nothing is configured here: `opentelemetry-instrument sbpair syphon ...` and the variables `OTEL_...` say where they go.
 The samples are taken in the service's own thread every 15 seconds and at its end; the exporter's thread reads the last
@@ -13,6 +13,7 @@ from typing import Any
 
 from sbpair.cli.transfer.metrics_endpoint import FILE_SECONDS
 from sbpair.concurrency import end
+from sbpair.core.events import DeadLettered, Event, Forwarded, Paused
 from sbpair.render.result import Metric
 from sbpair.render.service import ServiceMetrics
 from sbpair.version import __version__
@@ -57,6 +58,42 @@ class Instruments:
         name = instrument_name(metric)
         make = self._meter.create_observable_counter if metric.counter else self._meter.create_observable_gauge
         make(name, [lambda options: self._last[name]], description=metric.help)
+
+
+class Spans:
+    """A span without length for what became of messages, and for each destination that is paused; nothing without the
+    API."""
+
+    def __init__(self, pair: str) -> None:
+        self._pair = pair
+        try:
+            self._api: Any = import_module("opentelemetry.trace")
+        except ImportError:
+            self._api = None
+
+    def notify(self, event: Event) -> None:
+        if self._api is None:
+            return
+        match event:
+            case Forwarded(queue=queue, entity=entity, messages=messages, size_bytes=size):
+                attributes = {"sbpair.queue": queue, "messaging.destination.name": entity, "sbpair.size_bytes": size}
+                attributes["messaging.batch.message_count"] = messages
+                self._tell(f"forward {entity}", event.at, attributes)
+            case DeadLettered(queue=queue, reason=reason, sequence_number=number):
+                attributes = {"sbpair.queue": queue, "sbpair.reason": reason, "sbpair.sequence_number": number}
+                self._tell(f"dead-letter {queue}", event.at, attributes, failed=True)
+            case Paused(entity=entity, error_code=code):
+                attributes = {"messaging.destination.name": entity, "error.type": code}
+                self._tell(f"pause {entity}", event.at, attributes, failed=True)
+
+    def _tell(self, name: str, at: float, attributes: dict[str, Any], *, failed: bool = False) -> None:
+        tracer = self._api.get_tracer("sbpair", __version__)
+        every = {"sbpair.pair": self._pair, "messaging.system": "servicebus"}
+        nanoseconds = round(at * 1e9)
+        span = tracer.start_span(name, attributes=every | attributes, start_time=nanoseconds)
+        if failed:
+            span.set_status(self._api.StatusCode.ERROR)
+        span.end(end_time=nanoseconds)
 
 
 @asynccontextmanager

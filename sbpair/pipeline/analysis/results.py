@@ -68,6 +68,16 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Minute:
+    """As `Hour`; only where all messages were diverted within a day, which hours would show as a few points."""
+
+    pair: str
+    destination: str | None
+    minute: datetime
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     pair: str
     queue: str
@@ -178,6 +188,7 @@ class Rows:
 
     destinations: tuple[Destination, ...]
     hours: tuple[Hour, ...]
+    minutes: tuple[Minute, ...]
     queues: tuple[Queue, ...]
     outages: tuple[Outage, ...]
     time_to_live: tuple[TimeToLive, ...]
@@ -204,6 +215,11 @@ _AGE_SHARES: Final = {"p50": 0.5, "p95": 0.95}
 _HOURS = f"""select pair, destination, make_timestamp((minute // 60) * {60 * MICROS_PER_MINUTE}) as hour,
         sum(messages)::bigint as messages, sum(bytes)::bigint as bytes, sum(units)::bigint as units
     from times group by all order by pair, hour, destination"""
+
+_MINUTES = f"""select pair, destination, make_timestamp(minute * {MICROS_PER_MINUTE}) as minute,
+        sum(messages)::bigint as messages
+    from times where (select max(minute) - min(minute) from times) < {24 * 60}
+    group by all order by pair, minute, destination"""
 
 _QUEUES = """select pair, queue, dead_letter, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
         sum(units)::bigint as units, make_timestamp(min(first_at)) as oldest_at,
@@ -329,6 +345,7 @@ def tables(
     queries: Mapping[str, str] = {
         "destinations": _destinations(question),
         "hours": _HOURS,
+        "minutes": _MINUTES,
         "queues": _QUEUES,
         "outages": _outages(question),
         "time_to_live": _TIME_TO_LIVE,

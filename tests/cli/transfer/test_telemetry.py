@@ -117,15 +117,22 @@ def test_the_sdk_takes_the_instruments() -> None:
 
 PROGRAM = """
 import asyncio
-from opentelemetry import metrics as api
+from opentelemetry import metrics as api, trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from sbpair.cli.transfer.telemetry import telemetry
-from sbpair.core.events import Forwarded
+from sbpair.cli.transfer.telemetry import Spans, telemetry
+from sbpair.core.events import DeadLettered, Forwarded, Polled
 from sbpair.render.service import ServiceMetrics
 
 reader = InMemoryMetricReader()
 api.set_meter_provider(MeterProvider([reader]))
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
 
 async def main():
     metrics = ServiceMetrics("orders", poll_seconds=900)
@@ -133,6 +140,12 @@ async def main():
         metrics.notify(Forwarded(1.0, "q", "orders", 5, 500))
 
 asyncio.run(main())
+spans = Spans("orders")
+for event in (Forwarded(1.5, "q", "orders", 5, 500), DeadLettered(2.0, "q", 7, "TooLarge", ""), Polled(3.0, "q", 0)):
+    spans.notify(event)
+for span in exporter.get_finished_spans():
+    many = span.attributes.get("messaging.batch.message_count")
+    print(span.name, span.start_time, span.status.status_code.name, many)
 for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
     for point in metric.data.data_points:
         print(metric.name, point.value)
@@ -146,3 +159,5 @@ def test_a_service_tells_at_its_end_what_came_after_the_last_time() -> None:
     assert done.returncode == 0, done.stderr
     assert "sbpair.syphon.forwarded_messages 5" in done.stdout.splitlines()
     assert "sbpair.syphon.healthy_ratio 1" in done.stdout.splitlines()
+    spans = [line for line in done.stdout.splitlines() if not line.startswith("sbpair.")]
+    assert spans == ["forward orders 1500000000 UNSET 5", "dead-letter q 2000000000 ERROR None"]

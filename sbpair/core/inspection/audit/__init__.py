@@ -86,8 +86,8 @@ def run(
     view = View(
         snapshot,
         pair,
-        Side.of("primary", snapshot.primary),
-        Side.of("secondary", snapshot.secondary),
+        Side.of("primary", snapshot.primary, snapshot.pair.primary_label),
+        Side.of("secondary", snapshot.secondary, snapshot.pair.secondary_label),
         others,
         Thresholds(),
     )

@@ -26,7 +26,7 @@ def _missing(view: View) -> Iterator[Found]:
         if view.secondary.queue(path) is not None:
             continue
         doubt = "" if path in confirmed else "; the listing did not show it and no get confirmed that"
-        yield Found(path, f"Backlog queue {path} does not exist on {view.secondary.host}{doubt}.")
+        yield Found(path, f"Backlog queue {path} does not exist on {view.secondary.name}{doubt}.")
 
 
 def _extra(view: View) -> Iterator[Found]:
@@ -82,7 +82,7 @@ def _on_primary(view: View) -> Iterator[Found]:
         state = "It is empty." if queue.empty else f"It holds {queue.contents}."
         yield Found(
             queue.path,
-            f"A backlog queue for this primary is on the primary itself ({view.primary.host}), where it is of no use. "
+            f"A backlog queue for this primary is on the primary itself ({view.primary.name}), where it is of no use. "
             f"{state}",
             None if queue.empty else Severity.ERROR,
         )

@@ -21,7 +21,7 @@ def _entity(view: View, path: str) -> QueueSeen | TopicFacts | None:
 def _missing(view: View) -> Iterator[Found]:
     for path in view.pair.entities:
         if _entity(view, path) is None:
-            yield Found(path, f"No queue or topic {path!r} on {view.primary.host}.")
+            yield Found(path, f"No queue or topic {path!r} on {view.primary.name}.")
 
 
 def _too_small(view: View) -> Iterator[Found]:

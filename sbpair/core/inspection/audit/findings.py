@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from sbpair.core.access import spoken_name
 from sbpair.core.entities import NamespaceFacts, Tier, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
@@ -122,15 +123,15 @@ class Side:
 
     role: str
     seen: NamespaceSnapshot
+    name: str
+    """For people: see `spoken_name`."""
     _by_path: Mapping[str, QueueSeen] = field(repr=False)
 
     @classmethod
-    def of(cls, role: str, seen: NamespaceSnapshot) -> "Side":
-        return cls(role, seen, {queue.path.lower(): queue for queue in seen.queues or ()})
-
-    @property
-    def host(self) -> str:
-        return self.seen.host
+    def of(cls, role: str, seen: NamespaceSnapshot, label: str) -> "Side":
+        return cls(
+            role, seen, spoken_name(label, seen.host), {queue.path.lower(): queue for queue in seen.queues or ()}
+        )
 
     def _unread(self, subject: str) -> CannotRun:
         """Why; in the same words for every subject of a namespace that does not answer at all."""
@@ -138,9 +139,9 @@ class Side:
         silent = (entry for entry in self.seen.unread if entry.exit_name == "unreachable" and entry.subject in parts)
         whole = next(silent, None)
         if whole is not None:
-            return CannotRun(f"the {self.role} {self.host} does not answer: {whole.reason}")
+            return CannotRun(f"the {self.role} {self.name} does not answer: {whole.reason}")
         reason = self.seen.why_unread(subject) or self.seen.why_unread("namespace") or "it was not read"
-        return CannotRun(f"{subject} of the {self.role} {self.host}: {reason}")
+        return CannotRun(f"{subject} of the {self.role} {self.name}: {reason}")
 
     def facts(self) -> NamespaceFacts:
         if self.seen.facts is None:
@@ -150,7 +151,7 @@ class Side:
     def tier(self) -> Tier:
         tier = self.facts().tier
         if tier is None:
-            raise CannotRun(f"the {self.facts().control_plane} API does not tell the tier of {self.host}")
+            raise CannotRun(f"the {self.facts().control_plane} API does not tell the tier of {self.name}")
         return tier
 
     def tier_if_known(self) -> Tier | None:

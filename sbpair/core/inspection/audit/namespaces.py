@@ -45,7 +45,7 @@ def _partitioned_count(view: View, side: Side) -> Iterator[Found]:
     count += sum(topic.enable_partitioning for topic in side.topics())
     if count >= view.thresholds.partitioned_entities:
         yield Found(
-            side.host,
+            side.name,
             f"{count} of at most {MAX_PARTITIONED_ENTITIES} partitioned entities are in use on the {side.role}.",
             Severity.ERROR if count >= MAX_PARTITIONED_ENTITIES else None,
         )
@@ -55,13 +55,13 @@ def _secondary_is_primary(view: View) -> Iterator[Found]:
     host = view.pair.secondary.host.lower()
     for other in view.others:
         if other.primary.host.lower() == host and other.name != view.pair.name:
-            yield Found(view.pair.secondary.host, f"Pair {other.name!r} has this secondary as its primary.")
+            yield Found(view.secondary.name, f"Pair {other.name!r} has this secondary as its primary.")
     label = view.pair.secondary.label
     named = view.primary.backlog(label)
     if named:
         yield Found(
-            view.pair.secondary.host,
-            f"On {view.primary.host}: {counted(len(named), 'backlog queue')} named for this secondary "
+            view.secondary.name,
+            f"On {view.primary.name}: {counted(len(named), 'backlog queue')} named for this secondary "
             f"({label}/{BACKLOG_INFIX}/...); something pairs the two the other way round as well.",
         )
 
@@ -69,9 +69,9 @@ def _secondary_is_primary(view: View) -> Iterator[Found]:
 def _independent(view: View) -> Iterator[Found]:
     """An outage that takes one side should leave the other: not so in one region, or where both are one namespace."""
     primary, secondary = view.primary.facts(), view.secondary.facts()
-    subject = view.pair.secondary.host
+    subject = view.secondary.name
     if primary.name.lower() == secondary.name.lower():
-        message = f"{view.pair.primary.host} and {subject} are one namespace, {primary.name}, under two names."
+        message = f"{view.primary.name} and {subject} are one namespace, {primary.name}, under two names."
         yield Found(subject, message, Severity.ERROR)
         return
     if primary.location is None or secondary.location is None:
@@ -94,7 +94,7 @@ def _geo_dr(view: View, side: Side) -> Iterator[Found]:
     partner = f" with {facts.geo_dr_partner}" if facts.geo_dr_partner else ""
     read_only = (facts.geo_dr_role or "").lower() == _READ_ONLY_ROLE
     yield Found(
-        side.host,
+        side.name,
         f"The {side.role} has Geo-DR alias {facts.alias or '?'}{partner} ({role})."
         + (" In that role no queue can be created or changed." if read_only else ""),
         Severity.ERROR if read_only else None,
@@ -107,24 +107,24 @@ def _geo_replication(view: View, side: Side) -> Iterator[Found]:
     if facts.control_plane == ControlPlane.DATA_PLANE:
         if facts.tier in (Tier.BASIC, Tier.STANDARD):
             return  # replication is a feature of Premium
-        raise CannotRun(f"the data-plane API does not tell whether {side.host} is geo-replicated")
+        raise CannotRun(f"the data-plane API does not tell whether {side.name} is geo-replicated")
     if len(facts.geo_replication_locations) > 1:
-        yield Found(side.host, f"The {side.role} is geo-replicated ({', '.join(facts.geo_replication_locations)}).")
+        yield Found(side.name, f"The {side.role} is geo-replicated ({', '.join(facts.geo_replication_locations)}).")
 
 
 @_on_each_side
 def _clock_skew(view: View, side: Side) -> Iterator[Found]:
     facts = side.facts()
     if facts.service_time is None or side.seen.observed_at is None:
-        raise CannotRun(f"the {facts.control_plane} API did not tell the time of {side.host}")
+        raise CannotRun(f"the {facts.control_plane} API did not tell the time of {side.name}")
     skew = side.seen.observed_at - facts.service_time
     if abs(skew) < view.thresholds.clock_skew_warning_seconds:
         return
     direction = "ahead of" if skew > 0 else "behind"
     grave = abs(skew) >= view.thresholds.clock_skew_error_seconds
     yield Found(
-        side.host,
-        f"This machine's clock is {format_duration(abs(skew))} {direction} {side.host}.",
+        side.name,
+        f"This machine's clock is {format_duration(abs(skew))} {direction} {side.name}.",
         Severity.ERROR if grave else None,
     )
 
@@ -134,9 +134,9 @@ def _basic_tier(view: View, side: Side) -> Iterator[Found]:
     if side.tier() is not Tier.BASIC:
         return
     if side is view.secondary:
-        yield Found(side.host, "The secondary is Basic: diverted messages expire after 14 days at the latest.")
+        yield Found(side.name, "The secondary is Basic: diverted messages expire after 14 days at the latest.")
     else:
-        yield Found(side.host, "The primary is Basic: no topics, sessions or duplicate detection.", Severity.INFO)
+        yield Found(side.name, "The primary is Basic: no topics, sessions or duplicate detection.", Severity.INFO)
 
 
 def _same_label(view: View) -> Iterator[Found]:
@@ -160,7 +160,7 @@ def _rights(view: View) -> Iterator[Found]:
                 denied.setdefault(entry.reason, []).append(entry.subject)
         for reason, subjects in denied.items():
             yield Found(
-                side.host,
+                side.name,
                 f"Credential {side.seen.auth!r} may not read {_list(subjects)} of the {side.role}: {reason}",
             )
 
@@ -174,7 +174,7 @@ def _more_rights(view: View) -> Iterator[Found]:
     for side in _sides(view):
         if side.seen.auth == AuthMethod.CONNECTION_STRING and side.seen.key_name == ROOT_KEY:
             yield Found(
-                side.host,
+                side.name,
                 f"The {side.role} is reached with {ROOT_KEY}, which may do everything to every entity; changes made "
                 "with it leave no trace of who made them.",
             )
@@ -184,9 +184,9 @@ def _more_rights(view: View) -> Iterator[Found]:
 def _state(view: View, side: Side) -> Iterator[Found]:
     facts = side.facts()
     if facts.status is None:
-        raise CannotRun(f"the {facts.control_plane} API does not tell the status of {side.host}")
+        raise CannotRun(f"the {facts.control_plane} API does not tell the status of {side.name}")
     if facts.status.lower() not in _GOOD_STATES:
-        yield Found(side.host, f"The {side.role}'s status is {facts.status}.")
+        yield Found(side.name, f"The {side.role}'s status is {facts.status}.")
 
 
 CHECKS = (
