@@ -113,7 +113,7 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
         print(f"{time.monotonic() - began:6.1f} {block.body.strip().splitlines()[0][:90]}")
     said["spark"] = stranger.run_python(*spark)
     everything = "\n".join(said.values())
-    assert "404" not in everything
+    assert "(status 404)" not in everything
     assert "497 messages are back on contoso-weu" in everything
     assert (
         "The backlog is empty: 10 queues read, no message of any kind."

@@ -281,6 +281,11 @@ _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
     ),
     (
         errors.ConnectionLostError,
+        re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])\S*: connection refused"),
+        "Nothing listens there. If it is an embedded namespace, start it in another terminal: sbpair emulator",
+    ),
+    (
+        errors.ConnectionLostError,
         re.compile(re.escape("cannot be resolved (DNS)")),
         "Check how `namespace` is spelled, and from inside a virtual network its private DNS zone; nothing was sent.",
     ),

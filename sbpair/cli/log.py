@@ -30,6 +30,8 @@ class TalkHandler(logging.Handler):
     def __init__(self, *, each: bool = False) -> None:
         super().__init__()
         self._each = each
+        self._told: set[tuple[str, str]] = set()
+        """Causes of failed receives that were told in full."""
         self._gathered: dict[Hashable, list[ReceiveFailed]] = {}
         self._more: dict[str, int] = {}
         self._counted_at = time.monotonic()
@@ -67,7 +69,9 @@ class TalkHandler(logging.Handler):
     def _tell_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
         for events in gathered.values():
-            say(describe_together(events))
+            cause = events[0].error_code, events[0].message
+            say(describe_together(events, again=cause in self._told and not self._each))
+            self._told.add(cause)
 
     def _tell_counted(self) -> None:
         self._counted_at = time.monotonic()

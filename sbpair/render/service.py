@@ -62,14 +62,16 @@ def describe(event: events.Event) -> str | None:
             return None
 
 
-def describe_together(failures: Sequence[events.ReceiveFailed]) -> str:
-    """Failed receives of the same cause as one line; the first one's words stand for all."""
+def describe_together(failures: Sequence[events.ReceiveFailed], *, again: bool = False) -> str:
+    """Failed receives of the same cause as one line; the first one's words stand for all. `again`: they were told."""
     first = failures[0]
     others = len({failure.queue for failure in failures}) - 1
     what = first.queue + (f" and {others} more" if others else "")
     why = f"{first.error_code}: {first.message}" if first.message else first.error_code
     waits = [one.retry_after_seconds for one in failures if one.retry_after_seconds is not None]
     after = f"next try in {format_duration(max(waits))}." if waits else "given up."
+    if again:
+        return f"Still cannot read {what} ({first.error_code}); {after}"
     return f"Cannot read {what} ({why}); {after}"
 
 

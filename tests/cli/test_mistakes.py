@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import certifi
 import pytest
 
 from tests.cli.process import Ran, Sbpair
@@ -79,7 +80,7 @@ def _configuration(ca_file: str) -> str:
         "no-listen": (primary, side("CS_SEND_ONLY")),
         "no-send": (side("CS_LISTEN_ONLY", name="local-primary"), side("CS_SECONDARY")),
         "dead": (primary, side("CS_DEAD")),
-        "untrusted": (primary, side("CS_TLS", ca="")),
+        "untrusted": (primary, side("CS_TLS", ca=f", ca_file: {certifi.where()}")),
         "nowhere": (primary, "{namespace: no-such-name.servicebus.invalid, auth: environment}"),
         "unset": (primary, side("CS_NOT_SET")),
         "ruined": (primary, side("CS_RUINED")),

@@ -1,5 +1,6 @@
 """A pair's status, as tables, lines, records, checks and metrics."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.core.access import spoken_name
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
+from sbpair.core.inspection.backlog import Advice, QueueContents, QueueState, Verdict, grade_of, verdict
 from sbpair.core.inspection.status import (
     LIMITED,
     REACHABLE,
@@ -65,7 +66,8 @@ def result(
         for side in _sides(after)
         if side.detail
     ]
-    notes += [str(one) for one in further(after)]
+    told = {f": {side.detail.rstrip('.')}" for side in _sides(after) if side.detail}
+    notes += [str(_without(one, told)) for one in further(after)]
     return CommandResult(
         "status",
         report(before, after),
@@ -79,6 +81,13 @@ def result(
         metrics=tuple(_metrics(after, rate)),
         screen=_screen(after, leave),
     )
+
+
+def _without(advice: Advice, told: Iterable[str]) -> Advice:
+    """The advice without the reason that a side was told with."""
+    for reason in told:
+        advice = replace(advice, sentence=advice.sentence.replace(reason, ""))
+    return advice
 
 
 MOST_ROWS = 10

@@ -130,7 +130,9 @@ def ledger_errors(path: Path | None) -> Iterator[None]:
         yield
     except OSError as error:
         raise SbpairError(
-            f"Cannot write the ledger {path}: {error}", hint="What was sent, but not recorded, is still in the backlog."
+            f"Cannot write the ledger {path}: {error.strerror or error}. What was sent, but not recorded, is still in "
+            "the backlog: the next run sends it a second time, with the same MessageId.",
+            hint="Make room, or name another file with --ledger, and drain again.",
         ) from error
 
 

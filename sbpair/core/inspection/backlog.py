@@ -258,7 +258,7 @@ def _not_known(backlog: Backlog) -> Iterator[Advice]:
     if backlog.unread:
         first = backlog.unread[0]
         more = f" and {len(backlog.unread) - 1} more" if len(backlog.unread) > 1 else ""
-        why = f": {first.detail}" if first.detail else "."
+        why = f": {first.detail.rstrip('.')}." if first.detail else "."
         yield Advice(f"Not read: {first.queue}{more}{why}", (f"sbpair doctor {backlog.pair}",))
     elif backlog.found_by is FoundBy.CONFIGURED:
         yield Advice("Whether other backlog queues exist is not known.", (f"sbpair doctor {backlog.pair}",))
