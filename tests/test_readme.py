@@ -119,7 +119,7 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
         "The backlog is empty: 10 queues read, no message of any kind."
         in said["sbpair status orders --fail-on warning\n"]
     )
-    assert "primary: healthy" in said["python"]
+    assert "primary: open" in said["python"]
     assert "parcel-8 arrived" in said["consumer program"]
     assert "|contoso-weu/x-ser" in said["spark"]
     assert list((stranger.folder / "backlog").glob("*.parquet"))

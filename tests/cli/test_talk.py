@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from sbpair.cli.log import TalkHandler
-from sbpair.core.events import DeadLettered, Event
+from sbpair.core.events import DeadLettered, Event, ReceiveFailed
 from tests.cli.process import Sbpair
 
 
@@ -66,3 +66,18 @@ def record(text: str, event: Event) -> logging.LogRecord:
     made = logging.LogRecord("sbpair", logging.INFO, __file__, 1, text, (), None)
     made.event = event
     return made
+
+
+async def test_a_queue_that_still_cannot_be_read_is_told_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = TalkHandler()
+    why = "Could not receive from q/0: connection refused"
+    for code, text, seconds in (("connection-lost", why, 1.0), ("connection-lost", why, 2.0), ("timeout", "", None)):
+        handler.handle(record("", ReceiveFailed(0.0, "q/0", code, seconds, text)))
+        handler.flush()
+    handler.handle(record("Going on.", Event(0.0)))
+    assert capsys.readouterr().err.splitlines() == [
+        f"Cannot read q/0 (connection-lost: {why}); next try in 1s.",
+        "Still cannot read q/0 (connection-lost); next try in 2s.",
+        "Cannot read q/0 (timeout); given up.",
+        "Going on.",
+    ]

@@ -8,7 +8,7 @@ from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.core.access import spoken_name
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.backlog import Advice, QueueContents, QueueState, Verdict, grade_of, verdict
+from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
 from sbpair.core.inspection.status import (
     LIMITED,
     REACHABLE,
@@ -67,14 +67,14 @@ def result(
         if side.detail
     ]
     told = {f": {side.detail.rstrip('.')}" for side in _sides(after) if side.detail}
-    notes += [str(_without(one, told)) for one in further(after)]
+    notes += [_without(str(one), told) for one in further(after)]
     return CommandResult(
         "status",
         report(before, after),
         (Table("", COLUMNS, [*_side_rows(after), *_queue_rows(after)], style_key="state"),),
         notes=tuple(notes),
         details=(f"A drain of that takes {in_words(after.drain)}.",) if after.backlog.active else (),
-        summary=outlook(after, rate),
+        summary=_without(outlook(after, rate), told),
         exit=exit_of(after, fail_on),
         checks=tuple(_checks(after)),
         closing=True,
@@ -83,11 +83,11 @@ def result(
     )
 
 
-def _without(advice: Advice, told: Iterable[str]) -> Advice:
-    """The advice without the reason that a side was told with."""
+def _without(sentence: str, told: Iterable[str]) -> str:
+    """The sentence without the reason that a side was told with."""
     for reason in told:
-        advice = replace(advice, sentence=advice.sentence.replace(reason, ""))
-    return advice
+        sentence = sentence.replace(reason, "")
+    return sentence
 
 
 MOST_ROWS = 10

@@ -1,5 +1,7 @@
 """The screen of `sbpair status`: what it leaves out where a pair has more than fits, and what it marks."""
 
+from dataclasses import replace
+
 import pytest
 
 from sbpair.cli.inspection.status_shown import MOST_ROWS, result
@@ -54,3 +56,14 @@ def test_without_a_queue_there_is_no_table_of_queues() -> None:
 def test_the_heading_names_pair_environment_and_the_way_out(environment: str | None, leave: str, title: str) -> None:
     sides, _ = result(None, status(queue(0), environment=environment), leave=leave).screen
     assert (sides.title, sides.title_style) == (title, environment)
+
+
+def test_why_a_side_does_not_answer_is_told_once() -> None:
+    why = "Could not read the properties of contoso-neu: connection refused"
+    silent = SideStatus("secondary", "127.0.0.1:2", "unreachable", detail=why, label="contoso-neu")
+    queues = tuple(replace(queue(index, None), detail=why, error_code="connection-lost") for index in range(3))
+    now = PairStatus("orders", 1000.0, PRIMARY, silent, Backlog("orders", 1000.0, queues))
+    told = result(None, now)
+    assert " ".join([*told.notes, told.summary]).count(why) == 1
+    assert told.summary.startswith("Not read: contoso-weu/x-servicebus-transfer/0 and 2 more. Run: ")
+    assert all(not row["detail"] for row in told.screen[1].rows if row["name"] != "total")
