@@ -96,7 +96,7 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
     for block in BLOCKS:
         began = time.monotonic()
         match block.language, block.note:
-            case "sh", "elsewhere" | "command: demo" | "command: tests":
+            case "sh", note if note.startswith(("elsewhere", "command: ")):
                 continue
             case "sh", "keeps running":
                 stranger.start(block.body)

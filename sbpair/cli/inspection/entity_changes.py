@@ -217,7 +217,7 @@ async def _browsed(place: Place, mailboxes: list[EntityFacts]) -> list[str]:
             except ServiceError as error:
                 raise UsageError(
                     f"{one.path} counts no message, but it could not be browsed: {error.message} Nothing was deleted.",
-                    hint="Set it to Active or SendDisabled, or delete it whatever it holds: --with-messages",
+                    hint="Set it to Active, or delete it whatever it holds: --with-messages",
                 ) from error
     return found
 
