@@ -30,6 +30,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator
 from tests.emulator.engine.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
 from tests.emulator.engine.wire_client import Client, Frame, modified
+from tests.emulator.process import Process
 
 COORDINATOR_HANDLE = 9
 EXPIRES_AT = 4e9
@@ -45,7 +46,15 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
 async def connected(emulator: Emulator, dialect: Dialect) -> AsyncIterator[Client]:
     """A client with a session and a token for the whole namespace."""
     host, _, port = emulator.endpoint("primary").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    key = emulator.namespace("primary").auth_rules[ROOT_KEY_NAME].primary_key
+    async with connected_to(host, int(port), key, dialect) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connected_to(host: str, port: int, key: str, dialect: Dialect) -> AsyncIterator[Client]:
+    """The same, to any process."""
+    reader, writer = await asyncio.open_connection(host, port)
     try:
         client = Client(reader, writer, dialect)
         await client.session()
@@ -55,7 +64,6 @@ async def connected(emulator: Emulator, dialect: Dialect) -> AsyncIterator[Clien
         fields = ["coordinator", Uint(COORDINATOR_HANDLE), False, *modes, source, coordinator, None, None, count]
         client.send(ATTACH, fields)
         await client.until(ATTACH)
-        key = emulator.namespace("primary").auth_rules[ROOT_KEY_NAME].primary_key
         assert (await client.put_token(f"sb://{host}:{port}", ROOT_KEY_NAME, key, EXPIRES_AT))[0] == 202
         yield client
     finally:
@@ -86,6 +94,12 @@ class Asking:
 
     async def discharge(self, transaction: bytes, *, failed: bool = False) -> Described:
         return await self.send(build(value=Described(Ulong(0x32), [transaction, failed])), COORDINATOR_HANDLE)
+
+    def discharge_unconfirmed(self, transaction: bytes) -> None:
+        """Ask for a commit and wait for nothing."""
+        self._next += 1
+        fields = [Uint(COORDINATOR_HANDLE), Uint(self._next), self._next.to_bytes(4), Uint(0), False, False]
+        self.client.send(TRANSFER, fields, build(value=Described(Ulong(0x32), [transaction, False])))
 
     async def settle(self, delivery: Frame, outcome: Described, transaction: bytes) -> Described:
         number = delivery.field(1)
@@ -350,3 +364,63 @@ async def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Pat
             assert await found() == ([b"work"], [])
             await ask.discharge(transaction)
             assert await found() == ([], [b"result"])
+
+
+STEPS = ("declared", "sent", "settled", "committing", "committed")
+
+
+@pytest.mark.parametrize("until", STEPS)
+async def test_a_kill_at_any_step_leaves_all_of_a_transaction_or_nothing(tmp_path: Path, until: str) -> None:
+    folder, done = tmp_path / "data", STEPS.index(until)
+    async with Emulator(["primary"], seed=1, data_dir=folder) as emulator:
+        namespace = emulator.namespace("primary")
+        namespace.create_queue("orders").send(message(b"work"))
+        namespace.create_queue("theirs")
+    process = Process(tmp_path / "log", folder)
+    try:
+        async with connected_to(*process.address, process.root_key, AZURE_SERVICEBUS) as client:
+            ask = Asking(client)
+            await client.sender("theirs", 0)
+            await client.receiver("orders", 1, credit=5)
+            delivery = await client.until(TRANSFER)
+            transaction = await ask.declare()
+            if done >= 1:
+                await ask.send(message(b"result"), 0, transaction)
+            if done >= 2:
+                await ask.settle(delivery, accepted(), transaction)
+            if until == "committing":
+                ask.discharge_unconfirmed(transaction)
+            if until == "committed":
+                await ask.discharge(transaction)
+            process.kill()
+    finally:
+        process.close()
+    async with Emulator(["primary"], seed=1, data_dir=folder) as emulator:
+        orders, theirs = (emulator.namespace("primary").get_queue(name) for name in ("orders", "theirs"))
+        found = texts(orders), texts(theirs)
+        assert orders is not None
+        assert not any(one.locked for one in orders.main.log)
+    nothing, everything = ([b"work"], []), ([], [b"result"])
+    expected = {"committing": (nothing, everything), "committed": (everything,)}
+    assert found in expected.get(until, (nothing,))
+
+
+async def test_a_transaction_spans_connections_and_nobody_sees_it_before_its_end(emulator: Emulator) -> None:
+    namespace = emulator.namespace("primary")
+    queue = namespace.create_queue("orders", QueueDescription(requires_duplicate_detection=True))
+    topic = namespace.create_topic("events")
+    subscription = namespace.create_subscription(topic.path, "all")
+    async with connected(emulator, AZURE_SERVICEBUS) as first, connected(emulator, AZURE_SERVICEBUS) as second:
+        declaring, other = Asking(first), Asking(second)
+        await first.sender("orders", 0)
+        await second.sender("events", 0)
+        transaction = await declaring.declare()
+        await declaring.send(message(b"in", message_id="1"), 0, transaction)
+        await other.send(message(b"event"), 0, transaction)
+        assert (queue.counts().active, subscription.counts().active) == (0, 0)
+        assert queue.main.peek(0, 10, 1000) == []
+        assert queue.quota.used_bytes == 0
+        # Its id is not known yet: a message with that id from elsewhere is no duplicate, and this one is at the commit.
+        queue.send(message(b"from elsewhere", message_id="1"))
+        assert (await declaring.discharge(transaction)).descriptor == ACCEPTED
+    assert (texts(queue), texts(subscription)) == ([b"from elsewhere"], [b"event"])
