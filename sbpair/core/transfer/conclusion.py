@@ -7,7 +7,7 @@ is called archived or moved, with the place.
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from sbpair.core import errors
@@ -94,6 +94,7 @@ def _before(report: DrainReport) -> str:
     return f"; {report.already_forwarded:,} had been sent before and {verb} completed without being sent again"
 
 
+ONLY_ENTITIES = "--only-entities"
 _EARLY = {
     "stop": "stopped by a signal",
     "time": "the time was up",
@@ -112,7 +113,7 @@ def left_out(messages: int) -> str:
 
 def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
     """The last sentence of a run: what happened, what is left, and the command that goes on."""
-    ended = ENDED.get(report.ended_by)
+    ended, asked = ENDED.get(report.ended_by), _to_go_on(report, asked)
     first = f"{moved(report, asked)}{_before(report)}{f'; {ended}' if ended else ''}."
     if report.dry_run:
         return f"{first} Nothing was changed."
@@ -131,7 +132,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
 
 def further(report: DrainReport, backlog: Backlog | None, asked: Asked) -> tuple[str, ...]:
     """Sentences before the closing one: why messages are left, what each reason calls for, and what else there is."""
-    told = [*_why_left(report), *_notes(report)]
+    told, asked = [*_why_left(report), *_notes(report)], _to_go_on(report, asked)
     if backlog is not None and not report.dry_run:
         rest = advice(backlog) if asked.filtered else _remaining(backlog, asked)[1:]
         told += [str(one) for one in rest]
@@ -182,6 +183,15 @@ def _remaining(backlog: Backlog, asked: Asked) -> list[Advice]:
     return found
 
 
+def _to_go_on(report: DrainReport, asked: Asked) -> Asked:
+    """Where every message that is left is for an entity that --only-entities leaves aside, the same command would leave
+    it again: the one that goes on is the one without."""
+    in_vain = report.ended_by not in _EARLY and not report.failures and any(map(_is_elsewhere, report.left))
+    if in_vain and all(_is_elsewhere(one) or not one.count for one in report.left):
+        return replace(asked, go_on=asked.go_on.replace(f" {ONLY_ENTITIES}", ""))
+    return asked
+
+
 def _of_some_queues(backlog: Backlog) -> str:
     others = counted(len(backlog.not_asked), "other queue")
     return f"The queues that were named are empty; {others} of the backlog {_were(backlog)} not read."
@@ -226,7 +236,7 @@ def _why_left(report: DrainReport) -> Iterator[str]:
     if elsewhere:
         yield (
             f"{counted(sum(elsewhere.values()), 'message')} for {listed(sorted(elsewhere))} stay in the backlog: not "
-            "among the pair's `entities:`. Add what belongs there, or drain without --only-entities."
+            f"among the pair's `entities:`. Add what belongs there, or drain without {ONLY_ENTITIES}."
         )
 
 

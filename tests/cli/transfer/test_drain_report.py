@@ -11,7 +11,7 @@ from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.inspection.backlog import Backlog, QueueContents
 from sbpair.core.message import Disposition, Received
 from sbpair.core.serialization import output_schema, to_plain
-from sbpair.core.transfer.conclusion import Asked, DrainResult
+from sbpair.core.transfer.conclusion import Asked, DrainResult, closing
 from sbpair.core.transfer.report import (
     Accepted,
     DrainReport,
@@ -26,6 +26,7 @@ from sbpair.core.transfer.report import (
     together,
 )
 from sbpair.core.transfer.state import Item, Settle
+from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from tests.core.snapshots import a_pair
 
 NUMBERS = [one.name for one in numbers()]
@@ -149,6 +150,26 @@ def test_empty_is_said_by_the_backlog_not_by_the_run() -> None:
     empty = Backlog("orders", 0.0, (QueueContents("q/0", active=0, deferred=0, scheduled=0, dead_letter=0),))
     told = [to_plain(DrainResult("orders", run, backlog=seen))["confirmed_empty"] for seen in (None, waiting, empty)]
     assert told == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("more", "ended_by", "goes_on"),
+    [
+        ((), "empty", "sbpair drain orders --rate 5"),
+        ((), "time", "sbpair drain orders --only-entities --rate 5"),
+        ((Left("locked elsewhere", 1),), "empty", "sbpair drain orders --only-entities --rate 5"),
+    ],
+)
+def test_a_drain_that_would_leave_the_same_again_is_not_advised(
+    more: tuple[Left, ...], ended_by: str, goes_on: str
+) -> None:
+    asked = replace(ASKED, go_on="sbpair drain orders --only-entities --rate 5")
+    left = (Left(f"{NOT_CONFIGURED}payroll", 1), *more)
+    run = DrainReport(forwarded=2, left=left, ended_by=ended_by)
+    waiting = Backlog("orders", 0.0, (QueueContents("q/0", active=1, deferred=0, scheduled=0, dead_letter=0),))
+    said = closing(run, waiting, asked)
+    assert goes_on in said
+    assert ("--only-entities" in said) is ("--only-entities" in goes_on)
 
 
 def test_several_runs_add_up_field_by_field() -> None:
