@@ -235,6 +235,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         signals=Stopped("drain mute"),
     ),
     "dlq list": _of_entity("dlq list", ok=Run("dlq list orders --pair right")),
+    "entity peek": _of_entity("entity peek", ok=Run("entity peek orders --pair right --body")),
     "dlq peek": _of_entity("dlq peek", ok=Run("dlq peek orders --pair right --body")),
     "dlq resubmit": _of_entity(
         "dlq resubmit",

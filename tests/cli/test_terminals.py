@@ -25,7 +25,12 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "syphon": ("syphon --help",),
     "restore": ("restore --help",),
     "evacuate": ("evacuate local-primary local-secondary --dry-run --exit-zero", "evacuate --help"),
-    "entity": ("entity list --pair local", "entity show orders --pair local", "entity create --help"),
+    "entity": (
+        "entity list --pair local",
+        "entity show orders --pair local",
+        "entity peek orders --pair local",
+        "entity create --help",
+    ),
     "move": ("move --help",),
     "copy": ("copy --help",),
     "edit": ("edit --help",),

@@ -1,4 +1,4 @@
-"""`sbpair dlq list` and `sbpair dlq peek`: what lies in the dead-letter queue of an entity, and why."""
+"""`sbpair dlq list`, `dlq peek` and `entity peek`: what lies in an entity, and why in its dead-letter queue."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -151,10 +151,56 @@ def peek(
       sbpair dlq peek orders --reason MaxDeliveryCountExceeded --body
       sbpair dlq peek contoso-weu:orders -n 1000 -o jsonl > dead.jsonl
     """
-    from sbpair.cli.transfer.peek_shown import BODY_COLUMN, MESSAGE_COLUMNS, DeadLetters, peeked
+    return _peeked(
+        options,
+        "dlq peek",
+        find_place(load_settings(options), on, entity),
+        _wishes(filters, reasons),
+        limit,
+        from_sequence,
+        body=body,
+        dead_letter=True,
+    )
 
+
+@command(output="cli.transfer.peek_shown:DeadLetters")
+def peek_messages(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    filters: Filters,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many messages.")] = DEFAULT_LIMIT,
+    from_sequence: Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)] = 0,
+    body: Annotated[bool, typer.Option("--body", help="Show bodies, as text, or as hex if not text.")] = False,
+) -> CommandResult:
+    """Browse the active, deferred and scheduled messages of a queue or subscription. Locks nothing, changes nothing.
+
+    Needs Listen. Dead letters: `sbpair dlq peek`. `sbpair edit` takes the sequence numbers that this shows.
+
+    \b
+    Examples:
+      sbpair entity peek orders --where "country = 'DE'" --body
+      sbpair entity peek contoso-weu:orders -n 1000 -o jsonl > orders.jsonl
+    """
     place = find_place(load_settings(options), on, entity)
-    wanted = _wishes(filters, reasons)
+    return _peeked(
+        options, "entity peek", place, _wishes(filters, None), limit, from_sequence, body=body, dead_letter=False
+    )
+
+
+def _peeked(
+    options: Options,
+    name: str,
+    place: Place,
+    wanted: "Wishes",
+    limit: int,
+    from_sequence: int,
+    *,
+    body: bool,
+    dead_letter: bool,
+) -> CommandResult:
+    from sbpair.cli.transfer.peek_shown import BODY_COLUMN, MESSAGE_COLUMNS, DeadLetters, peeked
 
     async def work(messaging: "Messaging") -> "BrowseReport":
         from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, browse
@@ -162,7 +208,7 @@ def peek(
         return await browse(
             messaging,
             [place.path],
-            dead_letter=True,
+            dead_letter=dead_letter,
             max_messages=limit,
             from_sequence_number=from_sequence,
             wanted=lambda message: wanted.want(message.received, message.summary),
@@ -173,12 +219,13 @@ def peek(
     if report.failed:
         raise report.failed[0].error
     messages = tuple(peeked(message, with_body=body) for message in report.messages)
+    shown = counted(len(messages), "dead letter" if dead_letter else "message")
     more = "; there may be more, see --limit" if report.left_off else ""
     return CommandResult(
-        "dlq peek",
+        name,
         DeadLetters(place.access.label, place.path, report.looked_at, report.left_off, messages),
         (Table("", (*MESSAGE_COLUMNS, BODY_COLUMN) if body else MESSAGE_COLUMNS, to_plain(messages)),),
-        summary=f"{counted(len(messages), 'dead letter')} shown of {report.looked_at:,} browsed{more}.",
+        summary=f"{shown} shown of {report.looked_at:,} browsed{more}.",
     )
 
 

@@ -52,7 +52,9 @@ class Edited:
 def edit(
     options: Options,
     entity: EntityArgument,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as peek shows it.")],
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
+    ],
     *,
     on: NamespaceOptions,
     dlq: Annotated[bool, typer.Option("--dlq", help="A dead letter; it is sent to its queue again.")] = False,
@@ -110,7 +112,7 @@ def edit(
     given = [*(["--dlq"] if dlq else []), *(["--to", to] if to else []), *on.words()]
     given += [DESPITE] if despite_duplicate_detection else []
     given += ["--ledger", str(ledger)] if ledger else []
-    doing = Doing("sent", "edited message", command_line(["sbpair", "edit", entity, str(number), *given]))
+    doing = Doing("sent", "edited message", command_line(["sbpair", "edit", entity, str(number), *given]), edited=True)
 
     def ask(messages: str) -> None:
         question = f"Send {messages} to {target} and complete message {number} of {source}"
@@ -202,7 +204,7 @@ def _find(options: Options, source: Place, number: int, *, dead_letter: bool) ->
         found = run_async(options, work)
     if found is None:
         where = f"the dead-letter queue of {source}" if dead_letter else str(source)
-        again = command_line(["sbpair", *(["dlq", "peek"] if dead_letter else ["dlq", "list"]), source.path])
+        again = command_line(["sbpair", "dlq" if dead_letter else "entity", "peek", source.path])
         raise UsageError(f"No message with the number {number} lies in {where}.", hint=f"See: {again}")
     return found
 

@@ -288,7 +288,7 @@ def perform(
     planned = recovery.plan()
     if (shown_only := _shown(planned, dry_run=dry_run)) is not None:
         return _result_of(command, shown_only, doing)
-    _tell_plan(options, planned, yes=yes)
+    _tell_plan(options, planned, doing, yes=yes)
     ask(counted(planned.report.forwarded or planned.report.purged, doing.noun))
     done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)
     return _result_of(command, done, doing, ended)
@@ -303,10 +303,10 @@ def _shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
     return replace(planned, report=replace(planned.report, dry_run=False))
 
 
-def _tell_plan(options: Options, planned: Recovered, *, yes: bool) -> None:
+def _tell_plan(options: Options, planned: Recovered, doing: Doing, *, yes: bool) -> None:
     """Before the question: what the dry run found that will not go."""
     if can_ask(options) and not yes:
-        for line in notes(planned):
+        for line in notes(planned, doing):
             _log.info(line)
 
 
@@ -316,7 +316,7 @@ def _result_of(command: str, done: Recovered, doing: Doing, ended: Exit | None =
         command,
         done,
         (Table("", COLUMNS, _rows(done, doing)),),
-        notes=tuple(notes(done)),
+        notes=tuple(notes(done, doing)),
         summary=closing(done, doing),
         exit=ended or exit_of(done),
         closing=True,

@@ -36,6 +36,8 @@ class Doing:
     """The command line that goes on with what is left."""
     keep: bool = False
     """The messages stay where they are too."""
+    edited: bool = False
+    """They were changed on the way."""
 
 
 def closing(done: Recovered, doing: Doing) -> str:
@@ -65,7 +67,7 @@ def closing(done: Recovered, doing: Doing) -> str:
     return f"{what}.{rest}{f' Go on with: {doing.go_on}' if again else ''}"
 
 
-def notes(done: Recovered) -> Iterator[str]:
+def notes(done: Recovered, doing: Doing) -> Iterator[str]:
     """Why messages are left, and what a resent message cannot keep."""
     report = done.report
     for one in report.left:
@@ -86,8 +88,9 @@ def notes(done: Recovered) -> Iterator[str]:
             "confirmed: they come again, with the same MessageId."
         )
     if done.to is not None and report.forwarded:
+        kept = "All bytes that were not edited" if doing.edited else "All bytes"
         yield (
-            "All bytes are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
+            f"{kept} are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
             "dead-letter reason are new or gone, the time to live starts again, and what was deferred is active."
         )
 

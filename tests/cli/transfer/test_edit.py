@@ -62,7 +62,14 @@ def test_active_deferred_and_scheduled_messages_are_changed_where_they_lie(made:
     made.settle(queue, [""], Disposition.DEFER)
     made.send(queue, compose(body="x", message_id="other"), compose(body="active", message_id="active"))
     made.send(queue, compose(body="scheduled", message_id="scheduled", scheduled_at=at))
-    numbers = {one.message_id: one.sequence_number for one in made.lying(queue)}
+    shown = made.runner("entity", "peek", queue, "-o", "json").data["messages"]
+    numbers = {one["message_id"]: one["sequence_number"] for one in shown}
+    assert {one["message_id"]: one["state"] for one in shown} == {
+        "deferred": "deferred",
+        "other": "active",
+        "active": "active",
+        "scheduled": "scheduled",
+    }
     for one in ("deferred", "active", "scheduled"):
         edits = editor(made, swap(f'"body": "{one}"', f'"body": "new {one}"'))
         ran = made.runner("edit", queue, str(numbers[one]), "--yes", "-o", "json", env=edits)
