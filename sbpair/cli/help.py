@@ -26,6 +26,7 @@ class Topic(StrEnum):
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
     SECURITY = "security"
+    TESTING = "testing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +165,12 @@ def help_on(
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC|COMMAND]",
-            help="terms, exit-codes, filters, config, permissions, environment, security, or a command.",
+            help="terms, exit-codes, filters, config, permissions, environment, security, testing, or a command.",
             autocompletion=_complete,
         ),
     ] = None,
 ) -> CommandResult:
-    """Explain a topic (terms, exit-codes, filters, config, permissions, environment, security) or a command.
+    """Explain a topic (terms, exit-codes, filters, config, permissions, environment, security, testing) or a command.
 
     \b
     Examples:
@@ -200,8 +201,8 @@ def help_on(
             return CommandResult("help", Text(text), text=text, prose=True)
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
-        case [Topic.SECURITY]:
-            page = Path(__file__).with_name("security.md").read_text(encoding="utf-8")
+        case [Topic.SECURITY | Topic.TESTING as topic]:
+            page = Path(__file__).with_name(f"{topic}.md").read_text(encoding="utf-8")
             return CommandResult("help", Text(page), text=page)
     text = _help_of(ctx, words or ())
     return CommandResult("help", Text(text), text=text)

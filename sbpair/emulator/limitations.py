@@ -43,9 +43,16 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
         "A disk that is never full (`--data-dir`)",
         "server-busy and HTTP 503 for what would change anything, until there is room again; deliveries wait",
     ),
-    ("Throttling by credits (1,000 operations a second)", "never happens by itself; inject the throttle fault"),
+    (
+        "Throttling by credits (1,000 a second) or by megabytes (Premium)",
+        "only with --throttling: a message costs 1 credit, a management call 10, a settlement nothing; deliveries wait "
+        "for the next second",
+    ),
     ("Idle timeouts of links (10 minutes) and of connections without links", "links stay as long as the client wants"),
-    ("5,000 connections or receivers per namespace, 400 GB per namespace", "not counted; sizes of entities are"),
+    (
+        "5,000 connections per namespace and receivers per entity, 400 GB per namespace",
+        "connections and receivers are counted with --throttling, sizes of entities always",
+    ),
     (
         "Partitions that are unavailable one by one, cached receives of front ends",
         "only by the fault `partition-down:partition=3`: what is pinned there is refused and waits, counts include it",

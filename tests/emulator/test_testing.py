@@ -1,5 +1,6 @@
 """`EmbeddedNamespace` and the pytest fixture, as the tests of an application use them."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,13 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+import sbpair
 from sbpair.emulator import EmbeddedNamespace, EmulatorError, EmulatorThread
 from sbpair.emulator.clock import AdvancingClock
 from sbpair.emulator.errors import EntityError
+from sbpair.emulator.limitations import compatibility
 from sbpair.emulator.seed import SeedError
+from tests.cli.test_contents import parse
 
 
 @pytest.fixture(scope="module")
@@ -238,3 +242,28 @@ def test_the_fixture_is_there_wherever_the_package_is_installed(tmp_path: Path) 
     assert "Frames of the Service Bus namespace" in done.stdout
     assert "client -> attach" in done.stdout
     assert "SharedAccessSignature" not in done.stdout
+
+
+PAGE = (Path(sbpair.__file__).parent / "cli" / "testing.md").read_text(encoding="utf-8")
+
+
+def test_the_pages_test_case_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "orders.py").write_text(program, encoding="utf-8")
+    done = subprocess.run([sys.executable, "orders.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Ran 1 test" in done.stderr
+
+
+def test_the_pages_commands_have_their_options() -> None:
+    commands = {one for one in re.findall(r"[`\n]sbpair ([a-z][^`\n]*)", PAGE) if "..." not in one}
+    assert len(commands) >= 5
+    for line in commands:
+        parse(line.split())
+
+
+def test_the_pages_releases_are_those_that_were_tried() -> None:
+    tried = {(row["client"], ".".join(row["version"].split(".")[:2])) for row in compatibility()}
+    told = re.findall(r"^[A-Z][A-Za-z]+, (\S+) ([0-9.]+):$", PAGE, re.MULTILINE)
+    assert len(told) == 3
+    assert set(told) <= tried
