@@ -37,7 +37,9 @@ from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.filters import MessageFilter, parse_where
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.emulator import Emulator
+from sbpair.emulator.entities import QueueDescription
 from sbpair.ports import MessageReceiver
+from sbpair.runtime.browse import NOT_VISIBLE
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
@@ -305,12 +307,30 @@ async def test_topics_sessions_and_partitions_as_destinations() -> None:
             await receiver.close()
 
 
+def make_partitioned(on: Stage) -> None:
+    """The first backlog queue anew, in sixteen partitions."""
+    secondary = on.emulator.namespace("secondary")
+    secondary.delete_queue(on.queues[0])
+    secondary.create_queue(on.queues[0], QueueDescription(enable_partitioning=True, lock_duration_seconds=60.0))
+
+
+async def test_what_lies_in_a_partition_that_is_away_is_left_and_comes_with_the_next_drain() -> None:
+    async with stage(queues=1) as on:
+        make_partitioned(on)
+        await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(160)])
+        fault = on.emulator.faults("secondary").add("partition-down:partition=5")
+        report = await on.drain()
+        assert (report.forwarded, report.confirmed_empty) == (150, False)
+        assert report.left == (Left(NOT_VISIBLE, 10),)
+        on.emulator.faults("secondary").remove(fault)
+        report = await on.drain()
+        assert (report.forwarded, report.confirmed_empty) == (10, True)
+        assert len({one.message_id for one in await on.at_home()}) == len(await on.at_home()) == 160
+
+
 async def test_a_partitioned_backlog_is_emptied() -> None:
     async with stage(queues=1) as on:
-        secondary = on.emulator.namespace("secondary")
-        description = type(secondary.get_queue(on.queues[0]).description)
-        secondary.delete_queue(on.queues[0])
-        secondary.create_queue(on.queues[0], description(enable_partitioning=True, lock_duration_seconds=60.0))
+        make_partitioned(on)
         await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(500)])
         report = await on.drain()
         assert len(await on.at_home()) == 500
