@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("random", derandomize=False, print_blob=True)
+# How long an example takes is the machine's affair: four workers share two cores with whatever else there is.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _PATIENT, derandomize=True)
+settings.register_profile("random", _PATIENT, derandomize=False, print_blob=True)
 settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]

@@ -22,6 +22,7 @@ and hint.
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, overload
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, Union, overload
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import quoted
@@ -191,6 +192,28 @@ def from_plain(kind: type[T], data: Any, where: str) -> T:
         UsageError: an unknown or missing key, or a value of the wrong type; the message says where.
     """
     return typing.cast(T, _read(kind, data, where))
+
+
+class Document:
+    """Base of the frozen dataclasses that are kept as JSON objects, in files and journals."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            UsageError: an unknown or missing key, or a value of the wrong type.
+        """
+        return from_plain(cls, data, _WORD_BEGINS.sub(" ", cls.__name__).lower())
+
+
+_WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def json_schema(kind: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from sbpair.core.inspection.snapshot import QueueSeen, Snapshot, check_format_ve
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, backlog_settings
 from sbpair.core.redact import quoted
-from sbpair.core.serialization import from_plain, to_plain
+from sbpair.core.serialization import Document, from_plain
 
 # Where a queue differs from the documented backlog-queue settings, field by field, normalised.
 #
@@ -209,7 +209,7 @@ class Unchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Document):
     """Steps for the secondary of one pair, in the order they are carried out."""
 
     format_version: int
@@ -233,10 +233,6 @@ class Plan:
     def has_changes(self) -> bool:
         """Whether applying it would change anything."""
         return any(step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE) for step in self.steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return plain
 
     @classmethod
     def from_dict(cls, data: Any) -> "Plan":

@@ -17,7 +17,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.redact import quoted
-from sbpair.core.serialization import from_plain, to_plain
+from sbpair.core.serialization import Document, from_plain
 
 FORMAT_VERSION = 1
 NOT_ASKED = "not-asked"
@@ -211,7 +211,7 @@ class PairFields:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Document):
     """Both namespaces of a pair at one moment (`taken_at`, UTC epoch seconds)."""
 
     format_version: int
@@ -234,10 +234,6 @@ class Snapshot:
             if entry.subject in ("namespace", "queues") and entry.error_code != NOT_ASKED
         ]
         return min(hindrances, key=lambda entry: order.get(entry.exit_name, 2), default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return plain
 
     @classmethod
     def from_dict(cls, data: Any) -> "Snapshot":

@@ -44,15 +44,13 @@ for those it names.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError, UsageError
-from sbpair.core.serialization import from_plain, to_plain
+from sbpair.core.serialization import Document
 
 STREAM = "x-sbpair-stream"
 NUMBER = "x-sbpair-number"
@@ -174,7 +172,7 @@ def _place(word: str, message_id: str) -> Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
+class Frontier(Document):
     """The last accepted message of every stream of a session that no other stream follows. Kept in the journal."""
 
     places: tuple[Place, ...] = ()
@@ -188,14 +186,6 @@ class Frontier:
             if place.stream != accepted.stream and place.number > passed.get(place.stream, 0)
         ]
         return Frontier((*sorted(kept), accepted))
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Frontier":
-        return from_plain(cls, data, "frontier")
 
 
 @dataclass(slots=True)

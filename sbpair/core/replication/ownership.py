@@ -60,11 +60,10 @@ entry and leaves the old one; whoever calls writes it by swap or forgets it.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from sbpair.core.errors import UsageError
 from sbpair.core.replication.ordering import Place, Stamp
-from sbpair.core.serialization import from_plain, to_plain
+from sbpair.core.serialization import Document
 
 MAX_REASON_CHARACTERS = 400
 OVERTAKEN = "Overtaken"
@@ -202,7 +201,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEntry:
+class SessionEntry(Document):
     """The journal's entry of one session of a destination. Times are UTC epoch seconds."""
 
     destination: str
@@ -233,18 +232,9 @@ class SessionEntry:
         """What became of a message, if it is so recent that the entry still says so."""
         return next((one for one in self.recent if one.message_id == message_id), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "SessionEntry":
-        """Raises UsageError for anything but what `to_dict` gives."""
-        return from_plain(cls, data, "session entry")
-
 
 @dataclass(frozen=True, slots=True)
-class MessageRecord:
+class MessageRecord(Document):
     """The journal's record of one finished message."""
 
     destination: str
@@ -252,15 +242,6 @@ class MessageRecord:
     finished: Finished
     settled: tuple[str, ...] = ()
     """Sides whose copy is settled for certain."""
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "MessageRecord":
-        """Raises UsageError for anything but what `to_dict` gives."""
-        return from_plain(cls, data, "message record")
 
     def also_settled(self, sides: Iterable[str]) -> "MessageRecord":
         return replace(self, settled=tuple(sorted({*self.settled, *sides})))
