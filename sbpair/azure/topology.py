@@ -1,10 +1,10 @@
 """Topology over the data plane: every entity of a namespace with all its settings, by the SDK's administration."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from sbpair.azure.administration import (
     DataPlaneAdmin,
@@ -18,6 +18,7 @@ from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
+from sbpair.concurrency import side_by_side
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import (
     CORRELATION_FIELDS,
@@ -33,7 +34,7 @@ from sbpair.core.entities import (
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_of, subscription_path
 
-CONCURRENT_READS = 8
+READS_AT_ONCE = 8
 """Topics, or subscriptions, that are read at a time."""
 _DEFAULTS = EntitySettings()
 _UNLESS_DEFAULT = (
@@ -45,9 +46,6 @@ _UNLESS_DEFAULT = (
     "status",
 )
 """Said in a create only where it is not the default: the Basic tier refuses the mere mention of some."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class DataPlaneTopology:
@@ -73,10 +71,10 @@ class DataPlaneTopology:
             topics = await self._listed(
                 EntityKind.TOPIC, sdk.list_topics(**READ), sdk.list_topics_runtime_properties(**READ)
             )
-            below = await _each([topic.path for topic in topics], self._subscriptions_of)
+            below = await side_by_side(self._subscriptions_of, [topic.path for topic in topics], at_once=READS_AT_ONCE)
             subscriptions = [one for found in below for one in found]
             if rules:
-                subscriptions = await _each(subscriptions, self._with_rules)
+                subscriptions = await side_by_side(self._with_rules, subscriptions, at_once=READS_AT_ONCE)
             return [*queues, *topics, *subscriptions]
 
     async def _subscriptions_of(self, topic: str) -> list[EntityFacts]:
@@ -196,17 +194,6 @@ class DataPlaneTopology:
     async def close(self) -> None:
         await self._client.close()
         await self._admin.close()
-
-
-async def _each(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The work's results in the order of the items, a few at a time."""
-    free = asyncio.Semaphore(CONCURRENT_READS)
-
-    async def one(item: T) -> R:
-        async with free:
-            return await work(item)
-
-    return list(await asyncio.gather(*map(one, items)))
 
 
 def _parts(subscription: str) -> tuple[str, str]:

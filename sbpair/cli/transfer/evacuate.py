@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 3
 """How often the source is looked at again for what came meanwhile."""
+BROWSES_AT_ONCE = 8
 NOT_TOUCHED = "Nothing was changed."
 
 
@@ -296,6 +297,7 @@ def _look(options: Options, wish: _Wish) -> _Look:
 
 
 async def _looked(wish: _Wish) -> _Look:
+    from sbpair.concurrency import side_by_side
     from sbpair.connect import open_namespace, open_topology
     from sbpair.runtime.browse import peeking
 
@@ -306,13 +308,15 @@ async def _looked(wish: _Wish) -> _Look:
     browsed: dict[str, Peeked] = {}
     unread: dict[str, str] = {}
     async with open_namespace(wish.ends.source) as (messaging, _):
-        for one in source:
-            if one.kind is EntityKind.TOPIC:
-                continue
+
+        async def browse(path: str) -> None:
             try:
-                browsed[one.path.lower()] = await peeking(messaging)(one.path)
+                browsed[path.lower()] = await peeking(messaging)(path)
             except ServiceError as error:
-                unread[one.path] = error.message
+                unread[path] = error.message
+
+        mailboxes = [one.path for one in source if one.kind is not EntityKind.TOPIC]
+        await side_by_side(browse, mailboxes, at_once=BROWSES_AT_ONCE)
     return _Look(tuple(source), tuple(target), facts.tier, browsed, unread)
 
 

@@ -218,8 +218,9 @@ def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, num
 
 
 def _check_destination(queue: str, destination: Any, wanted: Mapping[str, str], path: Path, number: int) -> None:
+    """A line without a destination tells of what was only completed: the line of its sending says where it went."""
     to = wanted.get(queue.lower())
-    if to is not None and isinstance(destination, str) and destination.lower() != to.lower():
+    if to is not None and destination and isinstance(destination, str) and destination.lower() != to.lower():
         raise UsageError(
             f"Line {number} of the ledger {path} tells of a message of {quoted(queue)} that was sent to "
             f"{quoted(destination)}; this run sends to {quoted(to)}, and would complete it without sending it. "

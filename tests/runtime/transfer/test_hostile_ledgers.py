@@ -38,6 +38,18 @@ async def test_the_ledger_of_other_namespaces_is_not_continued(tmp_path: Path) -
     assert again.forwarded == {KEY}
 
 
+async def test_a_ledger_of_another_destination_is_refused_and_what_was_only_completed_names_none(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    await written(path, entry(), entry(destination="", outcome="already-forwarded"))
+    again = Ledger(path, resume=True, way=WAY, to={"Q/0": "ORDERS"})
+    await again.close()
+    assert again.forwarded == {KEY}
+    with pytest.raises(UsageError, match="sent to 'orders'; this run sends to 'parked'"):
+        Ledger(path, resume=True, way=WAY, to={"q/0": "parked"})
+
+
 async def test_one_line_of_another_pair_among_many_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     await written(path, *[entry(sequence_number=number) for number in range(50)])
