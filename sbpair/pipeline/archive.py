@@ -22,6 +22,7 @@ from sbpair.core.redact import quoted
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.pipeline.compaction import compact, vacuum
 from sbpair.pipeline.executors import Connection, PairByName, first_from
+from sbpair.pipeline.ledgers import LEDGER_KEY
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
@@ -43,6 +44,7 @@ from sbpair.pipeline.settling import Archived, Completing, Settled
 from sbpair.pipeline.source_options import queue_paths, spans_to_json
 from sbpair.pipeline.spans import Span, merged, overlapping, overlaps, pieces, uncovered
 from sbpair.pipeline.units import ArchivedUnit, Archiving
+from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in, within
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -337,15 +339,49 @@ class _Run:
         tasks = self._to_be_settled(spans)
         if tasks is None:
             return
-        run, begun = self._report.run, self._new(spans, lambda commit: (*commit.taken, *commit.taking))
+        lie_there, left_before = self._without_gone(spans)
+        run, begun = self._report.run, self._new(lie_there, lambda commit: (*commit.taken, *commit.taking))
         if begun:  # what a killed run has completed is not taken for what a drain has sent
             append(self._store, Commit(time.time(), run, taking=begun))
         total = Settled()
         for one in self._session.run(tasks.collect, label, tell=self._tell):
             total.add(one)
         self._count(total)
-        if not total.left and (taken := self._new(spans, lambda commit: commit.taken)):
+        if total.left or total.gone > left_before:
+            return
+        if taken := self._new(lie_there, lambda commit: commit.taken):
             append(self._store, Commit(time.time(), run, taken=taken))  # a replay need not look for these in the queues
+
+    def _without_gone(self, spans: Sequence[Span]) -> tuple[list[Span], int]:
+        """The spans without the archived numbers that are not in their queues any more, and how many these are: a drain
+        may have sent them, so nobody may say that the archive took them."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        spark, pair = self._session.spark, self._request.pair.name
+        files = [one for one in self._store.manifest().files if any(_holds(one, pair, span) for span in spans)]
+        archived = within(spark, read_files(spark, self._store, files), spans)
+        there = messages_in(spark, pair, self._request.config, spans).select(*LEDGER_KEY).distinct()
+        rows = (
+            archived.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
+            .select(*LEDGER_KEY)
+            .distinct()
+            .join(there.withColumn("there", F.lit(True)), list(LEDGER_KEY), "left")
+            .withColumn("gone", F.col("there").isNull())
+        )
+        place = Window.partitionBy("queue", "dead_letter").orderBy("sequence_number")
+        alike = Window.partitionBy("queue", "dead_letter", "gone").orderBy("sequence_number")
+        runs = (
+            rows.withColumn("run", F.row_number().over(place) - F.row_number().over(alike))
+            .where("gone")
+            .groupBy("queue", "dead_letter", "run")
+            .agg(
+                F.min("sequence_number").alias("first"), F.max("sequence_number").alias("last"), F.count("*").alias("n")
+            )
+        )
+        found = self._session.run(runs.collect, "Looking in queues", tell=self._tell)
+        gone = [Span(row["queue"], row["dead_letter"], row["first"], row["last"]) for row in found]
+        return [part for span in spans for part in uncovered(span, gone)], sum(row["n"] for row in found)
 
     def _new(self, spans: Sequence[Span], known: Callable[[Commit], Sequence[Covered]]) -> tuple[Covered, ...]:
         """What the archive covers of these spans, without what is known already."""

@@ -3,11 +3,12 @@
     unaccounted   no ledger says what became of it (or only that its destination refused it)
     waiting       the same, and it lies in its backlog queue (or that queue's dead-letter queue): it was not drained yet
     arrived       the same, and a message with its id lies at its destination
-    lost          the same, archive or ledger say that it was taken out of its queue, and it is in none of these places
+    taken         the same, archive or ledger say that it was taken out of its queue, and it is in none of these places:
+                  the archive alone has it, until it is replayed
     altered       a ledger or a second archive knows it with another id or content
     doubled       it has more than one final outcome: it was sent twice
 
-Waiting, arrived and lost are only said when a pair is given, whose queues are then looked into. A destination that
+Waiting, arrived and taken are only said when a pair is given, whose queues are then looked into. A destination that
 cannot be browsed (a topic, a missing right) leaves its messages unaccounted.
 
 Beside these: messages that were sent with an unacknowledged first try (`perhaps_doubled`; they carry the same message
@@ -185,7 +186,7 @@ def searched(
     verdict = (
         F.when(F.coalesce("same_place", "same_id", F.lit(False)), "waiting")
         .when(F.coalesce("at_destination", F.lit(False)), "arrived")
-        .when((F.col("t_queue").isNotNull() | F.coalesce("taken", F.lit(False))) & seen, "lost")
+        .when((F.col("t_queue").isNotNull() | F.coalesce("taken", F.lit(False))) & seen, "taken")
         .otherwise("unaccounted")
     )
     found = known.withColumn("verdict", verdict).select(*judged.columns)
@@ -269,7 +270,7 @@ def _report(rows: Sequence[Any], found: Sequence[Any], not_looked_at: dict[str, 
 def _listed(row: Any) -> Finding:
     unknown = f"refused: {row['refused']}" if row["refused"] else "no ledger knows it"
     why = {
-        "lost": f"{unknown}; taken, and neither in its queue nor at its destination",
+        "taken": f"{unknown}; taken out of its queue and not at its destination: the archive has it",
         "unaccounted": unknown,
         "waiting": f"{unknown}; still in the backlog",
         "altered": "another id, session or content than in the archive",

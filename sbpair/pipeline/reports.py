@@ -123,8 +123,8 @@ ReplayPrinted = ReplayResult | Explained
 class FindingCounts:
     """Messages by the verdicts that are findings, the gravest first."""
 
-    lost: int = 0
     unaccounted: int = 0
+    taken: int = 0
     waiting: int = 0
     altered: int = 0
     doubled: int = 0

@@ -52,10 +52,10 @@ def test_archive_replay_and_reconcile(shared: Stage) -> None:
     with ThreadPoolExecutor() as pool:  # the two do not concern each other
         reconciling = pool.submit(run, shared, "reconcile", shared.archive_path, "-o", "json")
         replayed = run(shared, *replay)
-        lost = reconciling.result()
-    assert lost.returncode == 5
-    counts = check_document("pipeline reconcile", lost.stdout)["data"]["counts"]
-    assert counts == {"lost": 0, "unaccounted": 50, "waiting": 0, "altered": 0, "doubled": 0}
+        unaccounted = reconciling.result()
+    assert unaccounted.returncode == 5
+    counts = check_document("pipeline reconcile", unaccounted.stdout)["data"]["counts"]
+    assert counts == {"unaccounted": 50, "taken": 0, "waiting": 0, "altered": 0, "doubled": 0}
     assert (replayed.returncode, replayed.stderr) == (0, "")
     assert check_document("pipeline replay", replayed.stdout)["data"]["per_destination"] == {"orders": 50}
     assert len(shared.at_home()) == 50

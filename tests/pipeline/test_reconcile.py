@@ -154,9 +154,9 @@ def test_what_no_ledger_knows_is_looked_for_in_the_queues(session: Session, stag
     blind = reconcile(session, [stage.archive_path], [])
     assert blind.verdicts == {"unaccounted": 9}
     seeing = reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
-    assert seeing.verdicts == {"waiting": 3, "arrived": 1, "lost": 3, "unaccounted": 2}
+    assert seeing.verdicts == {"waiting": 3, "arrived": 1, "taken": 3, "unaccounted": 2}
     assert seeing.not_looked_at.keys() == {"events"}
-    assert {one.message_id for one in seeing.listed if one.verdict == "lost"} == {f"taken-{n}" for n in (1, 2, 3)}
+    assert {one.message_id for one in seeing.listed if one.verdict == "taken"} == {f"taken-{n}" for n in (1, 2, 3)}
     stage.dead_letter_all(0, "Broken")
     again = reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
     assert again.verdicts == seeing.verdicts

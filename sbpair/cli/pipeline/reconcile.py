@@ -58,8 +58,8 @@ def reconcile(
     """Check archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
 
     Unaccounted: no ledger has it. With --pair its queues are searched too: it is waiting if it is still in the backlog,
-    lost if it was taken and is in neither queue. Doubled: sent twice. Altered: sent with another id or content. Exit
-    code 5 if any is listed.
+    taken if it was taken out and is in neither queue: the archive has it. Doubled: sent twice. Altered: sent with
+    another id or content. Exit code 5 if any is listed.
 
     \b
     Examples:
@@ -90,6 +90,10 @@ def reconcile(
     notes += [f"{place} could not be looked into: {why}" for place, why in sorted(report.not_looked_at.items())]
     if counts["unaccounted"] and pair is None:
         notes.append("With --pair NAME the queues are searched for unaccounted messages.")
+    if counts["taken"]:
+        notes.append(
+            "Taken: only the archive has these, unless a replay without its ledger sent them (replay --dry-run)."
+        )
     if report.findings > len(report.listed):
         notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")
     said = ", ".join(f"{counts[kind]:,} {kind}" for kind in FINDINGS)
