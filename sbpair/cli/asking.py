@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.options import Options
+from sbpair.cli.options import PAIR, Options
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.redact import printable
@@ -84,6 +84,7 @@ def pair_to_write(options: Options, settings: "Settings", name: str | None, doin
     pair = settings.pair(name)
     if name is None and settings.get("default_pair") is None and pair.name != LOCAL_PAIR:
         _refuse_unless_agreed(options, [pair], doing)
+    PAIR.set(pair.name)
     return pair
 
 

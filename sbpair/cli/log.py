@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from sbpair.cli.options import PAIR
 from sbpair.core.events import DeadLettered, ReceiveFailed
 from sbpair.render.console import say
 from sbpair.render.formats import dump_json
@@ -84,4 +85,5 @@ class TalkHandler(logging.Handler):
 def json_line(level: str, message: str, *, at: float | None = None, more: Mapping[str, Any] | None = None) -> str:
     """A log line for `--log-format json`. `at`: UTC epoch seconds, by default now."""
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
-    return dump_json({"time": moment.isoformat(), "level": level, "message": message} | dict(more or {}))
+    pair = {} if PAIR.get() is None else {"pair": PAIR.get()}
+    return dump_json({"time": moment.isoformat(), "level": level, "message": message} | pair | dict(more or {}))

@@ -10,6 +10,7 @@ all options that the set declares: what several commands share is declared once.
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
@@ -28,6 +29,10 @@ from sbpair.render.result import CommandResult, Format
 
 COMPLETION_VARIABLE = "_SBPAIR_COMPLETE"
 """Set by the completion scripts when they ask for completions."""
+
+
+PAIR: ContextVar[str | None] = ContextVar("pair", default=None)
+"""The pair that a writing command works on, a field of every line of a log as JSON."""
 
 
 class LogFormat(StrEnum):
@@ -219,6 +224,7 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         given = Options(**{name: values.pop(name) for name in _COMMON})
         options = given.over(ctx.obj if isinstance(ctx.obj, Options) else None)
         ctx.obj = options
+        PAIR.set(None)
         ctx.color = None if colors_wanted(options.no_color) else False
         called = ctx.command_path.partition(" ")[2]
         if "ctx" in parameters:

@@ -44,6 +44,8 @@ def run(arguments: list[str]) -> int:
             say_lines(error.format_message())
             return Exit.USAGE
         hint = new_name(arguments) or _help_of(error)
+        if arguments[:1] == ["version"]:
+            hint = "Print the version: sbpair --version"
         return _fail(UsageError(_message_of(error), hint=hint), "", _options_in(arguments))
     except typer.Abort:
         raise KeyboardInterrupt from None

@@ -144,6 +144,10 @@ def test_a_mistyped_command_is_answered_with_the_nearest(sbpair: Sbpair, typed: 
     assert "--help" in ran.stderr
 
 
+def test_who_asks_for_the_version_is_told_how(sbpair: Sbpair) -> None:
+    assert "sbpair --version" in sbpair("version").stderr
+
+
 @pytest.mark.parametrize("command", ["audit", "drain", "config show", "emulator fault add"])
 def test_a_mistyped_option_is_answered_with_the_nearest(sbpair: Sbpair, command: str) -> None:
     ran = sbpair(*command.split(), "--outputt", "json")

@@ -68,6 +68,13 @@ def record(text: str, event: Event) -> logging.LogRecord:
     return made
 
 
+def test_lines_of_a_writing_command_as_json_name_the_pair(local: Sbpair) -> None:
+    assert local("provision", "local").code == 0
+    ran = local("drain", "local", "--log-format", "json")
+    assert ran.code == 0
+    assert {json.loads(line)["pair"] for line in ran.stderr.splitlines()} == {"local"}
+
+
 async def test_a_queue_that_still_cannot_be_read_is_told_in_short(capsys: pytest.CaptureFixture[str]) -> None:
     handler = TalkHandler()
     why = "Could not receive from q/0: connection refused"

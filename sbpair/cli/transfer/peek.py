@@ -1,6 +1,8 @@
 """`sbpair peek`: look at the messages of the backlog, or of any queue, without touching them."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -138,6 +140,12 @@ def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bo
     return list(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
 
 
+def _with_short_times(row: Mapping[str, Any]) -> dict[str, Any]:
+    """`11-22 02:54:09` for a time: a screen is read within days."""
+    short = {key: str(row[key])[5:19].replace("T", " ") for key in ("oldest", "newest") if row.get(key)}
+    return {**row, **short}
+
+
 def _group_keys(text: str | None) -> "tuple[GroupKey, ...]":
     from sbpair.cli.transfer.peek_shown import GroupKey
 
@@ -166,9 +174,11 @@ def _result(
     messages = tuple(peeked(message, with_body=with_body) for message in report.messages)
     common = pair.name, report.looked_at, report.left_off, report.failed
     data: Messages | Groups
+    screen: tuple[Table, ...] = ()
     if keys:
         data = Groups(*common, grouped(messages, keys))
         table = Table("", group_columns(keys), to_plain(data.groups))
+        screen = (replace(table, rows=[_with_short_times(row) for row in table.rows]),)
     else:
         data = Messages(*common, messages)
         table = Table("", (*MESSAGE_COLUMNS, BODY_COLUMN) if with_body else MESSAGE_COLUMNS, to_plain(messages))
@@ -178,6 +188,7 @@ def _result(
         "peek",
         data,
         (table,),
+        screen=screen,
         notes=(*explained, *(f"Not read: {one.queue}: {one.error.message}" for one in report.failed)),
         summary=f"{counted(len(messages), 'message')} shown of {report.looked_at:,} browsed{more}.",
         exit=Exit.PARTIAL if report.failed else Exit.OK,
