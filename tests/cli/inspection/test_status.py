@@ -116,7 +116,7 @@ def test_an_unreachable_side_is_6_and_the_other_one_is_shown(
     assert ran.code == 6
     assert (ran.data["primary"]["state"], ran.data["secondary"]["state"]) == ("unreachable", "reachable")
     assert ran.data["active"] == 7
-    assert "sbpair ping" in ran.data["primary"]["hint"]
+    assert all(command in ran.data["primary"]["hint"] for command in ("sbpair emulator", "sbpair ping"))
 
 
 def test_without_manage_messages_are_counted_by_browsing(
