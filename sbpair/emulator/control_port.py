@@ -4,8 +4,10 @@ https://HOST:PORT/{namespace}/$emulator/faults      as described in `admin.fault
 """
 
 import asyncio
+import importlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from sbpair.emulator.admin.calls import Call, Reply, arm_error
 from sbpair.emulator.admin.fault_control import handle_control, is_control_path
@@ -45,6 +47,7 @@ class ControlPort:
         self._requests = FirstRequests(patience_seconds)
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
+        self._making = asyncio.Lock()
 
     @property
     def endpoint(self) -> str:
@@ -53,16 +56,8 @@ class ControlPort:
 
     async def start(self) -> None:
         """Begin to listen; OSError if the port is taken."""
-        from aiohttp import web
-
-        from sbpair.emulator.admin.http import make_runner
-
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = self._runner = make_runner(app)
-        await runner.setup()
         self._listening = await asyncio.get_running_loop().create_server(
-            lambda: _Client(runner, self._requests),
+            lambda: _Client(self._web_server, self._requests),
             self._emulator.host,
             self._number,
             ssl=self._emulator.tls.server_context(),
@@ -75,9 +70,26 @@ class ControlPort:
         if self._listening is not None:
             self._listening.close()
             self._listening = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        async with self._making:
+            if self._runner is not None:
+                await self._runner.cleanup()
+                self._runner = None
+
+    async def _web_server(self) -> "web.Server | None":
+        """The web server, made when the first client asks; None when the port is closing."""
+        async with self._making:
+            if self._runner is None and self._listening is not None:
+                # Its modules take longer to be imported than all else at the start of an emulator.
+                await asyncio.to_thread(importlib.import_module, "sbpair.emulator.admin.http")
+                from aiohttp import web
+
+                from sbpair.emulator.admin.http import make_runner
+
+                app = web.Application()
+                app.router.add_route("*", "/{path:.*}", self._answer)
+                self._runner = make_runner(app)
+                await self._runner.setup()
+            return None if self._runner is None else self._runner.server
 
     async def _answer(self, request: "web.Request") -> "web.StreamResponse":
         from aiohttp import web
@@ -107,19 +119,29 @@ def _reply(namespace: Namespace, call: Call) -> Reply:
 
 
 class _Client(asyncio.Protocol):
-    """One connection: handed to the web server, and cut if it never asks for anything."""
+    """One connection: handed to the web server as soon as that is there, and cut if it never asks for anything."""
 
-    def __init__(self, runner: "web.AppRunner", requests: FirstRequests) -> None:
-        self._runner = runner
+    def __init__(self, web_server: "Callable[[], Awaitable[web.Server | None]]", requests: FirstRequests) -> None:
+        self._web_server = web_server
         self._requests = requests
+        self._handing_over: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connected = cast(asyncio.Transport, transport)
-        server: Any = self._runner.server
+        connected.pause_reading()
+        self._handing_over = asyncio.get_running_loop().create_task(self._hand_over(connected))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._handing_over is not None:
+            self._handing_over.cancel()
+
+    async def _hand_over(self, transport: asyncio.Transport) -> None:
+        server = await self._web_server()
         if server is None:
-            connected.abort()
+            transport.abort()
             return
-        protocol = server()
-        connected.set_protocol(protocol)
-        protocol.connection_made(connected)
-        self._requests.expect(connected)
+        protocol = cast(asyncio.Protocol, server())
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self._requests.expect(transport)
+        transport.resume_reading()
