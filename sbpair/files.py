@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
@@ -66,6 +67,18 @@ def write_private(path: Path, data: bytes) -> None:
     """
     with open_private(path, "wb") as file:
         file.write(data)
+
+
+def write_private_temporary(prefix: str, suffix: str, data: bytes) -> Path:
+    """Write a new file of its owner's alone among the temporary ones.
+
+    Raises:
+        OSError: it cannot be made or written.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    return Path(name)
 
 
 def _check_ours(path: str, found: os.stat_result) -> None:

@@ -5,7 +5,6 @@ import logging
 import os
 import shlex
 import subprocess
-import tempfile
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +24,7 @@ from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
 from sbpair.core.redact import printable
 from sbpair.core.serialization import INLINED
 from sbpair.core.transfer.recovered import Doing, Recovered
-from sbpair.files import write_private
+from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
@@ -256,12 +255,12 @@ def _in_editor(text: str) -> tuple[str, Path]:
         raise UsageError(f"VISUAL or EDITOR is no command line: {error}. {_STATE}") from error
     if not words:
         raise UsageError(f"Neither VISUAL nor EDITOR names an editor. {_STATE}", hint="EDITOR=vi, or --from-file FILE")
-    descriptor, name = tempfile.mkstemp(prefix="sbpair-edit-", suffix=".json")
-    os.close(descriptor)
-    path = Path(name)
     try:
-        write_private(path, text.encode())
-        code = subprocess.run([*words, name], check=False).returncode
+        path = write_private_temporary("sbpair-edit-", ".json", text.encode())
+    except OSError as error:
+        raise UsageError(f"The message cannot be written for the editor: {error}. {_STATE}") from error
+    try:
+        code = subprocess.run([*words, str(path)], check=False).returncode
         if code == 0:
             return path.read_bytes().decode(), path
     except (OSError, UnicodeDecodeError) as error:
