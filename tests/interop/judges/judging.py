@@ -103,6 +103,15 @@ def python_release(judge: Judge, folder: Path) -> Programs:
     return python_programs(str(python))
 
 
+def proton_release(judge: Judge, folder: Path) -> Programs:
+    python = folder / "bin/python"
+    if not python.exists():
+        install([sys.executable, "-m", "venv", str(folder)], folder)
+        install([str(python), "-m", "pip", "install", "-q", f"{judge.client}=={judge.version}"], folder)
+    here = HERE / "proton"
+    return Programs([str(python), str(here / "judge.py")], [str(python), str(here / "corpus.py")])
+
+
 def javascript_release(judge: Judge, folder: Path) -> Programs:
     shutil.copytree(HERE / "javascript", folder, dirs_exist_ok=True)
     if not (folder / "node_modules").exists():
@@ -140,6 +149,7 @@ JUDGES: tuple[Judge, ...] = (
         javascript_release,
         remarks=("it reads booleans in their long form as 0 and 1",),
     ),
+    Judge("python-qpid-proton", "0.40.0", "C", ("cc", "cmake"), proton_release),
     Judge("azservicebus", "1.10.0", "Go", ("go",), go_release),
     Judge("azure-messaging-servicebus", "7.17.10", "Java", ("java", "mvn"), java_release),
 )
