@@ -22,7 +22,7 @@ from sbpair.files import AppendedFile, open_private
 
 STATE_MOVED = "session-state"
 """Outcome of a line that tells of the state of a session, not of a message: sequence number 0, the session's id."""
-SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded", STATE_MOVED})
+SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
 
 
 _BEGINNING = b'{"queue": '
@@ -160,7 +160,7 @@ def _cut_and_read(path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> 
             complete += len(line)
             key, outcome, there, destination = _read(line, path, number)
             _check_way(there, way, path, number)
-            if outcome in SENT_OUTCOMES:
+            if outcome in SENT_OUTCOMES or outcome == STATE_MOVED:
                 _check_destination(key[0], destination, wanted, path, number)
                 forwarded.add(key)
         file.truncate(complete)

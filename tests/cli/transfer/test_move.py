@@ -16,6 +16,7 @@ from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.recovery import DUE, OTHER_STATE, STATE_STAYS, Resender, Wishes
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+from sbpair.runtime.transfer.ledger import sent_in
 from sbpair.runtime.transfer.move import Ends, move
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
@@ -81,6 +82,7 @@ def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(mad
         made.state(queue, session, state)
     ran = made.runner("move", queue, f"local-secondary:{queue}", "--ledger", f"{queue}.jsonl", "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], ran.data["session_states"], ran.data["left"]) == (0, 31, 2, {}), ran
+    assert len(sent_in(made.runner.home / f"{queue}.jsonl")) == 31, "a line of a state is no message"
     assert made.ids(queue) == []
     lies = made.lying(queue, Side.SECONDARY)
     for number in range(3):
