@@ -28,10 +28,11 @@ async def test_http_and_https_are_told_apart(port: Any, tls: Any) -> None:
                 assert await answer.text() == f"{scheme} /x/y"
 
 
+@pytest.mark.parametrize("end", ["", "/"], ids=["as the others ask", "as .NET asks"])
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
-async def test_amqp_over_websocket(port: Any, tls: Any, scheme: str, service: Any) -> None:
+async def test_amqp_over_websocket(port: Any, tls: Any, scheme: str, service: Any, end: str) -> None:
     context = ssl.create_default_context(cafile=tls.ca_path)
-    url = f"{scheme}://127.0.0.1:{port.number}/$servicebus/websocket"
+    url = f"{scheme}://127.0.0.1:{port.number}/$servicebus/websocket{end}"
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(url, protocols=["AMQPWSB10"], ssl=context) as web_socket,
