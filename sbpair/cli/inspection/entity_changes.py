@@ -64,7 +64,7 @@ class Status(StrEnum):
 _STATUS_MEANS = {
     Status.ACTIVE: "takes and gives messages",
     Status.DISABLED: "takes and gives no messages",
-    Status.SEND_DISABLED: "takes no messages, but gives those it has",
+    Status.SEND_DISABLED: "takes no messages and answers no browse, but gives those it has",
     Status.RECEIVE_DISABLED: "takes messages, but gives none",
 }
 

@@ -168,8 +168,8 @@ def evacuate(
 
     \b
     Runbook:
-      1. Stop the senders of FROM, or disable its entities for them:
-           sbpair entity set-status contoso-weu:orders SendDisabled
+      1. Stop the senders of FROM. Leave its entities Active: what is disabled, for senders too, cannot be browsed:
+           sbpair entity set-status contoso-weu:orders Active
       2. See what would happen; nothing is changed:
            sbpair evacuate contoso-weu contoso-neu --dry-run
       3. Move. The same line goes on after a crash:

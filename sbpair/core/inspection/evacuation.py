@@ -277,8 +277,8 @@ def plan_moves(
 def _why_left(one: EntityFacts, step: EntityStep | None, dead_letter: bool, dead_letters: Kept) -> str | None:
     if step is None:
         return NOT_ASKED_FOR
-    if one.settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
-        return f"{one.settings.status.value}: nothing can be received"
+    if one.settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED, EntityStatus.SEND_DISABLED):
+        return f"it is {one.settings.status.value}, so that it cannot be browsed or received from; set it to Active"
     if dead_letter:
         return "dead letters were to be left" if dead_letters is Kept.LEAVE else None
     if one.settings.forward_to:
