@@ -125,6 +125,7 @@ def main() -> int:
     parser.add_argument(
         "--hours", type=float, default=0.5, help="simulated hours in which messages come and trouble strikes"
     )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more seeds after so long")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=_places, help="only these troubles of the plan")
     parser.add_argument("--defect", choices=sorted(DEFECTS), default="", help="plant this defect first")
@@ -162,6 +163,8 @@ def _campaign(options: argparse.Namespace) -> int:
         if told.failure:
             failed += 1
             print("\n".join(explain(told, options.hours, options.defect)), flush=True)
+        if _clock() - began > 60 * options.minutes:
+            break
     seconds = _clock() - began
     rate = simulated / max(cpu, 0.001)
     print(

@@ -98,6 +98,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.numbers = itertools.count(1)
         self.steps = 0
         self.connect: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self.on_call: Callable[[Process], None] = lambda process: None
+        """Told of work that was given to a thread and has not begun."""
         self.thread_seconds = 0.002
         """Mean time that work in a thread takes."""
         self._now = 0.0
@@ -195,6 +197,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """The call is made on this loop, a while later; those of one executor in their order."""
         future, process, call = self.create_future(), PROCESS.get() or self.world, Call(func, args)
         process.calls[call] = None
+        self.on_call(process)
         due = max(self._now + self.dice.expovariate(1 / self.thread_seconds), self._thread_due.get(executor, 0.0))
         if executor is not None:
             self._thread_due[executor] = due

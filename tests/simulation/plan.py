@@ -88,7 +88,7 @@ KINDS: dict[str, tuple[float, float]] = {
 """What can go wrong, and how long it lasts at least and at most (seconds)."""
 
 
-MOMENTS = ("line", "arrived", "completed", "lock expired", "start")
+MOMENTS = ("line", "writing", "arrived", "completed", "lock expired", "start")
 """Of what is noted: the worst moments for something to go wrong are right after these."""
 
 
