@@ -90,6 +90,13 @@ KINDS: dict[str, tuple[float, float]] = {
 
 MOMENTS = ("line", "writing", "arrived", "completed", "lock expired", "start")
 """Of what is noted: the worst moments for something to go wrong are right after these."""
+WORST = {
+    "crash": ("line", "writing", "arrived", "completed"),
+    "power": ("line", "writing", "arrived", "completed"),
+    "disk-full": ("writing",),
+    "disk-error": ("writing",),
+}
+"""The moments of these kinds."""
 
 
 def draw(seed: int, hours: float) -> Plan:
@@ -138,7 +145,7 @@ def _troubles(dice: random.Random, kinds: list[str], bursts: list[Burst], end: f
             at = burst.at + dice.choice([dice.expovariate(1.0), dice.expovariate(0.2), dice.uniform(0.0, 120.0)])
             seconds = least * (most / least) ** dice.random() if least else 0.0
             side = dice.choice(["primary", "secondary"])
-            after = dice.choice(MOMENTS) if dice.random() < 0.6 else ""
+            after = dice.choice(WORST.get(kind, MOMENTS)) if dice.random() < 0.7 else ""
             at = burst.at if after else min(at, end)
             count = dice.choice([1, 2, 5, 20])
             found.append(Trouble(at, kind, seconds, side, dice.randrange(8), after, count))
