@@ -77,8 +77,8 @@ class Broker:
 class WatchedSender:
     """Tells the truth what is about to be sent."""
 
-    def __init__(self, inner: MessageSender, truth: Truth, ledger: str) -> None:
-        self._inner, self._truth, self._ledger = inner, truth, ledger
+    def __init__(self, inner: MessageSender, truth: Truth, ledger: str, wrong: Callable[[BaseException], None]) -> None:
+        self._inner, self._truth, self._ledger, self._wrong = inner, truth, ledger, wrong
 
     @property
     def entity(self) -> str:
@@ -89,7 +89,11 @@ class WatchedSender:
 
     async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
         for payload in payloads:
-            self._truth.about_to_send(self._ledger, str(describe(payload).message_id))
+            try:
+                self._truth.about_to_send(self._ledger, str(describe(payload).message_id))
+            except Violation as violation:
+                self._wrong(violation)  # whoever called may catch it
+                raise
         try:
             await self._inner.send(payloads, timeout_seconds=timeout_seconds)
         except ServiceError as error:
@@ -110,15 +114,17 @@ class WatchedSender:
 class WatchedMessaging:
     """A messaging whose senders are watched."""
 
-    def __init__(self, inner: AzureMessaging, truth: Truth, ledger: str) -> None:
-        self._inner, self._truth, self._ledger = inner, truth, ledger
+    def __init__(
+        self, inner: AzureMessaging, truth: Truth, ledger: str, wrong: Callable[[BaseException], None]
+    ) -> None:
+        self._inner, self._truth, self._ledger, self._wrong = inner, truth, ledger, wrong
 
     @property
     def host(self) -> str:
         return self._inner.host
 
     def sender(self, entity: str) -> MessageSender:
-        return WatchedSender(self._inner.sender(entity), self._truth, self._ledger)
+        return WatchedSender(self._inner.sender(entity), self._truth, self._ledger, self._wrong)
 
     def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageReceiver:
         return self._inner.receiver(path, dead_letter=dead_letter, session_id=session_id)
@@ -411,7 +417,7 @@ class World:
         ledger = Ledger(path, resume=True, opened=self.disk.opened) if self.plan.ledgers else None
         lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped
         secondary = self.messaging("secondary")
-        primary = WatchedMessaging(self.messaging("primary"), self.truth, path.name)
+        primary = WatchedMessaging(self.messaging("primary"), self.truth, path.name, self.wrong)
         request = DrainRequest(self.queues, in_flight_messages=self.plan.in_flight_messages)
         admin = cast(NamespaceAdmin, Admin(self, self.brokers["secondary"]))
         try:
