@@ -53,6 +53,7 @@ MAY_HANDLE_CREDENTIALS = {
     "core/access.py": "the gate itself: the host in a connection string, the name of its key",
     "azure/messaging.py": "asks the gate before a messaging client is made",
     "azure/administration.py": "makes its client by `LazyClient`, which asks the gate",
+    "azure/topology.py": "the SDK's classes of rules; its client is that of azure/administration.py",
     "azure/management.py": "makes its client by `LazyClient`, which asks the gate",
     "azure/http.py": "the one transport, which goes to the origin that the gate has named",
     "azure/credentials.py": "where tokens come from",
