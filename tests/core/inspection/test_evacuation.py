@@ -124,7 +124,7 @@ def test_where_messages_go_and_why_some_stay() -> None:
         entity("orders", counts=counts),
         entity("news", TOPIC, Counts(scheduled=6)),
         entity("news/Subscriptions/all", SUBSCRIPTION, Counts(active=7, dead_letter=8), requires_session=True),
-        entity("off", counts=Counts(active=9), status=EntityStatus.DISABLED),
+        entity("off", counts=Counts(active=9), status=EntityStatus.SEND_DISABLED),
         entity("onward", counts=Counts(active=10), forward_to="orders"),
     ]
     steps = {step.path.lower(): step for step in plan_entities(source, [], Tier.STANDARD)}
