@@ -282,8 +282,8 @@ _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
     (
         errors.ConnectionLostError,
         re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])\S*: connection refused"),
-        "Is the embedded namespace running? Start it in another terminal: sbpair emulator. Or see which side answers "
-        "with: sbpair ping",
+        "Is the embedded namespace running? Start it in another terminal with `sbpair emulator`, or see which side "
+        "answers with: sbpair ping",
     ),
     (
         errors.ConnectionLostError,

@@ -157,8 +157,8 @@ def delete(
     if holding is not None and not with_messages:
         raise UsageError(
             f"The {what} holds {holding}. Nothing was deleted.",
-            hint=f"Keep them: sbpair purge ENTITY --archive DIR, sbpair move; or delete them too: --with-messages. "
-            f"See: sbpair entity show {place.access.label}:{place.path}",
+            hint="Keep them with `sbpair purge ENTITY --archive DIR` or `sbpair move`, or delete them too with "
+            f"--with-messages. See: sbpair entity show {place.access.label}:{place.path}",
         )
     detail = f"{facts.kind.value} with {holding}" if holding is not None else f"{facts.kind.value} without messages"
     if forwarding:

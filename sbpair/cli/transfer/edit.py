@@ -102,7 +102,7 @@ def edit(
     try:
         payload, diff, kept = _edited(found, from_file)
     except MalformedMessageError as error:
-        raise SbpairError(f"{error.message} {_STATE}", hint="sbpair move sends it as it is.") from error
+        raise SbpairError(f"{error.message} {_STATE}", hint="`sbpair move` sends it as it is.") from error
     if not diff:
         raise UsageError(f"Nothing was changed in message {number} of {source}. {_STATE}")
     if not options.quiet:

@@ -19,7 +19,7 @@ SIZES_MEGABYTES = {Tier.BASIC: _SMALL, Tier.STANDARD: _SMALL, Tier.PREMIUM: (*_S
 """What a queue or topic can be as large as ("Service Bus quotas")."""
 LEAST_PREMIUM_KILOBYTES = 1024
 STANDARD_KILOBYTES = 256
-UNFINISHED = "sbpair evacuate has not ended yet"
+UNFINISHED = "Not yet evacuated by sbpair"
 """User metadata of what was created until all messages are there, so that a run after a crash knows its own entities: a
 subscription may lack rules, and what a queue takes for duplicates can only have come from an earlier run."""
 DEFAULT_RULE = "$Default"
