@@ -83,7 +83,7 @@ def export(
     kubernetes      Deployment (syphon), CronJob (audit)
     container-apps  Azure job that drains every 15 minutes
     dockerfile      image with sbpair as its entry point
-    emulator        image of the embedded namespace, for compose and GitHub Actions
+    emulator        image of the embedded namespace, and jobs
     bicep           a pair's backlog queues
     terraform       the same, with import blocks
     github-action   audit as a step of a workflow
