@@ -252,7 +252,10 @@ def _timedelta(seconds: float | None) -> timedelta | None:
 
 def _queue(found: Any, runtime: Any | None) -> QueueFacts:
     rules = tuple(
-        (rule.key_name, tuple(str(getattr(right, "value", right)) for right in rule.rights or ()))
+        (
+            a_text(rule.key_name, "the name of a key"),
+            tuple(str(getattr(right, "value", right)) for right in rule.rights or ()),
+        )
         for rule in found.authorization_rules or ()
     )
     if runtime is None:

@@ -69,8 +69,12 @@ def _unexpected(error: Exception, arguments: list[str]) -> SbpairError:
     """A defect of ours: said plainly; where it happened only for those who ask."""
     if any(flag in ("-v", "--verbose") for flag in arguments):
         say_lines("".join(traceback.format_exception(error)))
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - one of the JVM asks it for its text, and the JVM is gone
+        said = "it cannot be read any more"
     return SbpairError(
-        f"Internal error: {type(error).__name__}: {error}. Completed work was not rolled back.",
+        f"Internal error: {type(error).__name__}: {said}. Completed work was not rolled back.",
         hint="Run it again with --verbose to see where, and report that.",
     )
 

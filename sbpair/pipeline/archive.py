@@ -355,6 +355,12 @@ class _Run:
     def _without_gone(self, spans: Sequence[Span]) -> tuple[list[Span], int]:
         """The spans without the archived numbers that are not in their queues any more, and how many these are: a drain
         may have sent them, so nobody may say that the archive took them."""
+        found = self._session.run(lambda: self._gone_rows(spans), "Looking in queues", tell=self._tell)
+        gone = [Span(row["queue"], row["dead_letter"], row["first"], row["last"]) for row in found]
+        return [part for span in spans for part in uncovered(span, gone)], sum(row["n"] for row in found)
+
+    def _gone_rows(self, spans: Sequence[Span]) -> list[Any]:
+        """Stretches of archived numbers of these spans that are not in their queues, and how many each is."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
@@ -371,17 +377,14 @@ class _Run:
         )
         place = Window.partitionBy("queue", "dead_letter").orderBy("sequence_number")
         alike = Window.partitionBy("queue", "dead_letter", "gone").orderBy("sequence_number")
-        runs = (
-            rows.withColumn("run", F.row_number().over(place) - F.row_number().over(alike))
-            .where("gone")
-            .groupBy("queue", "dead_letter", "run")
+        runs = rows.withColumn("run", F.row_number().over(place) - F.row_number().over(alike)).where("gone")
+        return (
+            runs.groupBy("queue", "dead_letter", "run")
             .agg(
                 F.min("sequence_number").alias("first"), F.max("sequence_number").alias("last"), F.count("*").alias("n")
             )
+            .collect()
         )
-        found = self._session.run(runs.collect, "Looking in queues", tell=self._tell)
-        gone = [Span(row["queue"], row["dead_letter"], row["first"], row["last"]) for row in found]
-        return [part for span in spans for part in uncovered(span, gone)], sum(row["n"] for row in found)
 
     def _new(self, spans: Sequence[Span], known: Callable[[Commit], Sequence[Covered]]) -> tuple[Covered, ...]:
         """What the archive covers of these spans, without what is known already."""

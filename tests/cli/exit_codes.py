@@ -459,7 +459,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         findings=Never("a dry run needs Spark: proven on the job, tests/pipeline/test_archive.py"),
         asks=IN_A_TASK,
         signals=(
-            Proven(f"{_SPARK}test_ctrl_c_cancels_the_job_at_once"),
+            Proven(f"{_SPARK}test_ctrl_c_ends_a_job_at_once_and_leaves_nothing_completed_that_is_not_in_the_archive"),
             Never("SIGTERM cancels the job where Ctrl-C does: sbpair.pipeline.spark.session"),
         ),
     ),

@@ -121,7 +121,8 @@ def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: 
     if folder:
         check_folder(Path(request.into), create=False)
     rows = _SMALL_ROWS if folder else None
-    spark = spark_session(options, master, conf, rows=rows, name="archive", sources=not folder)
+    sources = not folder or request.take  # what is taken is looked for in the queues by the source
+    spark = spark_session(options, master, conf, rows=rows, name="archive", sources=sources)
     with spark as session, JobLog(options) as log:
         report = archive_backlog(session, request, plan=plan, tell=log)
     return _result(request, report)

@@ -116,7 +116,8 @@ def follow(
 
         def session() -> "Session":
             if not opened:
-                spark = spark_session(options, master, conf, rows=None, name="follow", sources=not is_folder(into))
+                sources = take or not is_folder(into)
+                spark = spark_session(options, master, conf, rows=None, name="follow", sources=sources)
                 opened.append(stack.enter_context(spark))
                 stack.enter_context(progress)
             return opened[0]

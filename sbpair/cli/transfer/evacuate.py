@@ -168,16 +168,17 @@ def evacuate(
 
     \b
     Runbook:
-      1. Stop the senders of FROM. Leave its entities Active: what is disabled, for senders too, cannot be browsed:
+      1. Stop the senders of FROM. Leave its entities Active:
+         what is disabled, even SendDisabled, cannot be browsed:
            sbpair entity set-status contoso-weu:orders Active
       2. See what would happen; nothing is changed:
            sbpair evacuate contoso-weu contoso-neu --dry-run
       3. Move. The same line goes on after a crash:
            sbpair evacuate contoso-weu contoso-neu
-      4. Look into what is held, and send it on where it belongs:
+      4. Look into what is held, and send it on:
            sbpair entity list 'evacuated/*' --namespace contoso-neu
            sbpair move contoso-neu:evacuated/contoso-weu/queues/orders/dead-letters contoso-neu:orders
-      5. Keep the ledger; delete FROM when nothing uses it any more.
+      5. Keep the ledger; delete FROM when nothing uses it.
 
     \b
     Examples:

@@ -56,10 +56,13 @@ def test_a_queue_is_created_with_every_setting_shown_disabled_and_deleted(local:
     (listed,) = local("entity", "list", queue.upper(), "-o", "json").data["entities"]
     assert (listed["kind"], listed["status"]) == ("queue", "SendDisabled")
     assert {name: settings[name] for name in AS_SHOWN} == AS_SHOWN, "nothing else changed"
+    refused = local("entity", "delete", queue, "--yes")  # what takes nothing cannot be browsed either
+    assert (refused.code, "Set it to Active" in refused.stderr) == (2, True), refused.stderr
+    assert local("entity", "set-status", queue, "Active", "--yes").code == 0
     assert local("entity", "delete", queue, "--yes").code == 0
     assert local("entity", "list", queue, "-o", "json").data["entities"] == []
     actions = [line["action"] for line in local.operations if line.get("entity") == queue]
-    assert actions == ["create", "set-status", "delete"]
+    assert actions == ["create", "set-status", "set-status", "delete"]
 
 
 def test_a_topic_with_a_subscription_and_its_rules(local: Sbpair) -> None:
