@@ -169,7 +169,7 @@ def evacuate(
     \b
     Runbook:
       1. Stop the senders of FROM. Leave its entities Active:
-         what is disabled, even SendDisabled, cannot be browsed:
+         a disabled one, or SendDisabled, shows nothing:
            sbpair entity set-status contoso-weu:orders Active
       2. See what would happen; nothing is changed:
            sbpair evacuate contoso-weu contoso-neu --dry-run
