@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Origin, Received
-from sbpair.core.rewrite import compose
+from sbpair.core.rewrite import TEXT_FIELDS, compose
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,20 +26,9 @@ if TYPE_CHECKING:
 ROWS: Final = "rows"
 """Where a ledger says that new messages lay."""
 
-_TEXTS = (
-    "message_id",
-    "session_id",
-    "partition_key",
-    "correlation_id",
-    "content_type",
-    "subject",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
 _TYPES: Final[dict[str, tuple[str, ...]]] = {
     "body": ("string", "binary"),
-    **dict.fromkeys(_TEXTS, ("string",)),
+    **dict.fromkeys(TEXT_FIELDS, ("string",)),
     "ttl_ms": ("int", "bigint"),
     "scheduled_at": ("timestamp",),
     "properties": tuple(

@@ -22,6 +22,7 @@ from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.redact import quoted
+from sbpair.core.rewrite import TEXT_FIELDS
 from sbpair.render.console import write_record
 
 if TYPE_CHECKING:
@@ -89,17 +90,6 @@ def _split(descriptor: int) -> Iterator[bytes]:
         yield rest
 
 
-TEXT_FIELDS = (
-    "message_id",
-    "session_id",
-    "partition_key",
-    "correlation_id",
-    "content_type",
-    "subject",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
 FIELDS = ("body", "body_base64", "application_properties", "ttl", "scheduled_at", *TEXT_FIELDS)
 
 

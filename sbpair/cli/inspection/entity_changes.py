@@ -183,8 +183,7 @@ async def _looked_at(
     forwarding = [
         one.path
         for one in everything
-        if wanted in ((one.settings.forward_to or "").lower(), one.settings.forward_dead_lettered_messages_to or "")
-        and one.path.lower() != wanted
+        if wanted in map(str.lower, filter(None, _forwards(one))) and one.path.lower() != wanted
     ]
     below = [one for one in everything if one.path.lower().startswith(f"{wanted}/subscriptions/")]
     held = [one for one in (facts, *below) if one.counts.total]
@@ -197,6 +196,10 @@ async def _looked_at(
     mailboxes = [one for one in (facts, *below) if one.kind is not EntityKind.TOPIC]
     seen = [] if with_messages else await _browsed(place, mailboxes)
     return facts, (f"messages that the counts do not show, in {listed_names(seen)}" if seen else None), forwarding
+
+
+def _forwards(one: EntityFacts) -> tuple[str | None, str | None]:
+    return one.settings.forward_to, one.settings.forward_dead_lettered_messages_to
 
 
 async def _browsed(place: Place, mailboxes: list[EntityFacts]) -> list[str]:

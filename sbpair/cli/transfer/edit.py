@@ -15,7 +15,7 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import DESPITE, DespiteOption, LedgerOption, NewLedgerOption
+from sbpair.cli.transfer.options import DESPITE, AgainToOption, DespiteOption, LedgerOption, NewLedgerOption
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place, refuse_unnamed
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
@@ -57,15 +57,7 @@ def edit(
     *,
     on: NamespaceOptions,
     dlq: Annotated[bool, typer.Option("--dlq", help="A dead letter; it is sent to its queue again.")] = False,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="ENTITY",
-            help="Queue or topic to send to, of this namespace or NAMESPACE:ENTITY. Default: the queue itself.",
-            show_default=False,
-        ),
-    ] = None,
+    to: AgainToOption = None,
     from_file: Annotated[
         Path | None,
         typer.Option(

@@ -283,15 +283,15 @@ def _as_browsed(one: EntityFacts, seen: Peeked | None) -> EntityFacts:
     )
 
 
-def _look(options: Options, wish: _Wish) -> _Look:
-    """One snapshot of both namespaces.
+def _look(options: Options, wish: _Wish, state: str = NOT_TOUCHED) -> _Look:
+    """One snapshot of both namespaces. `state`: what an error says of what was changed before it.
 
     Raises:
         ServiceError: a namespace does not tell what is there.
     """
 
     async def work(stop: "asyncio.Event") -> _Look:
-        with unchanged():
+        with unchanged(state):
             return await stoppable(stop, _looked(wish))
 
     return run_async(options, work)
@@ -463,7 +463,7 @@ def _move_all(options: Options, wish: _Wish, first: _Look, steps: Sequence[Entit
                 break
         if ended is not None:
             break
-        look = _look(options, wish)
+        look = _look(options, wish, f"What was moved until then stands in {ledger}; the same command goes on.")
         if look.empty or not progress:
             break
     if ended is not None:

@@ -217,6 +217,15 @@ class MoveOptions(OptionSet):
         return [name for name, given in flags if given]
 
 
+AgainToOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="ENTITY",
+        help="Queue or topic to send to, of this namespace or NAMESPACE:ENTITY. Default: the queue itself.",
+        show_default=False,
+    ),
+]
 DESPITE = "--despite-duplicate-detection"
 DespiteOption = Annotated[
     bool,

@@ -1,12 +1,8 @@
 """`sbpair dlq resubmit`: dead letters, sent again as their application sent them."""
 
-from typing import Annotated
-
-import typer
-
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import ReasonOption, ResendOptions
+from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, find_place, refuse_unnamed
 from sbpair.cli.transfer.resending import Sending, resend, to_or_itself
 from sbpair.render.result import CommandResult
@@ -18,15 +14,7 @@ def resubmit(
     entity: EntityArgument,
     *,
     on: NamespaceOptions,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="ENTITY",
-            help="Queue or topic to send to, of this namespace or NAMESPACE:ENTITY. Default: the queue itself.",
-            show_default=False,
-        ),
-    ] = None,
+    to: AgainToOption = None,
     reasons: ReasonOption = None,
     chosen: ResendOptions,
 ) -> CommandResult:
