@@ -17,6 +17,10 @@ from sbpair.emulator.namespace import Namespace, NamespaceStore
 from tests.simulation.trace import Trace
 
 
+Stored = tuple[str, int]
+"""A stored copy: its queue in lower case and its sequence number there."""
+
+
 class Violation(AssertionError):
     """Something that must never be."""
 
@@ -52,8 +56,10 @@ class Truth:
         self.arrived: dict[str, list[float]] = defaultdict(list)
         self.doubts: list[tuple[float, str]] = []
         """Moments at which an answer or a lock may have been lost."""
-        self.ledgers: dict[str, dict[str, str]] = defaultdict(dict)
-        """What each ledger has on disk: message id and outcome."""
+        self.copies: Counter[str] = Counter()
+        """How often each message was put into the backlog: a sender whose answer was lost puts it there again."""
+        self.ledgers: dict[str, dict[Stored, str]] = defaultdict(dict)
+        """What each ledger has on disk: the message of each stored copy."""
         self.last_in_session: dict[tuple[str, str], int] = {}
         self.now: Callable[[], float] = lambda: 0.0
         self._places: dict[Message, str] = {}
@@ -70,6 +76,7 @@ class Truth:
             return
         if before is None:
             self.last_stored_at = self.now()
+            self.copies[key] += 1
         else:
             self.waiting[key][before] -= 1
         self._places[message] = where
@@ -79,15 +86,16 @@ class Truth:
             raise Violation(f"message {key} was dead-lettered, and nothing is wrong with it")
 
     def backlog_dropped(self, message: Message) -> None:
-        key = str(message.head.message_id)
-        self.waiting[key][self._places.pop(message)] -= 1
+        key, where = str(message.head.message_id), self._places.pop(message)
+        self.waiting[key][where] -= 1
         self.trace.note("completed", key)
         self.dropped += 1
         if key not in self.sent:
             return
         if not self.arrived[key]:
             raise Violation(f"message {key} was completed in the backlog and has not arrived anywhere: it is lost")
-        if self.ledgers and not any(key in lines for lines in self.ledgers.values()):
+        copy = where.partition("|")[0].lower(), message.sequence_number
+        if self.ledgers and not any(copy in lines for lines in self.ledgers.values()):
             raise Violation(f"message {key} was completed before a ledger had it on disk")
 
     def primary_stored(self, entity: KeptEntity, place: str, message: Message) -> None:
@@ -151,17 +159,18 @@ class Truth:
     # -- from the processes
 
     def about_to_send(self, ledger: str, key: str) -> None:
-        if key in self.ledgers.get(ledger, {}):
+        lines = self.ledgers.get(ledger, {})
+        if key in lines.values() and list(lines.values()).count(key) >= self.copies[key]:
             raise Violation(f"message {key} was sent again, although the ledger has it as sent")
 
     def written(self, ledger: Path) -> None:
         """The ledger's file has changed."""
         known = self.ledgers[ledger.name]
         for line in whole_lines(ledger):
-            key = str(line["message_id"])
-            if key in known:
+            key, copy = str(line["message_id"]), (str(line["queue"]).lower(), int(line["sequence_number"]))
+            if copy in known:
                 continue
-            known[key] = line["outcome"]
+            known[copy] = key
             self.trace.note("line", ledger.name, key, line["outcome"])
             if line["outcome"] in ("forwarded", "already-forwarded") and not self.arrived[key]:
                 raise Violation(f"the ledger says {line['outcome']} of message {key}, which has not arrived")

@@ -1,0 +1,58 @@
+"""What the world above the simulated processes takes for a broken promise, and what not."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sbpair.core.rewrite import compose, for_backlog
+from sbpair.emulator.broker.journal import KeptEntity
+from sbpair.emulator.broker.messages import Message
+from sbpair.emulator.clock import SystemClock
+from sbpair.emulator.namespace import Namespace
+from tests.simulation.trace import Trace
+from tests.simulation.truth import Notes, Sent, Truth, Violation
+
+QUEUES = ("primary/x-servicebus-transfer/0", "primary/x-servicebus-transfer/1")
+
+
+def stored_twice(truth: Truth) -> list[tuple[str, int]]:
+    """A message of which a sender, left without an answer, has put a copy into each backlog queue; where they lie."""
+    copies: list[tuple[str, int]] = []
+
+    def stored(entity: KeptEntity, place: str, message: Message) -> None:
+        truth.backlog_stored(entity, place, message)
+        copies.append((entity.path, message.sequence_number))
+
+    async def store() -> None:
+        notes = Notes(stored, truth.backlog_dropped, lambda violation: pytest.fail(str(violation)))
+        namespace = Namespace("secondary", clock=SystemClock(), store=notes)
+        for queue in QUEUES:
+            namespace.create_queue(queue).send(for_backlog(compose(body=b"a", message_id="m1"), "orders"))
+
+    truth.sent["m1"] = Sent(1, "orders", None, b"a", backlog=False)
+    asyncio.run(store())
+    return copies
+
+
+def write(ledger: Path, copies: Sequence[tuple[str, int]]) -> Path:
+    lines = [
+        {"queue": queue, "sequence_number": number, "message_id": "m1", "outcome": "forwarded"}
+        for queue, number in copies
+    ]
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return ledger
+
+
+def test_each_stored_copy_of_a_message_may_be_sent_once(tmp_path: Path) -> None:
+    truth = Truth(Trace(lambda: 0.0), strict_order=True)
+    first, second = stored_twice(truth)
+    truth.arrived["m1"].append(0.0)
+    ledger = write(tmp_path / "ledger.jsonl", [first])
+    truth.written(ledger)
+    truth.about_to_send(ledger.name, "m1")  # the other copy
+    truth.written(write(ledger, [first, second]))
+    with pytest.raises(Violation, match="m1 was sent again"):
+        truth.about_to_send(ledger.name, "m1")
