@@ -16,7 +16,6 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.namespace import Namespace, NamespaceStore
 from tests.simulation.trace import Trace
 
-
 Stored = tuple[str, int]
 """A stored copy: its queue in lower case and its sequence number there."""
 
