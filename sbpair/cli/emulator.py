@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from sbpair.emulator import AliasConfig, Emulator, EmulatorThread, NamespaceConfig
-    from sbpair.emulator.control import FaultControl
+    from sbpair.emulator.control.client import FaultControl
     from sbpair.settings.state import EmulatorState
 
 DEFAULT_NAMESPACES = ("local-primary", "local-secondary")
@@ -324,8 +324,8 @@ def _read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, An
     only one that an emulator of theirs is started with, so it says which."""
     if path is None:
         return {}, usual
-    from sbpair.emulator.microsoft_config import is_microsoft_config, seed_of
     from sbpair.emulator.seed import SeedError
+    from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
     from sbpair.settings import DocumentError, parse_yaml_with_lines, read_text
 
     try:
@@ -540,7 +540,7 @@ def emulator_failover(
       sbpair emulator failover contoso
       sbpair emulator failover contoso -o json
     """
-    from sbpair.emulator.control import ControlError
+    from sbpair.emulator.control.client import ControlError
 
     name, *_ = _running().connection_string_files
     try:
@@ -645,7 +645,7 @@ def fault_add(
       sbpair emulator fault add local-primary dark
       sbpair emulator fault add local-primary throttle:entity=orders,for=30s,after=3
     """
-    from sbpair.emulator.control import ControlError
+    from sbpair.emulator.control.client import ControlError
 
     try:
         added = _fault(namespace, _control(namespace).add(spec))
@@ -673,7 +673,7 @@ def fault_clear(
       sbpair emulator fault clear local-primary
       sbpair emulator fault clear local-primary --id 3
     """
-    from sbpair.emulator.control import ControlError
+    from sbpair.emulator.control.client import ControlError
 
     control = _control(namespace)
     try:
@@ -690,7 +690,7 @@ def fault_clear(
 
 
 def _faults_of(name: str) -> list[Any]:
-    from sbpair.emulator.control import ControlError
+    from sbpair.emulator.control.client import ControlError
 
     try:
         return list(_control(name).list())
@@ -699,7 +699,7 @@ def _faults_of(name: str) -> list[Any]:
 
 
 def _control(name: str) -> "FaultControl":
-    from sbpair.emulator.control import ControlError, FaultControl
+    from sbpair.emulator.control.client import ControlError, FaultControl
 
     state = _running()
     if state.control is None:

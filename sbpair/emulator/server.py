@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.clock import Clock, SystemClock
-from sbpair.emulator.control_port import ControlPort
+from sbpair.emulator.control.port import ControlPort
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.origins import OwnNames, is_loopback

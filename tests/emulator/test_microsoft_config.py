@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from sbpair.emulator import EmbeddedNamespace
-from sbpair.emulator.microsoft_config import is_microsoft_config, seed_of
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError, plant
+from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
 
 QUEUES = [
     {"Name": "orders/in", "Properties": {"ForwardTo": "orders", "DefaultMessageTimeToLive": "PT1H"}},

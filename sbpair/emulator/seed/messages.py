@@ -21,7 +21,7 @@ from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.lines import line_of
 from sbpair.emulator.outgoing import payload
-from sbpair.emulator.seed_reading import SeedError, mapping_of, only
+from sbpair.emulator.seed.reading import SeedError, mapping_of, only
 
 _TEXTS: Final = (
     "message_id",

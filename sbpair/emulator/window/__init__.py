@@ -125,7 +125,7 @@ class Window:
         from aiohttp import web
 
         nonce = secrets.token_urlsafe(16)
-        text = files("sbpair.emulator").joinpath("window.html").read_text(encoding="utf-8")
+        text = files("sbpair.emulator.window").joinpath("page.html").read_text(encoding="utf-8")
         policy = (
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -12,7 +12,7 @@ from typing import Any
 
 from sbpair.emulator.admin.fields import parse_duration
 from sbpair.emulator.lines import LinedMapping, like, line_of
-from sbpair.emulator.seed_reading import SeedError
+from sbpair.emulator.seed.reading import SeedError
 
 _DURATIONS = frozenset(
     {"lock_duration", "default_message_time_to_live", "duplicate_detection_history_time_window", "auto_delete_on_idle"}

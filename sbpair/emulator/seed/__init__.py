@@ -17,7 +17,7 @@
 
 Property names are those of the descriptions in `entities.py`. What exists already is left as it is, so that a durable
 namespace can be started with its seed again and again. A key that the seed gives is set each time.
-Messages (`seed_messages`) are put into entities that the seed makes.
+Messages (`messages`) are put into entities that the seed makes.
 """
 
 import contextlib
@@ -45,8 +45,8 @@ from sbpair.emulator.entities import (
 from sbpair.emulator.errors import EntityError
 from sbpair.emulator.lines import like, line_of
 from sbpair.emulator.namespace import Namespace, new_auth_rule
-from sbpair.emulator.seed_messages import put_messages
-from sbpair.emulator.seed_reading import SeedError, mapping_of, only
+from sbpair.emulator.seed.messages import put_messages
+from sbpair.emulator.seed.reading import SeedError, mapping_of, only
 
 __all__ = ["SeedError", "chosen_keys", "plant"]
 
