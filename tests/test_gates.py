@@ -96,7 +96,7 @@ MAY_WRITE_FILES = {
     "pipeline/manifest.py": "links a file of the gate into its place",
     "pipeline/paths.py": "flushes a folder; renames what the gate has made",
     "pipeline/replay.py": "a private temporary folder",
-    "pipeline/writer.py": "a report of numbers in a private temporary folder",
+    "pipeline/source/writer.py": "a report of numbers in a private temporary folder",
     "pipeline/spark/java.py": "makes a script of the gate executable for its owner",
     "pipeline/spark/jvm.py": "the JVM's start files, in a private temporary folder",
     "pipeline/spark/session.py": "a private temporary folder",

@@ -2,7 +2,7 @@
 
     schemas     the columns of an archived message and of ledgers: the contract between the parts
     rows        a message as a row
-    datasource  `spark.read.format("sbpair-backlog")` and `"servicebus"`; reader and writer behind them
+    source      `spark.read.format("sbpair-backlog")` and `"servicebus"`; options, reader and writer behind them
     streaming   the same as a stream
     executors   how a Python worker gets at a namespace: the credential by name, never by value
     archive     manifests and files; archiving (units), taking (settling), compacting
@@ -31,6 +31,6 @@ if TYPE_CHECKING:
 
 def register(spark: "SparkSession") -> None:
     """Make `sbpair-backlog` and `servicebus` known to a Spark session."""
-    from sbpair.pipeline.datasource import register as register_source
+    from sbpair.pipeline.source.datasource import register as register_source
 
     register_source(spark)

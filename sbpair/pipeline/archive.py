@@ -36,12 +36,12 @@ from sbpair.pipeline.manifest import (
     refuse_overlap,
 )
 from sbpair.pipeline.paths import is_folder
-from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.reports import ArchiveReport
 from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
 from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
 from sbpair.pipeline.settling import Archived, Completing, Settled
-from sbpair.pipeline.source_options import queue_paths, spans_to_json
+from sbpair.pipeline.source.options import queue_paths, spans_to_json
+from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span, merged, overlapping, overlaps, pieces, uncovered
 from sbpair.pipeline.units import ArchivedUnit, Archiving
 from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in, within

@@ -25,8 +25,8 @@ from sbpair.pipeline.archive import open_store, read_files
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, read_ledgers
 from sbpair.pipeline.manifest import Manifest, check_archive
-from sbpair.pipeline.reader import find_spans
 from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
+from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in, stretches_of
 

@@ -30,6 +30,7 @@ from sbpair.pipeline.manifest import together
 from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import the_only_run
+from sbpair.pipeline.source.writer import Tally, read_tally
 from sbpair.pipeline.waiting import (
     ENQUEUED_MS,
     looked,
@@ -39,7 +40,6 @@ from sbpair.pipeline.waiting import (
     still_waiting,
     within,
 )
-from sbpair.pipeline.writer import Tally, read_tally
 from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.words import counted
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY
-from sbpair.pipeline.reader import find_spans
-from sbpair.pipeline.source_options import spans_to_json
+from sbpair.pipeline.source.options import spans_to_json
+from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span
 
 if TYPE_CHECKING:

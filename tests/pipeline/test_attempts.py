@@ -10,9 +10,9 @@ from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
 from sbpair.pipeline.schemas import message_schema
+from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
 from sbpair.pipeline.spans import Span
 from sbpair.pipeline.units import Archiving
-from sbpair.pipeline.writer import ReplayWriter, WriteOptions
 from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
 

@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import error_in
-from sbpair.pipeline.source_options import ReadOptions
+from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.spark.session import Session, explained
 from tests.pipeline.stage import Stage, backlog, messages
 

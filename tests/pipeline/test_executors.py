@@ -7,7 +7,7 @@ import pytest
 from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.pipeline.executors import Connection
-from sbpair.pipeline.reader import find_spans
+from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span
 from sbpair.runtime.browse import PAGE_MESSAGES
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages

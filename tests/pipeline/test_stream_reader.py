@@ -13,7 +13,7 @@ from sbpair.core.message import PARTITION_SHIFT, Disposition
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.errors import TaskError, error_in
 from sbpair.pipeline.executors import Connection
-from sbpair.pipeline.source_options import ReadOptions
+from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.spark.session import Session
 from sbpair.pipeline.streaming.offsets import Offset
 from sbpair.pipeline.streaming.reader import QueueStreamReader

@@ -10,7 +10,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import as_sent, describe
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.errors import error_in
-from sbpair.pipeline.writer import WriteOptions
+from sbpair.pipeline.source.writer import WriteOptions
 from tests.pipeline.stage import Stage, messages
 
 if TYPE_CHECKING:

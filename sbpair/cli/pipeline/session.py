@@ -91,7 +91,7 @@ def spark_session(
 ) -> Iterator["Session"]:
     """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
     `SparkRequest`. `sources`: the job reads or writes by our data sources, which cost seconds to register."""
-    from sbpair.pipeline.datasource import register_backlog
+    from sbpair.pipeline.source.datasource import register_backlog
     from sbpair.pipeline.spark.session import LOCAL_MASTER, SparkRequest, open_spark
 
     request = SparkRequest(

@@ -24,8 +24,8 @@ from pyspark.sql.streaming.datasource import (
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection
-from sbpair.pipeline.reader import SpanPartition, batches_of, find_spans
-from sbpair.pipeline.source_options import ReadOptions
+from sbpair.pipeline.source.options import ReadOptions
+from sbpair.pipeline.source.reader import SpanPartition, batches_of, find_spans
 from sbpair.pipeline.spans import Span, pieces
 from sbpair.pipeline.streaming.offsets import (
     Offset,

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.runs import drop_locks, fold_stream, query_of, stream_run
-from sbpair.pipeline.writer import ReplayMessage, ReplayWriter, WriteOptions
+from sbpair.pipeline.source.writer import ReplayMessage, ReplayWriter, WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from sbpair.core.message import PARTITION_SHIFT
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, first_from
 from sbpair.pipeline.rows import message_row, record_batch
-from sbpair.pipeline.source_options import MESSAGES_PER_PARTITION, ReadOptions
+from sbpair.pipeline.source.options import MESSAGES_PER_PARTITION, ReadOptions
 from sbpair.pipeline.spans import Span, occupied, pieces
 
 if TYPE_CHECKING:

@@ -54,7 +54,6 @@ from sbpair.core.transfer.verdict import Classifier
 from sbpair.core.words import counted
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
-from sbpair.pipeline.new_messages import ROWS, check_new_messages, new_messages
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
 from sbpair.pipeline.runs import (
     ANY_TASK,
@@ -66,7 +65,8 @@ from sbpair.pipeline.runs import (
     task_name,
     the_only_attempt,
 )
-from sbpair.pipeline.source_options import ENTITY_OPTIONS, known_options, namespace_in, truth
+from sbpair.pipeline.source.new_messages import ROWS, check_new_messages, new_messages
+from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namespace_in, truth
 from sbpair.runtime.browse import PATIENCE_SECONDS
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger, Way

@@ -6,7 +6,7 @@
     frame.write.format("sbpair-backlog").mode("append").option("pair", "orders").option("ledger", "/data/ledger").save()
     events.write.format("servicebus").mode("append").option("namespace", "contoso").option("entity", "orders").save()
 
-Options of a read: `source_options`; of a write: `writer`. Credentials are looked up where a task runs, by the names
+Options of a read: `options`; of a write: `writer`. Credentials are looked up where a task runs, by the names
 that the configuration or the options give them.
 """
 
@@ -22,10 +22,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.reader import BacklogReader
 from sbpair.pipeline.schemas import message_schema
-from sbpair.pipeline.source_options import ReadOptions
-from sbpair.pipeline.writer import ReplayWriter, WriteOptions
+from sbpair.pipeline.source.options import ReadOptions
+from sbpair.pipeline.source.reader import BacklogReader
+from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
