@@ -51,7 +51,7 @@ ASKS_NOBODY = Never("contacts no namespace")
 ENDS_BY_ITSELF = Never("has ended before anybody could send it a signal; what comes earlier is tested for all at once")
 NOTHING_TO_FIND = Never("neither looks for anything wrong nor shows what it would change")
 AS_ARCHIVE = Never("one session of Spark serves all these commands; proven for `pipeline archive`")
-IN_A_TASK = Never("comes home from a Spark task as it is raised there: tests/pipeline/test_datasource.py")
+IN_A_TASK = Never("comes home from a Spark task as it is raised there: tests/pipeline/source/test_datasource.py")
 UNTIL_STOPPED = Never("goes on until a signal ends it, and says what it could not do in its report")
 
 

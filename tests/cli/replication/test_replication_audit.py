@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.process import Ran, Sbpair
 from tests.cli.schema_checks import check_document
-from tests.pipeline.replicated import DESTINATION, Archives, done, journal_of, story
+from tests.pipeline.replication.replicated import DESTINATION, Archives, done, journal_of, story
 
 COMMAND = ("pipeline", "replication-audit", "--engine", "local", "--remember", "3650d", "--retention", "3650d")
 

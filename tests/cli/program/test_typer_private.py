@@ -20,7 +20,7 @@ def test_the_self_test_notices_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_pin_ends_with_the_installed_series() -> None:
-    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["dependencies"]
     pin = next(Requirement(one) for one in declared if one.startswith("typer"))
     major, minor = map(int, typer.__version__.split(".")[:2])
     assert pin.specifier.contains(typer.__version__)
