@@ -21,7 +21,7 @@ from sbpair.pipeline.replication.report import ReplicationReport
 from sbpair.pipeline.replication.sources import JournalRange, LineCopies, read_part
 from sbpair.ports import Entry
 from sbpair.runtime.replication.store import MESSAGE
-from tests.pipeline.replicated import DAY, DESTINATION, HOUR, NOW, Archives, done, journal_of, place, story
+from tests.pipeline.replication.replicated import DAY, DESTINATION, HOUR, NOW, Archives, done, journal_of, place, story
 
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
