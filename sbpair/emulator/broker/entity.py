@@ -219,11 +219,16 @@ class MessageEntity(Entity):
 
     # -- the way of a message through the entity
 
-    def arrive(self, message: Message) -> None:
-        """A message that has been accepted: scheduled if its time lies ahead, else ready."""
+    def reserve(self, message: Message) -> int:
+        """The next sequence number for a message."""
+        return self.numbering.next(message.head, self.closed_partitions)
+
+    def arrive(self, message: Message, reserved: int = 0) -> None:
+        """A message that has been accepted: scheduled if its time lies ahead, else ready. `reserved` is the number
+        that its sender was told when it was scheduled."""
         now = self.namespace.clock.now()
         if message.head.scheduled_at is not None and message.head.scheduled_at > now:
-            message.sequence_number = self.numbering.next(message.head, self.closed_partitions)
+            message.sequence_number = reserved or self.reserve(message)
             message.enqueued_at = now
             message.state = State.SCHEDULED
             self.main.add(message)
@@ -232,7 +237,7 @@ class MessageEntity(Entity):
 
     def enqueue(self, message: Message) -> None:
         """Make a message ready here: number, time of arrival, time to live; or pass it on if the entity forwards."""
-        message.sequence_number = self.numbering.next(message.head, self.closed_partitions)
+        message.sequence_number = self.reserve(message)
         message.enqueued_at = self.namespace.clock.now()
         message.expires_at = self._expiry(message)
         if self.description.forward_to:

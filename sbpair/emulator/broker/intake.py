@@ -1,7 +1,7 @@
 """The way in: a transfer becomes messages, or is refused as a whole before anything has changed."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sbpair.amqp.sections import PropertyField
 from sbpair.emulator import errors
@@ -139,8 +139,20 @@ class Accepting(Entity):
 
     intake: Intake
 
-    def arrive(self, message: Message) -> None:
-        """Take one message in that was let through."""
+    def reserve(self, message: Message) -> int:
+        """The next sequence number for a message."""
+        raise NotImplementedError
+
+    def arrive(self, message: Message, reserved: int = 0) -> None:
+        """Take one message in that was let through; if it is scheduled, under the number that was reserved for it."""
+        raise NotImplementedError
+
+    def check_scheduled(self, numbers: list[int]) -> None:
+        """BrokerError message-not-found unless all of these are scheduled messages."""
+        raise NotImplementedError
+
+    def cancel_scheduled(self, numbers: list[int]) -> None:
+        """Delete scheduled messages by number, all or none (BrokerError message-not-found)."""
         raise NotImplementedError
 
     def send(self, payload: bytes, message_format: int = 0) -> None:
@@ -152,10 +164,10 @@ class Accepting(Entity):
         self.intake.check(messages)
         self.take(messages)
 
-    def take(self, messages: list[Message]) -> None:
+    def take(self, messages: list[Message], reserved: Mapping[Message, int] | None = None) -> None:
         """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
         for message in self.intake.admit(messages):
-            self.arrive(message)
+            self.arrive(message, 0 if reserved is None else reserved[message])
 
     def schedule(self, messages: list[Message]) -> list[int]:
         """Accept messages that carry a scheduled time; their sequence numbers, 0 for a dropped ping or duplicate."""

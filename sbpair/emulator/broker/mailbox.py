@@ -353,6 +353,11 @@ class Mailbox:
 
     def cancel_scheduled(self, numbers: Iterable[int]) -> None:
         """Delete scheduled messages, all or none. Raises BrokerError message-not-found."""
+        for message in self.scheduled(numbers):
+            self.remove(message)
+
+    def scheduled(self, numbers: Iterable[int]) -> list[Message]:
+        """The scheduled messages with these numbers, or BrokerError message-not-found."""
         chosen = []
         for number in dict.fromkeys(numbers):
             self._check_open(number)
@@ -360,8 +365,7 @@ class Mailbox:
             if message is None or message.state is not State.SCHEDULED:
                 raise BrokerError(errors.MESSAGE_NOT_FOUND, f"There is no scheduled message with the number {number}.")
             chosen.append(message)
-        for message in chosen:
-            self.remove(message)
+        return chosen
 
     def delete_before(self, enqueued_before: float, count: int, session_id: str | None = None) -> int:
         """Delete up to `count` waiting messages enqueued before an instant; how many were. Locked ones stay."""

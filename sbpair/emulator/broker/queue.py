@@ -33,5 +33,7 @@ class Queue(MessageEntity, Accepting):
         self.wake()
 
     def cancel_scheduled(self, numbers: list[int]) -> None:
-        """Delete scheduled messages by number, all or none (BrokerError message-not-found)."""
         self.main.cancel_scheduled(numbers)
+
+    def check_scheduled(self, numbers: list[int]) -> None:
+        self.main.scheduled(numbers)

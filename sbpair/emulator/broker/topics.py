@@ -45,14 +45,18 @@ class Scheduled:
 
     def cancel(self, numbers: list[int]) -> None:
         """Delete messages by number, all or none (BrokerError message-not-found)."""
+        for message in self.find(numbers):
+            self._take_out(message)
+
+    def find(self, numbers: list[int]) -> list[Message]:
+        """The messages with these numbers, or BrokerError message-not-found."""
         chosen = []
         for number in dict.fromkeys(numbers):
             message = self.log.get(number)
             if message is None:
                 raise BrokerError(errors.MESSAGE_NOT_FOUND, f"There is no scheduled message with the number {number}.")
             chosen.append(message)
-        for message in chosen:
-            self._take_out(message)
+        return chosen
 
     def close(self) -> None:
         for timer in self._timers.values():
@@ -106,8 +110,13 @@ class Topic(Accepting):
         self.watch_idle()
 
     def cancel_scheduled(self, numbers: list[int]) -> None:
-        """Delete scheduled messages by number, all or none (BrokerError message-not-found)."""
         self.scheduled.cancel(numbers)
+
+    def check_scheduled(self, numbers: list[int]) -> None:
+        self.scheduled.find(numbers)
+
+    def reserve(self, message: Message) -> int:
+        return self.numbering.next(message.head, self.namespace.closed_partitions(self.path))
 
     def delete(self) -> None:
         super().delete()
@@ -115,9 +124,9 @@ class Topic(Accepting):
         for subscription in self.subscriptions.values():
             subscription.delete()
 
-    def arrive(self, message: Message) -> None:
+    def arrive(self, message: Message, reserved: int = 0) -> None:
         now = self.namespace.clock.now()
-        message.sequence_number = self.numbering.next(message.head, self.namespace.closed_partitions(self.path))
+        message.sequence_number = reserved or self.reserve(message)
         message.enqueued_at = now
         if message.head.scheduled_at is not None and message.head.scheduled_at > now:
             message.state = State.SCHEDULED
@@ -128,7 +137,7 @@ class Topic(Accepting):
     def _publish(self, message: Message) -> None:
         if message.state is State.SCHEDULED:
             message.state = State.ACTIVE
-            message.sequence_number = self.numbering.next(message.head, self.namespace.closed_partitions(self.path))
+            message.sequence_number = self.reserve(message)
         if message.enqueued_sequence_number is None:
             message.enqueued_sequence_number = message.sequence_number
         view = MessageView(message)

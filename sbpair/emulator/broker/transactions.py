@@ -2,6 +2,7 @@
 
 Until then nothing is changed: messages sent are held here and seen by nobody, messages settled stay locked by their
 receiver. So a rollback has nothing to undo: the lock and the delivery count of a settled message are what they were.
+A message that is scheduled gets its sequence number at once, since the client is told; a rollback leaves a gap.
 A commit first asks whether everything can still be done (locks held, entities there, enabled and with room), and then
 does it in one turn of the loop, which is one transaction of a durable store as well.
 """
@@ -9,11 +10,13 @@ does it in one turn of the loop, which is one transaction of a durable store as 
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.messages import Message
+from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.clock import Clock, Timer
@@ -25,7 +28,16 @@ ROLLED_BACK = "amqp:transaction:rollback"
 TIMED_OUT = "amqp:transaction:timeout"
 _REMEMBERED = 1000
 
-Settle = Callable[[], None]
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """Messages for an entity; those that were scheduled by request have their numbers already."""
+
+    entity: Queue | Topic
+    messages: list[Message]
+    reserved: Mapping[Message, int] | None = None
 
 
 class Transaction:
@@ -34,27 +46,49 @@ class Transaction:
     def __init__(self, transaction_id: bytes) -> None:
         self.id = transaction_id
         self.timer: Timer | None = None
-        self._sends: list[tuple[Queue | Topic, list[Message]]] = []
-        self._settlements: dict[uuid.UUID, tuple[Mailbox, Settle]] = {}
+        self._sends: list[_Send] = []
+        self._settlements: dict[uuid.UUID, tuple[Mailbox, Step]] = {}
+        self._cancelled: dict[Queue | Topic, list[int]] = {}
+        self._changes: list[tuple[Step, Step]] = []
+        self._partitions: dict[object, int] = {}
         self._failure: BrokerError | None = None
 
     def send(self, entity: Queue | Topic, messages: list[Message]) -> None:
         """Hold messages for an entity. BrokerError when it refuses them; a commit is impossible then."""
-        try:
-            entity.intake.check(messages)
-            self._check_count(len(messages))
-            self._check_keys(entity, messages)
-        except BrokerError as error:
-            self.fail(error)
-            raise
-        self._sends.append((entity, messages))
+        self._check_send(entity, messages)
+        self._sends.append(_Send(entity, messages))
 
-    def settle(self, mailbox: Mailbox, token: uuid.UUID, apply: Settle) -> None:
+    def schedule(self, entity: Queue | Topic, messages: list[Message]) -> list[int]:
+        """The same for messages with a time; the sequence numbers that they will have until then."""
+        self._check_send(entity, messages)
+        reserved = {message: entity.reserve(message) for message in messages}
+        self._sends.append(_Send(entity, messages, reserved))
+        return list(reserved.values())
+
+    def cancel_scheduled(self, entity: Queue | Topic, numbers: list[int]) -> None:
+        """Note that scheduled messages are to be deleted. BrokerError message-not-found."""
+        noted = [*self._cancelled.get(entity, ()), *dict.fromkeys(numbers)]
+        entity.check_scheduled(noted)
+        if len(set(noted)) < len(noted):
+            raise BrokerError(
+                errors.MESSAGE_NOT_FOUND, "A scheduled message with that number is cancelled in this transaction."
+            )
+        self._cancelled[entity] = noted
+
+    def settle(self, mailbox: Mailbox, token: uuid.UUID, apply: Step) -> None:
         """Note a settlement. BrokerError message-lock-lost, or not-allowed for one that is noted already."""
-        mailbox.check_lock(token)
+        lock = mailbox.check_lock(token)
         if token in self._settlements:
             raise BrokerError(errors.NOT_ALLOWED, "The message is settled in this transaction already.")
+        if mailbox.entity.is_partitioned:
+            self._check_partition(mailbox.entity, partition_of(lock.message.sequence_number))
         self._settlements[token] = (mailbox, apply)
+
+    def change(self, check: Step, apply: Step) -> None:
+        """Note something else. `check` raises BrokerError if it cannot be done (any more); asked now and again at the
+        commit, where nothing of the transaction is done if it does."""
+        check()
+        self._changes.append((check, apply))
 
     def fail(self, error: BrokerError) -> None:
         """Something asked for in the transaction was refused: it cannot be committed as a whole any more."""
@@ -66,26 +100,41 @@ class Transaction:
             self._check()
         except BrokerError as error:
             raise BrokerError(ROLLED_BACK, f"The transaction was rolled back: {error.description}") from error
-        for _, apply in self._settlements.values():
+        for _, apply in (*self._settlements.values(), *self._changes):
             apply()
-        for entity, messages in self._sends:
-            entity.take(messages)
+        for entity, numbers in self._cancelled.items():
+            entity.cancel_scheduled(numbers)
+        for send in self._sends:
+            send.entity.take(send.messages, send.reserved)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         for token, (mailbox, _) in self._settlements.items():
             mailbox.check_lock(token)
+        for check, _ in self._changes:
+            check()
+        for entity, numbers in self._cancelled.items():
+            _check_there(entity)
+            entity.check_scheduled(numbers)
         sent: dict[Queue | Topic, list[Message]] = {}
-        for entity, messages in self._sends:
-            sent.setdefault(entity, []).extend(messages)
+        for send in self._sends:
+            sent.setdefault(send.entity, []).extend(send.messages)
         for entity, messages in sent.items():
-            if entity.namespace.find(entity.path) is not entity:
-                raise BrokerError(errors.RESOURCE_DELETED, f"The messaging entity '{entity.path}' has been deleted.")
+            _check_there(entity)
             entity.intake.check(messages)
 
+    def _check_send(self, entity: Queue | Topic, messages: list[Message]) -> None:
+        try:
+            entity.intake.check(messages)
+            self._check_count(len(messages))
+            self._check_keys(entity, messages)
+        except BrokerError as error:
+            self.fail(error)
+            raise
+
     def _check_count(self, more: int) -> None:
-        if sum(len(messages) for _, messages in self._sends) + more > MAX_MESSAGES_PER_TRANSACTION:
+        if sum(len(send.messages) for send in self._sends) + more > MAX_MESSAGES_PER_TRANSACTION:
             raise BrokerError(
                 errors.NOT_ALLOWED,
                 f"Cannot send more than {MAX_MESSAGES_PER_TRANSACTION} messages in a single transaction.",
@@ -95,7 +144,7 @@ class Transaction:
         """Messages of a transaction go to one partition of a partitioned entity ("Partitioned queues and topics")."""
         if not entity.description.enable_partitioning:
             return
-        before = [message for other, held in self._sends if other is entity for message in held]
+        before = [message for send in self._sends if send.entity is entity for message in send.messages]
         keys = {
             message.head.session_id if message.head.session_id is not None else message.head.partition_key
             for message in [*before, *messages]
@@ -106,6 +155,21 @@ class Transaction:
                 f"All messages sent to the partitioned entity '{entity.path}' in one transaction must have the same "
                 "partition key or session id.",
             )
+        for key in keys:
+            self._check_partition(entity, entity.numbering.of_key(key))
+
+    def _check_partition(self, entity: object, partition: int) -> None:
+        """What is sent to and settled at one partitioned entity belongs to one partition, as the service's clients
+        test it."""
+        if self._partitions.setdefault(entity, partition) != partition:
+            raise BrokerError(
+                errors.NOT_ALLOWED, "A transaction cannot work with messages of more than one partition of an entity."
+            )
+
+
+def _check_there(entity: Queue | Topic) -> None:
+    if entity.namespace.find(entity.path) is not entity:
+        raise BrokerError(errors.RESOURCE_DELETED, f"The messaging entity '{entity.path}' has been deleted.")
 
 
 class Transactions:

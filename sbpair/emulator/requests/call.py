@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from sbpair.amqp.types import Array
 from sbpair.emulator import errors
@@ -95,10 +96,20 @@ class Call:
         return BrokerError(errors.ARGUMENT_ERROR, f"The entry '{name}' of the request must be {expected}.")
 
 
+class WithinTransaction(Enum):
+    """What becomes of a request in a transaction. The .NET client puts every request of a TransactionScope into one."""
+
+    AT_COMMIT = auto()
+    AT_ONCE = auto()
+    """It changes nothing that a rollback would have to undo: reads, and locks."""
+    REFUSED = auto()
+    """Management: the service's documents do not let a transaction mix it with messaging."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """What performs an operation, and the right ("Send" or "Listen") it needs."""
 
     perform: Callable[[Call], Reply]
     right: str
-    in_transactions: bool = False
+    within_transaction: WithinTransaction = WithinTransaction.AT_ONCE

@@ -5,6 +5,8 @@ Response  200 messages: [{lock-token: uuid, message: binary}], in the order aske
           are there, deferred and not locked.
 """
 
+from sbpair.emulator import errors
+from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.requests.call import Call, Reply
 
 _DELETE = 0
@@ -13,6 +15,8 @@ _DELETE = 0
 def receive_by_sequence_number(call: Call) -> Reply:
     """Perform the request."""
     settled = call.number("receiver-settle-mode", 1) == _DELETE
+    if settled and call.transaction is not None:
+        raise BrokerError(errors.NOT_ALLOWED, "A message cannot be received and deleted in a transaction.")
     found = call.mailbox.receive_deferred(
         call.numbers("sequence-numbers"), settled=settled, session_id=call.optional_text("session-id")
     )

@@ -27,25 +27,27 @@ from sbpair.emulator.faults import FaultKind
 from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_REQUEST_ITEMS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
-from sbpair.emulator.requests.call import Call, Operation, Reply
+from sbpair.emulator.requests.call import Call, Operation, Reply, WithinTransaction
+
+AT_COMMIT, REFUSED = WithinTransaction.AT_COMMIT, WithinTransaction.REFUSED
 
 # All management operations by name.
 
 OPERATIONS = {
     "com.microsoft:peek-message": Operation(peek.peek_message, LISTEN),
     "com.microsoft:renew-lock": Operation(locks.renew_lock, LISTEN),
-    "com.microsoft:schedule-message": Operation(schedule.schedule_message, SEND),
-    "com.microsoft:cancel-scheduled-message": Operation(schedule.cancel_scheduled_message, SEND),
+    "com.microsoft:schedule-message": Operation(schedule.schedule_message, SEND, AT_COMMIT),
+    "com.microsoft:cancel-scheduled-message": Operation(schedule.cancel_scheduled_message, SEND, AT_COMMIT),
     "com.microsoft:receive-by-sequence-number": Operation(deferred.receive_by_sequence_number, LISTEN),
-    "com.microsoft:update-disposition": Operation(disposition.update_disposition, LISTEN, in_transactions=True),
+    "com.microsoft:update-disposition": Operation(disposition.update_disposition, LISTEN, AT_COMMIT),
     "com.microsoft:renew-session-lock": Operation(sessions.renew_session_lock, LISTEN),
     "com.microsoft:get-session-state": Operation(sessions.get_session_state, LISTEN),
-    "com.microsoft:set-session-state": Operation(sessions.set_session_state, LISTEN),
+    "com.microsoft:set-session-state": Operation(sessions.set_session_state, LISTEN, AT_COMMIT),
     "com.microsoft:get-message-sessions": Operation(sessions.get_message_sessions, LISTEN),
-    "com.microsoft:add-rule": Operation(rules.add_rule, LISTEN),
-    "com.microsoft:remove-rule": Operation(rules.remove_rule, LISTEN),
+    "com.microsoft:add-rule": Operation(rules.add_rule, LISTEN, REFUSED),
+    "com.microsoft:remove-rule": Operation(rules.remove_rule, LISTEN, REFUSED),
     "com.microsoft:enumerate-rules": Operation(rules.enumerate_rules, LISTEN),
-    "com.microsoft:batch-delete-messages": Operation(batch_delete.delete_messages, LISTEN),
+    "com.microsoft:batch-delete-messages": Operation(batch_delete.delete_messages, LISTEN, REFUSED),
 }
 
 
@@ -168,11 +170,16 @@ def _outcome(within: tuple[object, Described | None] | None) -> Described:
 
 
 def _perform_within(transaction: Transaction, operation: Operation, call: Call) -> Reply:
-    """A request in a transaction: done at its commit, or refused, and then the commit will fail."""
+    """A request in a transaction: done at its commit, or refused, and then the commit will fail; or done at once."""
+    call = replace(call, transaction=transaction)
+    if operation.within_transaction is WithinTransaction.AT_ONCE:
+        return operation.perform(call)
     try:
-        if not operation.in_transactions:
-            raise BrokerError(errors.NOT_IMPLEMENTED, "This operation is not available in a transaction here.")
-        return operation.perform(replace(call, transaction=transaction))
+        if operation.within_transaction is WithinTransaction.REFUSED:
+            raise BrokerError(
+                errors.NOT_ALLOWED, "Mixing management and messaging operations in a transaction is not supported."
+            )
+        return operation.perform(call)
     except BrokerError as error:
         transaction.fail(error)
         raise

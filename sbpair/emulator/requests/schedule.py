@@ -5,6 +5,7 @@ Request   messages: [{message-id, message: binary, [session-id], [partition-key]
 Response  200 sequence-numbers: array of long. They are valid until a message becomes active, which gives it another.
 Cancel    sequence-numbers array of long; 404 message-not-found if one is not scheduled (any more), then none is
 deleted.
+In a transaction both are done at its commit; the numbers are given at once.
 """
 
 from sbpair.amqp.types import Array, Long
@@ -24,13 +25,18 @@ def schedule_message(call: Call) -> Reply:
     messages = [message for one in call.items("messages") for message in _parsed(entity, one)]
     if any(message.head.scheduled_at is None for message in messages):
         raise BrokerError(errors.ARGUMENT_ERROR, "A message to schedule has no scheduled enqueue time.")
-    numbers = entity.schedule(messages)
+    within = call.transaction
+    numbers = entity.schedule(messages) if within is None else within.schedule(entity, messages)
     return Reply.ok(sequence_numbers=Array(_LONG, tuple(Long(number) for number in numbers)))
 
 
 def cancel_scheduled_message(call: Call) -> Reply:
     """Delete scheduled messages."""
-    _destination(call).cancel_scheduled(call.numbers("sequence-numbers"))
+    entity, numbers = _destination(call), call.numbers("sequence-numbers")
+    if call.transaction is None:
+        entity.cancel_scheduled(numbers)
+    else:
+        call.transaction.cancel_scheduled(entity, numbers)
     return Reply.ok()
 
 

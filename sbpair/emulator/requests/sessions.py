@@ -37,8 +37,21 @@ def set_session_state(call: Call) -> Reply:
         raise BrokerError(errors.ARGUMENT_ERROR, "The session state must be bytes or null.")
     if state is not None and len(state) > call.namespace.limits.max_message_bytes:
         raise BrokerError(errors.SIZE_EXCEEDED, f"The session state of {len(state)} bytes is too large.")
-    session = _sessions(call).set_state(call.text("session-id"), state)
-    call.namespace.journal.put_session(call.location.entity, session)
+    sessions, session_id = _sessions(call), call.text("session-id")
+
+    holder = sessions.require_held(session_id).holder
+
+    def check() -> None:
+        if sessions.require_held(session_id).holder is not holder:
+            raise BrokerError(errors.SESSION_LOCK_LOST, f"The lock of the session '{session_id}' has expired.")
+
+    def keep() -> None:
+        call.namespace.journal.put_session(call.location.entity, sessions.set_state(session_id, state))
+
+    if call.transaction is None:
+        keep()
+    else:
+        call.transaction.change(check, keep)
     return Reply.ok()
 
 

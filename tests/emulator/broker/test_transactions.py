@@ -1,6 +1,7 @@
 """Transactions over the wire, in the words of each client library, and what a restart finds of them."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.sections import PropertyField, Section, build, read, scan
-from sbpair.amqp.types import Described, Symbol, Timestamp, Uint, Ulong
+from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.clock import ManualClock
@@ -28,6 +29,7 @@ from sbpair.emulator.engine.performatives import (
 )
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator
+from sbpair.emulator.testing import stored_message
 from tests.emulator.engine.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
 from tests.emulator.engine.wire_client import Client, Frame, modified
 from tests.emulator.process import Process
@@ -85,6 +87,13 @@ class Asking:
         self.client.send(TRANSFER, fields, payload)
         return (await self._outcome(self._next)).field(4)
 
+    def send_request(self, payload: bytes, transaction: bytes | None) -> None:
+        """A settled transfer to a management node on handle 30."""
+        self._next += 1
+        state = None if transaction is None else Described(Ulong(TRANSACTIONAL_STATE), [transaction, None])
+        tag = self._next.to_bytes(4)
+        self.client.send(TRANSFER, [Uint(30), Uint(self._next), tag, Uint(0), True, False, None, state], payload)
+
     async def declare(self) -> bytes:
         request = build(value=Described(Ulong(0x31), []))
         outcome = await self.send(request, COORDINATOR_HANDLE)
@@ -120,6 +129,56 @@ def message(text: bytes, **properties: Any) -> bytes:
 
 def texts(queue: Any, box: str = "main") -> list[bytes]:
     return [read(one.payload, scan(one.payload), Section.DATA) for one in getattr(queue, box).log]
+
+
+class Requests:
+    """Requests to a management node, in a transaction or outside."""
+
+    def __init__(self, ask: Asking, entity: str) -> None:
+        self.ask = ask
+        self.address = f"{entity}/$management"
+
+    async def open(self) -> "Requests":
+        await self.ask.client.sender(self.address, 30)
+        await self.ask.client.receiver(self.address, 31, credit=100)
+        return self
+
+    async def __call__(self, operation: str, transaction: bytes | None, **body: Any) -> tuple[int, Any]:
+        """The status, and the body or else the error condition."""
+        self.ask.send_request(self._payload(operation, body), transaction)
+        answer = await self.ask.client.until(TRANSFER)
+        spans = scan(answer.payload)
+        said = read(answer.payload, spans, Section.APPLICATION_PROPERTIES)
+        return said["statusCode"], said.get("errorCondition") or read(answer.payload, spans, Section.VALUE)
+
+    @staticmethod
+    def _payload(operation: str, body: dict[str, Any]) -> bytes:
+        return build(
+            properties=["1", None, None, None, "reply-31"],
+            application_properties={"operation": f"com.microsoft:{operation}"},
+            value={name.replace("_", "-"): value for name, value in body.items()},
+        )
+
+
+@asynccontextmanager
+async def requesting(
+    emulator: Emulator, dialect: Dialect, entity: str = "orders"
+) -> AsyncIterator[tuple[Asking, Requests]]:
+    """A client with a sender on handle 0 and requests to the entity."""
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender(entity, 0)
+        yield ask, await Requests(ask, entity).open()
+
+
+def scheduled(text: bytes, at_ms: int = 4_000_000_000_000) -> list[dict[str, Any]]:
+    """The entry `messages` of a request."""
+    at = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(at_ms)}
+    return [{"message-id": "1", "message": build(message_annotations=at, data=text)}]
+
+
+def longs(*numbers: int) -> Array:
+    return Array(0x81, tuple(Long(number) for number in numbers))
 
 
 def condition(outcome: Described) -> str:
@@ -424,3 +483,169 @@ async def test_a_transaction_spans_connections_and_nobody_sees_it_before_its_end
         queue.send(message(b"from elsewhere", message_id="1"))
         assert (await declaring.discharge(transaction)).descriptor == ACCEPTED
     assert (texts(queue), texts(subscription)) == ([b"from elsewhere"], [b"event"])
+
+
+# Requests to a management node, which .NET puts into a transaction whenever there is one.
+
+
+@EVERY_DIALECT
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+async def test_a_message_scheduled_by_request_has_its_number_at_once_and_waits_from_the_commit_on(
+    emulator: Emulator, dialect: Dialect, kind: str
+) -> None:
+    namespace = emulator.namespace("primary")
+    entity = namespace.create_queue("orders") if kind == "queue" else namespace.create_topic("orders")
+    async with requesting(emulator, dialect) as (ask, request):
+        transaction = await ask.declare()
+        _, reply = await request("schedule-message", transaction, messages=scheduled(b"rolled back"))
+        first = reply["sequence-numbers"].items[0]
+        assert entity.counts().scheduled == 0
+        assert (await ask.discharge(transaction, failed=True)).descriptor == ACCEPTED
+        transaction = await ask.declare()
+        status, reply = await request("schedule-message", transaction, messages=scheduled(b"later"))
+        number = reply["sequence-numbers"].items[0]
+        assert (status, number > first) == (200, True)
+        await ask.send(message(b"between"), 0)
+        assert (await request("cancel-scheduled-message", None, sequence_numbers=longs(number)))[0] == 404
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert entity.counts().scheduled == 1
+        assert (await request("cancel-scheduled-message", None, sequence_numbers=longs(number)))[0] == 200
+        assert entity.counts().scheduled == 0
+
+
+@EVERY_DIALECT
+async def test_a_cancellation_is_undone_by_a_rollback(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("orders")
+    async with requesting(emulator, dialect) as (ask, request):
+        _, reply = await request("schedule-message", None, messages=scheduled(b"later"))
+        numbers = longs(*reply["sequence-numbers"].items)
+        for failed, left in ((True, 1), (False, 0)):
+            transaction = await ask.declare()
+            assert (await request("cancel-scheduled-message", transaction, sequence_numbers=numbers))[0] == 200
+            assert queue.counts().scheduled == 1
+            assert (await ask.discharge(transaction, failed=failed)).descriptor == ACCEPTED
+            assert queue.counts().scheduled == left
+
+
+async def test_what_was_cancelled_already_rolls_back_the_transaction(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("orders")
+    async with requesting(emulator, dialect) as (ask, request):
+        _, reply = await request("schedule-message", None, messages=scheduled(b"later") * 2)
+        first, second = reply["sequence-numbers"].items
+        transaction = await ask.declare()
+        await request("cancel-scheduled-message", transaction, sequence_numbers=longs(first))
+        again = await request("cancel-scheduled-message", transaction, sequence_numbers=longs(first))
+        assert again == (404, "com.microsoft:message-not-found")
+        assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+        # Cancelled by somebody else before the commit: nothing of the transaction is done.
+        transaction = await ask.declare()
+        await request("cancel-scheduled-message", transaction, sequence_numbers=longs(first, second))
+        await request("cancel-scheduled-message", None, sequence_numbers=longs(second))
+        await ask.send(message(b"result"), 0, transaction)
+        assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+        assert (queue.counts().scheduled, queue.counts().active) == (1, 0)
+
+
+@EVERY_DIALECT
+async def test_a_sessions_state_is_set_with_the_completion_of_its_message(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("orders", QueueDescription(requires_session=True))
+    queue.send(message(b"one", group_id="blue"))
+    async with requesting(emulator, dialect) as (ask, request):
+        ask.client.attach(1, "orders", sends=False, filters={Symbol("com.microsoft:session-filter"): "blue"})
+        ask.client.credit(1)
+        delivery = await ask.client.until(TRANSFER)
+        for failed, kept in ((True, None), (False, b"done")):
+            transaction = await ask.declare()
+            await ask.settle(delivery, accepted(), transaction)
+            assert (await request("set-session-state", transaction, session_id="blue", session_state=b"done"))[0] == 200
+            inside = await request("get-session-state", transaction, session_id="blue")
+            assert inside == (200, {"session-state": None})
+            assert (await ask.discharge(transaction, failed=failed)).descriptor == ACCEPTED
+            assert (await request("get-session-state", None, session_id="blue"))[1] == {"session-state": kept}
+        assert texts(queue) == []
+
+
+async def test_a_state_is_not_set_for_whoever_lost_the_session(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("orders", QueueDescription(requires_session=True))
+    session_filter = {Symbol("com.microsoft:session-filter"): "blue"}
+    async with requesting(emulator, dialect) as (ask, request):
+        ask.client.attach(1, "orders", sends=False, filters=session_filter)
+        await ask.client.until(ATTACH)
+        transaction = await ask.declare()
+        await request("set-session-state", transaction, session_id="blue", session_state=b"old")
+        ask.client.send(DETACH, [Uint(1), True])
+        await ask.client.until(DETACH)
+        ask.client.attach(2, "orders", sends=False, filters=session_filter)
+        await ask.client.until(ATTACH)
+        assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+        sessions = queue.main.sessions
+        assert sessions is not None
+        assert sessions.require_held("blue").state is None
+
+
+async def test_looks_and_renewals_in_a_transaction_are_done_at_once_and_management_is_refused(
+    emulator: Emulator, dialect: Dialect
+) -> None:
+    queue = emulator.namespace("primary").create_queue("orders")
+    queue.send(message(b"work"))
+    async with requesting(emulator, dialect) as (ask, request):
+        await ask.client.receiver("orders", 1, credit=1)
+        delivery = await ask.client.until(TRANSFER)
+        transaction = await ask.declare()
+        seen = await request("peek-message", transaction, from_sequence_number=Long(0), message_count=Int(1))
+        assert seen[0] == 200
+        token = uuid.UUID(bytes_le=delivery.field(2))
+        assert (await request("renew-lock", transaction, lock_tokens=Array(0x98, (token,))))[0] == 200
+        await ask.settle(delivery, accepted(), transaction)
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert texts(queue) == []
+        transaction = await ask.declare()
+        assert await request("remove-rule", transaction, rule_name="any") == (400, "amqp:not-allowed")
+        assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+
+
+async def test_settlements_of_one_transaction_belong_to_one_partition(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
+    key = Symbol("x-opt-partition-key")
+    for name in ("a", "a", "b"):
+        queue.send(build(message_annotations={key: name}, data=name.encode()))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("parts", 0)
+        await client.receiver("parts", 1, credit=3)
+        by_key: dict[bytes, list[Frame]] = {}
+        for _ in range(3):
+            delivery = await client.until(TRANSFER)
+            by_key.setdefault(read(delivery.payload, scan(delivery.payload), Section.DATA), []).append(delivery)
+        transaction = await ask.declare()
+        assert (await ask.settle(by_key[b"a"][0], accepted(), transaction)).value[1].descriptor == ACCEPTED
+        assert condition(await ask.settle(by_key[b"b"][0], accepted(), transaction)) == "amqp:not-allowed"
+        await ask.discharge(transaction, failed=True)
+        transaction = await ask.declare()
+        for delivery in by_key[b"a"]:
+            await ask.settle(delivery, accepted(), transaction)
+        other = await ask.send(build(message_annotations={key: "b"}, data=b"new"), 0, transaction)
+        assert condition(other) == "amqp:not-allowed"
+        await ask.discharge(transaction, failed=True)
+        transaction = await ask.declare()
+        for delivery in by_key[b"a"]:
+            await ask.settle(delivery, accepted(), transaction)
+        await ask.send(build(message_annotations={key: "a"}, data=b"new"), 0, transaction)
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert sorted(texts(queue)) == [b"b", b"new"]
+
+
+async def test_a_restart_finds_what_was_scheduled_under_its_number(tmp_path: Path) -> None:
+    async with Emulator(["primary"], seed=1, data_dir=tmp_path) as emulator:
+        emulator.namespace("primary").create_queue("orders")
+        async with requesting(emulator, AZURE_SERVICEBUS) as (ask, request):
+            transaction = await ask.declare()
+            _, reply = await request("schedule-message", transaction, messages=scheduled(b"later"))
+            await ask.send(message(b"before the commit"), 0)
+            await ask.discharge(transaction)
+    async with Emulator(["primary"], seed=1, data_dir=tmp_path) as emulator:
+        found = emulator.namespace("primary").get_queue("orders")
+        assert found is not None
+        assert [one.body for one in map(stored_message, found.main.log) if one.scheduled_enqueue_time] == [b"later"]
+        found.cancel_scheduled(list(reply["sequence-numbers"].items))
+        assert texts(found) == [b"before the commit"]
