@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.cli.process import ROOT  # which has Ctrl-C count, also in a suite that runs in the background
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = "".join((ROOT / "sbpair" / "cli" / f"{page}.md").read_text(encoding="utf-8") for page in ("failover", "spark"))
+"""What the README leaves to `sbpair help TOPIC` and runs with it, after its own commands."""
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -46,7 +48,7 @@ async def main():
 asyncio.run(main())
 """
 
-BLOCKS = [Block(match["note"] or "", match["language"], match["body"]) for match in _BLOCK.finditer(README)]
+BLOCKS = [Block(match["note"] or "", match["language"], match["body"]) for match in _BLOCK.finditer(README + PAGES)]
 
 
 def blocks(language: str, note: str | None = None) -> list[Block]:

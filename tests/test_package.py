@@ -45,9 +45,9 @@ def files_of(room: str) -> set[str]:
     return {path.as_posix() for path in found if not {"__pycache__", "node_modules", ".hypothesis"} & set(path.parts)}
 
 
-def test_the_readme_says_what_each_dependency_is_for() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("What `pip install sbpair` brings")[2].partition("\n\nThe extras add")[0]
+def test_the_page_on_security_says_what_each_dependency_is_for() -> None:
+    page = (ROOT / "sbpair" / "cli" / "security.md").read_text(encoding="utf-8")
+    table = page.partition("What `pip install sbpair` brings")[2].partition("\n\nThe extras add")[0]
     named = {name for row in re.findall(r"^\| ([a-z0-9, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
     assert named - {"package", "---"} == set(DIRECT)
 

@@ -1,6 +1,7 @@
 """`sbpair help TOPIC|COMMAND`: what scripts and readers at 3 a.m. want to look up."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,14 +20,19 @@ from sbpair.settings import environment_names
 
 
 class Topic(StrEnum):
+    """What can be explained; the last ones are pages beside this file."""
+
     TERMS = "terms"
     EXIT_CODES = "exit-codes"
     FILTERS = "filters"
     CONFIG = "config"
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
-    SECURITY = "security"
+    FAILOVER = "failover"
+    SPARK = "spark"
     TESTING = "testing"
+    SECURITY = "security"
+    MEASUREMENTS = "measurements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,9 @@ class Right:
 class Text:
     text: str
 
+
+_NOTE = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
+"""Above a block of a page: how its test runs it."""
 
 ByName = Mapping[str, str]
 """Terms, or environment variables, with their meaning."""
@@ -83,8 +92,13 @@ PERMISSIONS = (
     ("drain, syphon", "secondary / primary", "Listen / Send", "Data Receiver / Data Sender"),
     ("restore", "primary", "Send", "Data Sender"),
     ("purge, dlq list, dlq peek, dlq purge", "any namespace", "Listen", "Data Receiver"),
-    ("dlq resubmit", "any namespace", "Listen and Send", "Data Receiver, Data Sender"),
-    ("move", "any two namespaces", "Listen / Send", "Data Receiver / Data Sender"),
+    ("dlq resubmit, edit", "any namespace", "Listen and Send", "Data Receiver, Data Sender"),
+    (
+        "move, copy",
+        "any two namespaces",
+        "Listen / Send; move: Send on FROM for scheduled messages, Listen on TO for session states",
+        "Data Receiver / Data Sender",
+    ),
     ("evacuate", "any two namespaces", "Manage", "Azure Service Bus Data Owner"),
     ("entity", "any namespace", "Manage; delete also Listen", "Azure Service Bus Data Owner"),
     ("send", "both", "Send", "Data Sender"),
@@ -165,12 +179,12 @@ def help_on(
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC|COMMAND]",
-            help="terms, exit-codes, filters, config, permissions, environment, security, testing, or a command.",
+            help=f"{', '.join(Topic)}, or a command.",
             autocompletion=_complete,
         ),
     ] = None,
 ) -> CommandResult:
-    """Explain a topic (terms, exit-codes, filters, config, permissions, environment, security, testing) or a command.
+    """Explain a topic or a command.
 
     \b
     Examples:
@@ -201,8 +215,8 @@ def help_on(
             return CommandResult("help", Text(text), text=text, prose=True)
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
-        case [Topic.SECURITY | Topic.TESTING as topic]:
-            page = Path(__file__).with_name(f"{topic}.md").read_text(encoding="utf-8")
+        case [Topic.FAILOVER | Topic.SPARK | Topic.TESTING | Topic.SECURITY | Topic.MEASUREMENTS as topic]:
+            page = _NOTE.sub("", Path(__file__).with_name(f"{topic}.md").read_text(encoding="utf-8"))
             return CommandResult("help", Text(page), text=page)
     text = _help_of(ctx, words or ())
     return CommandResult("help", Text(text), text=text)

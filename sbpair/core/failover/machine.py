@@ -352,7 +352,7 @@ class EntityFailover:
 
 
 def diagram() -> str:
-    """TRANSITIONS as a Mermaid state diagram, for the README."""
+    """TRANSITIONS as a Mermaid state diagram, for the page on failover."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.HEALTHY.name}"]
     for before, row in TRANSITIONS.items():
         for after in State:
