@@ -6,6 +6,7 @@
     streaming   the same as a stream
     executors   how a Python worker gets at a namespace: the credential by name, never by value
     archive     manifests and files; archiving (units), taking (settling), compacting
+    delta       an archive that is a Delta table as well
     analysis    what is in an archive: DuckDB in tasks, partial results merged
     replay      from an archive to the primary, in order, with a ledger
     waiting     which archived messages still lie in the backlog queues

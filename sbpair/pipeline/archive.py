@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError, InterruptedWorkError, UsageError
+from sbpair.core.pairing import Side
 from sbpair.core.redact import quoted
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.pipeline.compaction import compact, vacuum
+from sbpair.pipeline.delta import check_delta, publish
 from sbpair.pipeline.executors import Connection, PairByName, first_from
 from sbpair.pipeline.ledgers import LEDGER_KEY
 from sbpair.pipeline.manifest import (
@@ -68,6 +70,10 @@ class ArchiveRequest:
     into: str
     queues: tuple[str, ...] = ()
     """Indexes or paths; none: all that exist for the pair's primary."""
+    entities: tuple[str, ...] = ()
+    """Instead of backlog queues: queues and subscriptions of `side`, which have to exist. They are not taken from."""
+    side: Side = Side.SECONDARY
+    """The namespace of `entities`."""
     dead_letters: tuple[bool, ...] = (False,)
     first: int = 1
     last: int | None = None
@@ -79,6 +85,8 @@ class ArchiveRequest:
     unit_messages: int = UNIT_MESSAGES
     round_messages: int = TAKE_ROUND_MESSAGES
     compact: bool = True
+    delta: bool = False
+    """Make the archive, a folder, a Delta table as well. One that is stays one."""
     dry_run: bool = False
 
 
@@ -103,15 +111,17 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
     """Look into the queues.
 
     Raises:
-        ServiceError: the secondary cannot be browsed.
-        UsageError: a queue that does not exist, or an archive of another filter.
+        ServiceError: the namespace cannot be browsed.
+        UsageError: a queue that does not exist, or an archive of another filter or side.
     """
     check_filter(request, manifest)
     resolved = request.pair.resolve()
-    with Connection.to(request.pair, "secondary") as connection:
-        paths = queue_paths(resolved, request.queues, connection)
+    with Connection.to(request.pair, request.side) as connection:
+        paths = request.entities or queue_paths(resolved, request.queues, connection)
         sources = [(path, dead) for path in paths for dead in request.dead_letters]
-        present = find_spans(connection, sources, first=request.first, last=request.last)
+        present = find_spans(
+            connection, sources, first=request.first, last=request.last, missing_is_empty=not request.entities
+        )
         covers = valid_covers(connection, request.pair.name, present, manifest)
     missing = (
         part
@@ -148,7 +158,14 @@ def _outdated(covered: Covered, number: int, enqueued_ms: int) -> bool:
 
 
 def check_filter(request: ArchiveRequest, manifest: Manifest) -> None:
-    """Raises UsageError: the archive was made with another filter, so its covered numbers say nothing for this one."""
+    """Raises UsageError: the archive was made with another filter or of another namespace, so its covered numbers say
+    nothing for this one."""
+    if others := {commit.side for commit in manifest.commits if commit.covered} - {request.side}:
+        raise UsageError(
+            f"The archive {request.into} holds messages of the {min(others)}; this run asks for those of the "
+            f"{request.side}, whose numbers are others. Nothing was archived.",
+            hint="Use another folder for this namespace.",
+        )
     before = {commit.only for commit in manifest.commits if commit.covered}
     asked = request.wanted.text()
     if before - {asked}:
@@ -185,6 +202,7 @@ def without_work(request: ArchiveRequest, plan: ArchivePlan) -> "ArchiveReport |
         return None
     store = LocalStore(Path(request.into))
     if not request.dry_run:
+        publish(store, wanted=request.delta)
         vacuum(store, now=time.time())
     report = ArchiveReport(store.uri, _new_run(), plan.missing, dry_run=request.dry_run)
     report.total_rows = store.manifest().rows
@@ -198,6 +216,7 @@ def archive(
     before it stays."""
     began = time.monotonic()
     store = open_store(session.spark, request.into)
+    check_delta(store, wanted=request.delta)
     report = ArchiveReport(store.uri, _new_run(), dry_run=request.dry_run)
     found = plan if plan is not None else plan_archive(request, store.manifest())
     report.spans = found.missing
@@ -244,6 +263,7 @@ class _Run:
         self._report, self._tell = report, tell
 
     def carry_out(self, plan: ArchivePlan) -> None:
+        self._publish()  # what a run that was killed has committed
         if self._request.take:
             self._settle(plan.present, "Taking, earlier run")
             for part in _rounds(plan.missing, self._request.round_messages):
@@ -253,6 +273,7 @@ class _Run:
             self._add(plan.missing)
         if self._request.compact:
             self._report.compacted = compact(self._store, self._session, self._report.run)
+            self._publish()
         vacuum(self._store, now=time.time())
 
     def _add(self, spans: Sequence[Span]) -> None:
@@ -268,15 +289,21 @@ class _Run:
             Covered(pair, one.queue, one.dead_letter, one.first, one.last, newest(files, one)) for one in spans
         )
         only = self._request.wanted.text()
-        commit = Commit(time.time(), self._report.run, added=tuple(files), covered=covered, only=only)
+        side = self._request.side
+        commit = Commit(time.time(), self._report.run, added=tuple(files), covered=covered, only=only, side=side)
         append(self._store, commit, still_valid=refuse_overlap(covered, known.next_number - 1))
+        self._publish()
+
+    def _publish(self) -> None:
+        publish(self._store, wanted=self._request.delta)
 
     def _write(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         return self._by_executors(spans) if self._store.executors_write else self._by_spark(spans)
 
     def _by_executors(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         """As plain tasks over spans: nothing of a message goes through the JVM."""
-        work = Archiving(self._request.pair, Path(self._store.uri), self._report.run, self._request.wanted)
+        asked = self._request
+        work = Archiving(asked.pair, Path(self._store.uri), self._report.run, asked.wanted, asked.side)
         cut = pieces(spans, self._request.unit_messages)
         tasks = self._session.spark.sparkContext.parallelize(cut, len(cut)).map(work.of)
         done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
@@ -287,7 +314,12 @@ class _Run:
         """What is loaded to archive these spans where only Spark can write."""
         config = {} if self._request.config is None else {"config": str(self._request.config)}
         size = str(self._request.unit_messages)
-        options = {"pair": self._request.pair.name, "ranges": spans_to_json(spans), **config}
+        options = {
+            "pair": self._request.pair.name,
+            "side": str(self._request.side),
+            "ranges": spans_to_json(spans),
+            **config,
+        }
         return self._session.spark.read.format("sbpair-backlog").options(**options, messagesPerPartition=size)
 
     def _by_spark(self, spans: Sequence[Span]) -> list[ArchiveFile]:

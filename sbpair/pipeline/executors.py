@@ -25,7 +25,7 @@ from sbpair.runtime.transfer.ledger import Way
 
 if TYPE_CHECKING:
     from sbpair.core.access import NamespaceAccess
-    from sbpair.core.pairing import Pair
+    from sbpair.core.pairing import Pair, Side
     from sbpair.ports import MessageReceiver, Messaging
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Connection:
         self._thread.start()
 
     @classmethod
-    def to(cls, pair: PairByName, side: str) -> Self:
+    def to(cls, pair: PairByName, side: "Side | str") -> Self:
         """`side`: primary or secondary."""
         from sbpair.azure.connect import make_messaging
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sbpair.core.errors import InterruptedWorkError
 from sbpair.pipeline.archive import ArchiveRequest, Tell, archive, open_store, plan_archive
+from sbpair.pipeline.delta import check_delta, publish
 from sbpair.pipeline.manifest import LocalStore, Store
 from sbpair.pipeline.paths import is_folder
 from sbpair.pipeline.reports import ArchiveReport, FollowReport
@@ -54,6 +55,8 @@ def follow(
     """
     into = request.archiving.into
     store: Store = LocalStore(Path(into)) if is_folder(into) else open_store(session().spark, into)
+    check_delta(store, wanted=request.archiving.delta)
+    publish(store, wanted=request.archiving.delta)  # what a run that was killed has committed
     report = FollowReport(store.uri)
     began, rows = time.monotonic(), store.manifest().rows
     try:

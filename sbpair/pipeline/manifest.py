@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sbpair.core.errors import UsageError
+from sbpair.core.pairing import Side
 from sbpair.core.redact import json_text, quoted
 from sbpair.core.serialization import from_plain
 from sbpair.files import make_private_folder, open_private
@@ -77,6 +78,8 @@ class Commit:
     """Numbers whose removal was begun: of those that are gone this archive knows why."""
     only: str = ""
     """What was archived of the covered numbers, if not all: the filter (`MessageFilter.text`)."""
+    side: str = Side.SECONDARY
+    """The namespace of the pair on which the covered numbers are."""
     number: int = 0
     versions: dict[str, int] = field(default_factory=lambda: {"format": FORMAT_VERSION, "schema": SCHEMA_VERSION})
 
@@ -104,6 +107,7 @@ class Commit:
                 taken=tuple(from_plain(Covered, one, "taken") for one in read.get("taken", ())),
                 taking=tuple(from_plain(Covered, one, "taking") for one in read.get("taking", ())),
                 only=from_plain(str, read.get("only", ""), "only"),
+                side=from_plain(str, read.get("side", Side.SECONDARY), "side"),
                 number=number,
                 versions=versions,
             )
@@ -218,6 +222,15 @@ def check_archive(store: Store) -> Manifest:
             f"{store.uri} is not an archive: it has no commits.", hint="sbpair pipeline archive makes one."
         )
     return manifest
+
+
+def refuse_other_sides(manifest: Manifest, uri: str) -> None:
+    """Raises UsageError: the archive holds messages of the primary itself, which no backlog has held."""
+    if any(commit.side != Side.SECONDARY for commit in manifest.commits):
+        raise UsageError(
+            f"{uri} holds messages of the primary's own queues, not of the backlog. Nothing was changed.",
+            hint="sbpair pipeline replication-audit reads such an archive (--primary-archive).",
+        )
 
 
 class LocalStore:

@@ -24,7 +24,7 @@ from sbpair.core.names import is_destination
 from sbpair.pipeline.archive import open_store, read_files
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, read_ledgers
-from sbpair.pipeline.manifest import Manifest, check_archive
+from sbpair.pipeline.manifest import Manifest, check_archive, refuse_other_sides
 from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
@@ -240,6 +240,8 @@ def every_copy(session: "Session", archives: Sequence[str]) -> "DataFrame":
     """The rows of all archives, a message as often as they hold it: copies are compared with each other."""
     spark = session.spark
     stores = [open_store(spark, uri) for uri in archives]
+    for one in stores:
+        refuse_other_sides(one.manifest(), one.uri)
     frames = [read_files(spark, store, check_archive(store).files) for store in stores]
     frame = frames[0]
     for other in frames[1:]:

@@ -26,7 +26,7 @@ from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
 from sbpair.pipeline.archive import only_wanted, open_store, read_archives
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.ledgers import LEDGER_KEY, has_lines, read_ledgers
-from sbpair.pipeline.manifest import together
+from sbpair.pipeline.manifest import refuse_other_sides, together
 from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import the_only_run
@@ -110,9 +110,12 @@ def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
     """Build the plan; nothing is read or sent yet.
 
     Raises:
-        UsageError: no archive.
+        UsageError: no archive, or none of the backlog.
     """
-    archived = read_archives(spark, request.archives)
+    stores = [open_store(spark, one) for one in request.archives]
+    for one in stores:
+        refuse_other_sides(one.manifest(), one.uri)
+    archived = read_archives(spark, request.archives, stores=stores)
     matched = only_wanted(archived.where(archived.pair == request.pair.name), request.wanted)
     elsewhere = None
     if request.only is not None:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from pyspark import TaskContext
 
 from sbpair.core.message import Received
+from sbpair.core.pairing import Side
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.files import make_private_file, make_private_folder
@@ -47,6 +48,8 @@ class Archiving:
     root: Path
     run: str
     wanted: MessageFilter = EVERYTHING
+    side: Side = Side.SECONDARY
+    """The namespace that is browsed."""
 
     def of(self, span: Span) -> "ArchivedUnit":
         """Browse a span and write its files, in a task of Spark.
@@ -57,7 +60,7 @@ class Archiving:
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None else 0
         files = UnitFiles(self.root, self.run, self.pair.name, span)
-        with marking_errors(), Connection.to(self.pair, "secondary") as connection, files:
+        with marking_errors(), Connection.to(self.pair, self.side) as connection, files:
             for page in connection.browse(span):
                 files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
         return ArchivedUnit(tuple(files.written), attempt)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import EntityNotFoundError, UsageError
+from sbpair.core.pairing import Side
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.archive import read_archives
@@ -15,6 +16,7 @@ from sbpair.pipeline.compaction import compact
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.importing import import_drained
 from sbpair.pipeline.manifest import LocalStore
+from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.settling import CHANGED, Settling
 from sbpair.pipeline.spark.session import Session
@@ -205,3 +207,35 @@ def test_lines_that_are_none_of_a_drains_archive_are_named(stage: Stage) -> None
     file.write_text(f"{whole}\n{json.dumps(line)}\n")
     with pytest.raises(UsageError, match="Line 2"):
         import_drained(LocalStore(stage.folder / "archive"), "shop", file)
+
+
+def test_entities_of_both_sides_lie_in_an_archive_for_each_side(session: Session, stage: Stage) -> None:
+    """As an audit of active/active wants them. Their numbers have nothing to do with each other."""
+    primary = stage.emulator.namespace("shop-weu")
+    primary.create_topic("events")
+    primary.create_subscription("events", "billing")
+    stage.emulator.namespace("shop-neu").create_queue("orders", QueueDescription())
+    stage.send("primary", "orders", messages(30, sessions=3))
+    stage.send("primary", "events", messages(5, prefix="event"))
+    stage.send("secondary", "orders", messages(29, sessions=3))
+    here = {"entities": ("orders", "events/Subscriptions/billing"), "side": Side.PRIMARY}
+    of_primary, of_secondary = str(stage.folder / "primary"), str(stage.folder / "secondary")
+    report = stage.archive(session, into=of_primary, **here)
+    assert report.per_queue == {"orders": 30, "events/Subscriptions/billing": 5}
+    assert stage.archive(session, into=of_primary, **here).rows == 0
+    assert stage.archive(session, into=of_secondary, entities=("orders",)).rows == 29
+    assert ids_in(session.spark, of_primary) == sorted([*expected(30), *expected(5, "event")])
+    assert ids_in(session.spark, of_secondary) == expected(29)
+    behind_hadoop = f"file://{stage.folder}/hadoop"
+    assert stage.archive(session, into=behind_hadoop, entities=("orders",), side=Side.PRIMARY).rows == 30
+    with pytest.raises(UsageError, match="holds messages of the primary; this run asks for those of the secondary"):
+        stage.archive(session, into=of_primary, entities=("orders",))
+    with pytest.raises(EntityNotFoundError):
+        stage.archive(session, into=of_primary, entities=("elsewhere",), side=Side.PRIMARY)
+    for refused in (
+        lambda: stage.replay(session, archives=(of_primary,)),
+        lambda: reconcile(session, [of_primary], []),
+    ):
+        with pytest.raises(UsageError, match="holds messages of the primary's own queues"):
+            refused()
+    assert len(stage.at_home()) == 30

@@ -95,14 +95,20 @@ class Cluster:
             time.sleep(0.1)
         raise AssertionError(log.read_text(errors="replace")[-2000:])
 
-    def kill_an_executor(self, writing: Path | None = None) -> int:
-        """Kill one executor's JVM, if need be the one whose worker writes this file; how many there were."""
-        found = [
+    def has_executors(self) -> bool:
+        return bool(self._executors())
+
+    def _executors(self) -> list[int]:
+        return [
             process
             for daemon in self.daemons
             for process, command in descendants(daemon.pid).items()
             if "CoarseGrainedExecutorBackend" in command
         ]
+
+    def kill_an_executor(self, writing: Path | None = None) -> int:
+        """Kill one executor's JVM, if need be the one whose worker writes this file; how many there were."""
+        found = self._executors()
         chosen = next(
             one for one in found if writing is None or any(has_open(below, writing) for below in descendants(one))
         )

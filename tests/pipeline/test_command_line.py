@@ -65,6 +65,19 @@ def test_archive_replay_and_reconcile(shared: Stage) -> None:
     assert all(key not in log.read_text() for log in logs)
 
 
+def test_an_archive_of_entities_is_refused_what_only_backlog_queues_allow(tmp_path: Path) -> None:
+    with on_stage(tmp_path) as stage:
+        for given, said in (
+            (("--side", "primary"), "--side primary needs --entity"),
+            (("--entity", "orders", "--queue", "1"), "Give one of them"),
+            (("--entity", "orders", "--take"), "--take empties backlog queues"),
+            (("--entity", "a//b"), "is not an entity path"),
+        ):
+            ran = run(stage, "archive", "shop", "--archive", str(tmp_path / "there"), *given)
+            assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
+    assert not (tmp_path / "there").exists()
+
+
 def test_what_is_no_archive_is_said_before_spark_is_started(shared: Stage) -> None:
     for arguments in (("analyze", "nowhere"), ("replay", "shop", "--archive", "nowhere", "--ledger", "there")):
         ran = run(shared, *arguments, "-v", "-o", "json")

@@ -1,10 +1,16 @@
-"""Kills `sbpair pipeline follow` at random moments while messages come, and proves that the archive has each once.
+"""Kills `sbpair pipeline follow`, and a stream that sends, at random moments while messages come; counts them all.
 
+    python -m tests.soak.follow --seed 7 --kills 50 --cluster
     python -m tests.soak.follow --seed 7 --kills 50 --take
 
-A kill takes the driver, at any moment from its first second on; its JVM and workers end when they miss it. Half of the
-kills come after the run has committed something. The last run is left alone until nothing new comes. With --take the
-queues have to be empty then.
+A kill takes the driver, at any moment from its first second on; its JVM and workers end when they miss it. With
+--cluster the work is done on a standalone cluster of two workers, and every second kill takes an executor, whose driver
+has to go on. Half of the kills come after the program has committed something. Programs take turns: one that follows,
+and a query that sends the backlog's stream to its destination. With --take nothing is left for such a query, so a
+replay sends what the archive has in the end.
+
+The last runs are left alone until nothing new comes. Then each message has to be in the archive once, at its
+destination at least once, and in a ledger. With --take the queues have to be empty.
 """
 
 import argparse
@@ -16,37 +22,65 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from sbpair.pipeline.manifest import LocalStore
+from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.stage import QUEUES, Stage, messages, on_stage
+from tests.pipeline.test_cluster import QUICK, Cluster
 from tests.pipeline.test_command_line import command, environment
 
 MOST_SECONDS_UNTIL_A_COMMIT = 180.0
-LAST_RUN_SECONDS = 600.0
+LAST_RUN_SECONDS = 900.0
 MESSAGES_AT_ONCE = 20
+FOLLOW, SEND = "follow", "send"
+SENDING = """
+import sys
+from sbpair.pipeline import register
+from sbpair.pipeline.spark.session import SparkRequest, open_spark
+
+master, config, ledger, checkpoint, last, *conf = sys.argv[1:]
+with open_spark(SparkRequest(rows=1000, master=master, conf=dict(one.split("=", 1) for one in conf))) as session:
+    register(session.spark)
+    options = {"pair": "shop", "config": config}
+    stream = session.spark.readStream.format("sbpair-backlog").options(**options).load()
+    options |= {"ledger": ledger, "checkpointLocation": checkpoint}
+    writer = stream.writeStream.format("sbpair-backlog").options(**options)
+    trigger = {"availableNow": True} if last == "last" else {"processingTime": "1 second"}
+    writer.trigger(**trigger).start().awaitTermination()
+"""
 
 
 @dataclass
 class Result:
-    """What is in the archive, and what should be."""
+    """What is in the archive and at the destination, and what should be."""
 
     sent: int
-    kills: int
+    kills: Counter[str]
+    """By what was killed: `follow driver`, `send executor`, ..."""
     kills_after_a_commit: int
-    archived: Counter[str]
-    left_in_queues: int
+    archived: Counter[str] = field(default_factory=Counter)
+    arrived: Counter[str] = field(default_factory=Counter)
+    ledgered: set[str] = field(default_factory=set)
+    left_in_queues: int = 0
 
-    @property
-    def doubled(self) -> int:
-        return sum(count > 1 for count in self.archived.values())
+    def complaints(self, *, take: bool) -> list[str]:
+        counts = {
+            "in the archive more than once": _often(self.archived),
+            "missing in the archive": self.sent - len(self.archived),
+            "missing at the destination": self.sent - len(self.arrived),
+            "at the destination without a line in a ledger": len(set(self.arrived) - self.ledgered),
+            "too many or too few in the queues": self.left_in_queues - (0 if take else self.sent),
+        }
+        return [f"{count:,} {what}" for what, count in counts.items() if count]
 
-    @property
-    def missing(self) -> int:
-        return self.sent - len(self.archived)
+
+def _often(counts: Counter[str]) -> int:
+    return sum(count > 1 for count in counts.values())
 
 
 class Senders:
@@ -74,72 +108,156 @@ class Senders:
             self._stop.wait(1.0)
 
 
-def commits_in(stage: Stage) -> int:
-    return len(list((Path(stage.archive_path) / "_commits").glob("*.json")))
-
-
 def archived_in(stage: Stage) -> Counter[str]:
     root = Path(stage.archive_path)
     tables = (pq.ParquetFile(root / one.path).read(["message_id"]) for one in LocalStore(root).manifest().files)
     return Counter(name for table in tables for name in table["message_id"].to_pylist())
 
 
-def started(stage: Stage, *more: str) -> "subprocess.Popen[bytes]":
-    asked = command(stage, "follow", "shop", "--archive", stage.archive_path, "--every", "1s", *more, "-q")
-    return subprocess.Popen(asked, env=environment(stage), stdout=subprocess.DEVNULL)
+def ledgered_in(stage: Stage) -> set[str]:
+    """Message ids that a ledger has as sent."""
+    lines = (line for file in stage.ledger.glob("*.jsonl") for line in outcomes_in(file))
+    return {str(key[2]) for key, outcome in lines if outcome == "forwarded"}
 
 
-def kill_one(stage: Stage, chance: random.Random, *more: str) -> bool:
-    """Whether the run had committed something before it was killed."""
-    before, deadline = commits_in(stage), time.monotonic() + MOST_SECONDS_UNTIL_A_COMMIT
-    process = started(stage, *more)
-    try:
-        if chance.random() < 0.5:
-            time.sleep(chance.uniform(1.0, 20.0))
+@dataclass
+class Campaign:
+    """Programs that are killed and started again."""
+
+    stage: Stage
+    chance: random.Random
+    cluster: Cluster | None
+    take: bool
+    process: "subprocess.Popen[bytes] | None" = None
+    program: str = FOLLOW
+
+    def commits(self) -> int:
+        stage = self.stage
+        folder = Path(stage.archive_path) / "_commits" if self.program == FOLLOW else self._checkpoint / "commits"
+        return len([path for path in folder.glob("[0-9]*") if path.suffix in ("", ".json")])
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.stage.folder / "checkpoint"
+
+    def start(self, program: str, *, last: bool = False) -> None:
+        stage, conf = self.stage, self._conf()
+        self.program = program
+        if program == FOLLOW:
+            more = [*(("--take", "--yes") if self.take else ()), *(("--until-idle", "10s") if last else ())]
+            if self.cluster is not None:
+                more += ["--master", self.cluster.master]
+            more += [part for one in conf for part in ("--conf", one)]
+            asked = command(stage, "follow", "shop", "--archive", stage.archive_path, "--every", "1s", *more, "-q")
         else:
-            while commits_in(stage) == before and process.poll() is None and time.monotonic() < deadline:
+            master = "local[2,4]" if self.cluster is None else self.cluster.master
+            places = [str(stage.config), str(stage.ledger), str(self._checkpoint)]
+            asked = [sys.executable, "-c", SENDING, master, *places, "last" if last else "on", *conf]
+        log = (stage.folder / "programs.log").open("ab")
+        with log:
+            self.process = subprocess.Popen(asked, env=environment(stage), stdout=log, stderr=log)
+
+    def _conf(self) -> list[str]:
+        if self.cluster is None:
+            return []
+        return [
+            "spark.driver.host=127.0.0.1",
+            "spark.driver.bindAddress=127.0.0.1",
+            "spark.executor.memory=512m",
+            f"spark.executor.extraJavaOptions={QUICK}",
+        ]
+
+    def kill_one(self) -> tuple[str, bool]:
+        """What was killed, and whether its program had committed something since it began or the last kill."""
+        if self.process is None:
+            self.start(FOLLOW if self.take else self.chance.choice((FOLLOW, SEND)))
+        assert self.process is not None
+        before, deadline = self.commits(), time.monotonic() + MOST_SECONDS_UNTIL_A_COMMIT
+        if self.chance.random() < 0.5:
+            time.sleep(self.chance.uniform(1.0, 20.0))
+        else:
+            while self.commits() == before and self.process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
-            time.sleep(chance.uniform(0.0, 3.0))
-        if process.poll() is not None:
-            raise SystemExit(f"It ended by itself with {process.returncode}.")
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    return commits_in(stage) > before
+            time.sleep(self.chance.uniform(0.0, 3.0))
+        if self.process.poll() is not None:
+            raise SystemExit(f"{self.program} ended by itself with {self.process.returncode}.\n{self.said()}")
+        committed = self.commits() > before
+        if self.cluster is not None and self.chance.random() < 0.5 and self.cluster.has_executors():
+            self.cluster.kill_an_executor()
+            return f"{self.program} executor", committed
+        self.end()
+        return f"{self.program} driver", committed
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def finish(self, program: str) -> None:
+        """One more run, to its own end."""
+        self.start(program, last=True)
+        assert self.process is not None
+        code = self.process.wait(LAST_RUN_SECONDS)
+        self.process = None
+        if code:
+            raise SystemExit(f"The last run of {program} ended with {code}.\n{self.said()}")
+
+    def said(self) -> str:
+        return (self.stage.folder / "programs.log").read_text(errors="replace")[-4_000:]
 
 
-def soak(seed: int, kills: int, *, take: bool, folder: Path) -> Result:
+def soak(seed: int, kills: int, *, take: bool, on_cluster: bool, folder: Path) -> Result:
     """Carry it out; the progress goes to stdout."""
-    chance = random.Random(seed)
-    more = ("--take", "--yes") if take else ()
-    after_a_commit = 0
-    with on_stage(folder) as stage:
+    with ExitStack() as stack:
+        stage = stack.enter_context(on_stage(folder))
+        cluster = None
+        if on_cluster:
+            cluster = Cluster(folder / "cluster")
+            cluster.folder.mkdir()
+            stack.callback(cluster.stop)
+            cluster.start()
+        campaign = Campaign(stage, random.Random(seed), cluster, take)
+        stack.callback(campaign.end)
+        killed: Counter[str] = Counter()
+        after_a_commit = 0
         with Senders(stage) as senders:
             for number in range(1, kills + 1):
-                after_a_commit += kill_one(stage, chance, *more)
-                print(f"kill {number}: {commits_in(stage)} commits, {senders.sent:,} sent", flush=True)
-        process = started(stage, *more, "--until-idle", "10s")
-        code = process.wait(LAST_RUN_SECONDS)
-        if code:
-            raise SystemExit(f"The last run ended with {code}.")
-        return Result(senders.sent, kills, after_a_commit, archived_in(stage), stage.in_backlog())
+                what, committed = campaign.kill_one()
+                killed[what] += 1
+                after_a_commit += committed
+                print(f"kill {number}: {what}, {senders.sent:,} sent", flush=True)
+        campaign.end()
+        campaign.finish(FOLLOW)
+        left = stage.in_backlog()
+        if take:
+            asked = ["replay", "shop", "--archive", stage.archive_path, "--ledger", str(stage.ledger), "-q"]
+            subprocess.run(command(stage, *asked), env=environment(stage), check=True, timeout=LAST_RUN_SECONDS)
+        else:
+            campaign.finish(SEND)
+        arrived = Counter(str(one.message_id) for one in stage.at_home())
+        return Result(
+            senders.sent, killed, after_a_commit, archived_in(stage), arrived, ledgered_in(stage), left
+        )  # fmt: skip
 
 
 def main() -> int:
-    """0 if each message is in the archive once."""
+    """0 if each message is in the archive once, and sent with a line in a ledger."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--take", action="store_true")
+    parser.add_argument("--cluster", action="store_true", help="a standalone cluster, whose executors are killed, too")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sbpair-follow-") as folder:
-        result = soak(given.seed, given.kills, take=given.take, folder=Path(folder))
+        result = soak(given.seed, given.kills, take=given.take, on_cluster=given.cluster, folder=Path(folder))
+    complaints = result.complaints(take=given.take)
     print(
-        f"{result.sent:,} sent, {result.kills} kills ({result.kills_after_a_commit} after a commit): "
-        f"{result.doubled:,} in the archive twice, {result.missing:,} missing, {result.left_in_queues:,} in the queues."
+        f"{result.sent:,} sent, {result.kills.total()} kills ({result.kills_after_a_commit} after a commit): "
+        f"{dict(result.kills)}. {len(result.archived):,} in the archive, {len(result.arrived):,} at the destination, "
+        f"{_often(result.arrived):,} of them more than once. {'; '.join(complaints) or 'Holds'}."
     )
-    right = not result.doubled and not result.missing
-    return 0 if right and result.left_in_queues == (0 if given.take else result.sent) else 1
+    return 1 if complaints else 0
 
 
 if __name__ == "__main__":

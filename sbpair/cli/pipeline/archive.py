@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
@@ -12,6 +13,7 @@ from sbpair.cli.pipeline.session import (
     ArchiveDlqOption,
     ArchiveWithDlqOption,
     ConfOption,
+    FormatOption,
     IntoOption,
     JobLog,
     MasterOption,
@@ -21,10 +23,13 @@ from sbpair.cli.pipeline.session import (
     check_taking,
     pair_by_name,
     spark_session,
+    wants_delta,
 )
 from sbpair.cli.transfer.options import Filters, QueuesOption
 from sbpair.core.errors import UsageError
+from sbpair.core.names import check_source_path
 from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
 from sbpair.pipeline.reports import ArchiveReport, ArchiveResult, Imported
 from sbpair.render.result import Column, CommandResult, Table
@@ -45,12 +50,24 @@ def archive(
     queue: QueuesOption = None,
     dlq: ArchiveDlqOption = False,
     with_dlq: ArchiveWithDlqOption = False,
+    entity: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--entity",
+            metavar="ENTITY",
+            help="This queue or TOPIC/Subscriptions/NAME instead of the backlog; repeatable.",
+            show_default=False,
+            autocompletion=suggestions.entities,
+        ),
+    ] = None,
+    side: Annotated[Side, typer.Option("--side", help="With --entity: the namespace it is on.")] = Side.SECONDARY,
     from_sequence: Annotated[int, typer.Option(min=1, help="First sequence number.")] = 1,
     to_sequence: Annotated[
         int | None, typer.Option(min=1, help="Last sequence number (inclusive).", show_default=False)
     ] = None,
     *,
     filters: Filters,
+    format_: FormatOption = "parquet",
     take: TakeOption = False,
     ledger: TakenLedgerOption = None,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
@@ -69,23 +86,26 @@ def archive(
     """Save a backlog as Parquet files, by pair, queue and date. Running it again adds only what is new.
 
     The queues keep their messages; --take removes each one after the file that holds it is part of the archive. Needs
-    Listen on the secondary.
+    Listen on the secondary. With --entity it is any queue or subscription of either side, which keeps its messages.
 
     \b
     Examples:
       sbpair pipeline archive orders --archive /data/outage-2026-11
       sbpair pipeline archive orders --archive /data/outage-2026-11 --take --with-dlq
+      sbpair pipeline archive orders --archive /data/parcels-weu --entity parcels --side primary
       sbpair pipeline archive orders --archive abfss://backlog@lake.dfs.core.windows.net/orders --master spark://head:7077
     """
     check_taking(dlq=dlq, with_dlq=with_dlq, take=take, ledger=ledger)
+    entities = _entities(entity, queue, side, take=take)
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
     from sbpair.pipeline.archive import ArchiveRequest
 
+    delta = wants_delta(format_, into)
     chosen = pair_by_name(options, pair)
     if import_ is not None:
-        return _import(chosen.name, into, import_)
+        return _import(chosen.name, into, import_, delta=delta)
     if take and not dry_run:
         confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
         what = f"Take the messages of the backlog queues on {side_named(confirmed)}"
@@ -96,6 +116,8 @@ def archive(
         options.config,
         into,
         tuple(queue or ()),
+        entities,
+        side,
         (False, True) if with_dlq else (True,) if dlq else (False,),
         from_sequence,
         to_sequence,
@@ -104,9 +126,30 @@ def archive(
         ledger=None if ledger is None else ledger.expanduser().absolute(),
         unit_messages=unit,
         compact=compact,
+        delta=delta,
         dry_run=dry_run,
     )
     return _run(options, request, master, conf)
+
+
+def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, take: bool) -> tuple[str, ...]:
+    """What is archived instead of the backlog.
+
+    Raises:
+        UsageError: options that contradict each other, or no path of an entity.
+    """
+    if entity is None:
+        if side is Side.PRIMARY:
+            raise UsageError("--side primary needs --entity: the backlog queues are on the secondary.")
+        return ()
+    if queue:
+        raise UsageError("--entity names what is archived instead of backlog queues (--queue). Give one of them.")
+    if take:
+        raise UsageError(
+            "--take empties backlog queues; what --entity names keeps its messages.",
+            hint="`sbpair purge` empties any queue or subscription into files.",
+        )
+    return tuple(dict.fromkeys(check_source_path(one) for one in entity))
 
 
 def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: list[str] | None) -> CommandResult:
@@ -128,14 +171,17 @@ def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: 
     return _result(request, report)
 
 
-def _import(pair: str, into: str, file: Path) -> CommandResult:
+def _import(pair: str, into: str, file: Path, *, delta: bool) -> CommandResult:
+    from sbpair.pipeline.delta import publish
     from sbpair.pipeline.importing import import_drained
     from sbpair.pipeline.manifest import LocalStore
     from sbpair.pipeline.paths import is_folder
 
     if not is_folder(into):
         raise UsageError("--import writes into a folder, not a URI.")
-    added = import_drained(LocalStore(Path(into)), pair, file)
+    store = LocalStore(Path(into))
+    added = import_drained(store, pair, file)
+    publish(store, wanted=delta)
     rows = sum(one.rows for one in added)
     data = Imported(into, file, rows, len(added))
     summary = (

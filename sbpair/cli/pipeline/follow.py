@@ -14,6 +14,7 @@ from sbpair.cli.pipeline.session import (
     ArchiveDlqOption,
     ArchiveWithDlqOption,
     ConfOption,
+    FormatOption,
     IntoOption,
     JobLog,
     MasterOption,
@@ -23,6 +24,7 @@ from sbpair.cli.pipeline.session import (
     check_taking,
     pair_by_name,
     spark_session,
+    wants_delta,
 )
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
@@ -62,6 +64,7 @@ def follow(
             "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
         ),
     ] = None,
+    format_: FormatOption = "parquet",
     take: TakeOption = False,
     ledger: TakenLedgerOption = None,
     yes: YesOption = False,
@@ -77,6 +80,7 @@ def follow(
     \b
     Examples:
       sbpair pipeline follow orders --archive /data/outage-2026-11
+      sbpair pipeline follow orders --archive /data/outage-2026-11 --format delta
       sbpair pipeline follow orders --archive /data/outage-2026-11 --every 5s --until-idle 10m --take --with-dlq
     """
     check_taking(dlq=dlq, with_dlq=with_dlq, take=take, ledger=ledger)
@@ -91,6 +95,7 @@ def follow(
     from sbpair.pipeline.follow import follow as keep_up_to_date
     from sbpair.pipeline.paths import is_folder
 
+    delta = wants_delta(format_, into)
     chosen = pair_by_name(options, pair)
     if is_folder(into):
         check_folder(Path(into), create=False)
@@ -104,9 +109,10 @@ def follow(
         options.config,
         into,
         tuple(queue or ()),
-        (False, True) if with_dlq else (True,) if dlq else (False,),
+        dead_letters=(False, True) if with_dlq else (True,) if dlq else (False,),
         take=take,
         ledger=None if ledger is None else ledger.expanduser().absolute(),
+        delta=delta,
     )
     request = FollowRequest(archiving, pause, duration_option(for_), duration_option(until_idle))
     configure_logging(options)

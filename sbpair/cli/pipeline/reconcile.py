@@ -73,7 +73,7 @@ def reconcile(
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
     look = None if pair is None else pair_by_name(options, pair)
-    rows = rows_in(archives)
+    rows = rows_in(archives, of_backlog=True)
     for one in ledger or ():
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")

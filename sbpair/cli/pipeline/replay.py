@@ -117,7 +117,7 @@ def replay(
         tasks,
         dry_run,
     )
-    rows = rows_in(from_)
+    rows = rows_in(from_, of_backlog=True)
     check_folder(own, create=False)
     with spark_session(options, master, conf, rows=rows, name="replay") as session, JobLog(options) as log:
         if explain:

@@ -110,8 +110,9 @@ def replication_audit(
 
     \b
     Examples:
-      sbpair peek orders-pair --entity parcels --side primary -n 1000000 -o jsonl > p.jsonl
-      sbpair pipeline replication-audit --primary-archive p.jsonl --secondary-archive s.jsonl --journal sqlite:j.db
+      sbpair pipeline archive orders-pair --archive p --entity parcels --side primary
+      sbpair pipeline archive orders-pair --archive s --entity parcels --side secondary
+      sbpair pipeline replication-audit --primary-archive p --secondary-archive s --journal sqlite:j.db
     """
     check_engine(engine)
     from sbpair.pipeline.spark.session import check_columnar, check_installed

@@ -62,6 +62,34 @@ EngineOption = Annotated[
     str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
 ]
 
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="parquet|delta", help="delta: the folder is a Delta table as well, and stays one."
+    ),
+]
+
+
+def wants_delta(chosen: str, into: str) -> bool:
+    """Whether `--format` asks for a Delta table; makes sure that one can be written, before Spark is started for it.
+
+    Raises:
+        UsageError: an unknown format, or no folder.
+        SparkUnavailableError: the folder is or becomes a Delta table, and the package for it is missing.
+    """
+    from sbpair.pipeline.delta import check_delta
+    from sbpair.pipeline.manifest import LocalStore
+    from sbpair.pipeline.paths import is_folder
+
+    if chosen not in ("parquet", "delta"):
+        raise UsageError(f"--format is parquet or delta, not {chosen!r}.")
+    delta = chosen == "delta"
+    if is_folder(into):
+        check_delta(LocalStore(Path(into)), wanted=delta)
+    elif delta:
+        raise UsageError("--format delta writes into a folder, not a URI.")
+    return delta
+
 
 def check_taking(*, dlq: bool, with_dlq: bool, take: bool, ledger: Path | None) -> None:
     """Refuse options of an archive that contradict each other.
@@ -122,17 +150,22 @@ def _properties(conf: list[str] | None) -> dict[str, str]:
     return properties
 
 
-def rows_in(archives: list[str]) -> int | None:
+def rows_in(archives: list[str], *, of_backlog: bool = False) -> int | None:
     """How many rows archives hold, where their manifests can be read without Spark.
 
     Raises:
-        UsageError: one of them is no archive; said before Spark is started for it.
+        UsageError: one of them is no archive, or with `of_backlog` none of the backlog; said before Spark is started
+            for it.
     """
-    from sbpair.pipeline.manifest import LocalStore, check_archive
+    from sbpair.pipeline.manifest import LocalStore, check_archive, refuse_other_sides
 
     if any("://" in one or one.startswith("file:") for one in archives):
         return None
-    return sum(check_archive(LocalStore(Path(one))).rows for one in archives)
+    manifests = [check_archive(LocalStore(Path(one))) for one in archives]
+    if of_backlog:
+        for one, manifest in zip(archives, manifests, strict=True):
+            refuse_other_sides(manifest, one)
+    return sum(one.rows for one in manifests)
 
 
 def check_folder(folder: Path, *, create: bool) -> None:

@@ -6,6 +6,7 @@ pair                  name of a pair of the configuration; default: the default 
 config                path of the configuration file; default: as the command line finds it
 queues                indexes or paths of backlog queues, separated by commas; default: all that exist for the pair's
                       primary, configured or not
+side                  secondary (default) or primary, whose queues and subscriptions `queues` then names
 
 Of `servicebus`, which needs no configuration:
 
@@ -39,19 +40,20 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from sbpair.core.access import HOST, AuthMethod, Transport
 from sbpair.core.errors import UsageError
-from sbpair.core.names import check_entity_path
-from sbpair.core.pairing import Pair
+from sbpair.core.names import check_entity_path, check_source_path
+from sbpair.core.pairing import Pair, Side
 from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.runtime.inspection.backlog import index_of
 
 MESSAGES_PER_PARTITION = 10_000
-_BACKLOG_OPTIONS = ("pair", "config", "queues")
+_BACKLOG_OPTIONS = ("pair", "config", "queues", "side")
 ENTITY_OPTIONS = ("namespace", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity")
 _LOOK_OPTIONS = ("deadLetters", "messagesPerPartition", "includePayload")
 _BATCH_OPTIONS = ("firstSequence", "lastSequence", "ranges")
@@ -66,19 +68,25 @@ class Backlog:
     pair: PairByName
     queues: tuple[str, ...] = ()
     """Indexes or paths; none: all that exist for the pair's primary."""
+    side: Side = Side.SECONDARY
+    """The primary has no backlog queues: there `queues` are paths of its own."""
 
-    made_when_needed: ClassVar[bool] = True
-    """Backlog queues come into being when a sender fails over to them: one that is not there is empty."""
+    @property
+    def made_when_needed(self) -> bool:
+        """Backlog queues come into being when a sender fails over to them: one that is not there is empty."""
+        return self.side is Side.SECONDARY
 
     @property
     def name(self) -> str:
         return self.pair.name
 
     def connect(self) -> Connection:
-        return Connection.to(self.pair, "secondary")
+        return Connection.to(self.pair, self.side)
 
     def paths(self, connection: Connection) -> tuple[str, ...]:
         """Raises UsageError: an index that no queue has, or a path that cannot be one."""
+        if self.side is Side.PRIMARY:
+            return tuple(check_source_path(path) for path in self.queues)
         return queue_paths(self.pair.resolve(), self.queues, connection)
 
 
@@ -158,9 +166,19 @@ _NUMBERS = ("firstSequence", "lastSequence", "maxRowsPerBatch", "maxBytesPerBatc
 
 
 def backlog_in(options: Mapping[str, str]) -> Backlog:
-    """The pair that options name; raises ConfigurationError: it is not configured."""
-    config = options.get("config")
-    return Backlog(PairByName.load(options.get("pair"), Path(config) if config else None), _listed(options, "queues"))
+    """The pair that options name.
+
+    Raises:
+        UsageError: a side that is none, or queues of the primary that are not named.
+        ConfigurationError: it is not configured.
+    """
+    config, queues = options.get("config"), _listed(options, "queues")
+    side = _one_of(Side, "side", options.get("side", Side.SECONDARY))
+    if side is Side.PRIMARY and not queues and "ranges" not in options:
+        raise UsageError(
+            "The backlog queues are on the secondary; on the primary the option queues names what is read."
+        )
+    return Backlog(PairByName.load(options.get("pair"), Path(config) if config else None), queues, side)
 
 
 def entities_in(options: Mapping[str, str]) -> Entities:
@@ -200,7 +218,10 @@ def namespace_in(options: Mapping[str, str]) -> NamespaceByName:
     return NamespaceByName(settings)
 
 
-def _one_of(known: type[AuthMethod] | type[Transport], option: str, text: str) -> AuthMethod | Transport:
+Known = TypeVar("Known", bound=StrEnum)
+
+
+def _one_of(known: type[Known], option: str, text: str) -> Known:
     try:
         return known(text.strip().lower())
     except ValueError:
