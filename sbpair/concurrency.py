@@ -200,6 +200,20 @@ READ_AHEAD = 2
 """Items taken at most, as a multiple of the overlap: so that one slow item does not hold up the others at once."""
 
 
+async def as_they_end(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[T, None]:
+    """Run all of it side by side and give each result as it comes. Whoever stops asking ends the rest.
+
+    Raises:
+        what a piece of it raises.
+    """
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        for ended in asyncio.as_completed(tasks):
+            yield await ended
+    finally:
+        await end(*tasks)
+
+
 async def overlapped(
     items: Iterable[Item] | AsyncIterable[Item],
     work: Callable[[int, Item], Coroutine[Any, Any, R]],

@@ -4,7 +4,7 @@ All methods raise `sbpair.core.errors.ServiceError` subclasses only, those of a 
 bounded by the time it is given.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from sbpair.core.entities import (
     RuleFacts,
     TopicFacts,
 )
+from sbpair.core.errors import ServiceError
 from sbpair.core.events import Event
 from sbpair.core.message import Disposition, Received
 
@@ -79,6 +80,12 @@ class MessageReceiver(Protocol):
     ) -> None:
         """Settle one receipt and wait for the broker's confirmation. Raises LockLostError when the lock is gone.
         Reason and description go with DEAD_LETTER."""
+
+    def settle_all(
+        self, received: Sequence[Received], disposition: Disposition
+    ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+        """Settle several of its receipts in the same way. Gives the answers as they come: each receipt once, with what
+        `settle` would have raised, or None."""
 
     async def renew_lock(self, received: Received) -> float:
         """Renew the message's lock (or the session's); returns the new expiry as UTC epoch seconds."""

@@ -18,7 +18,7 @@ import functools
 import itertools
 import selectors
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ from sbpair.core.errors import (
 from sbpair.core.events import Event
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received, State
 from sbpair.core.names import dead_letter_path
+from sbpair.runtime.transfer.stored import settle_each
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -598,6 +599,11 @@ class FakeReceiver:
             stored.state = State.DEFERRED
         queue.wake()
         self._namespace.end("settle", self._path)
+
+    def settle_all(
+        self, received: Sequence[Received], disposition: Disposition
+    ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+        return settle_each(self, received, disposition)
 
     async def renew_lock(self, received: Received) -> float:
         await self._messaging.begin("renew", self._path)

@@ -14,6 +14,7 @@ maps and arrays there may be (`max_items`).
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -56,6 +57,7 @@ _ANY_NUMBER = 2**63
 _U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
 _U64 = struct.Struct(">Q").unpack_from
+_TWO_U32 = struct.Struct(">II").unpack_from
 _I8 = struct.Struct(">b").unpack_from
 _I16 = struct.Struct(">h").unpack_from
 _I32 = struct.Struct(">i").unpack_from
@@ -63,6 +65,8 @@ _I64 = struct.Struct(">q").unpack_from
 _F64 = struct.Struct(">d").unpack_from
 
 _LAST_CODE_POINT = 0x10FFFF
+_NULL, _STRING_8, _SYMBOL_8 = 0x40, 0xA1, 0xA3
+_SHORT_TEXT = frozenset({_STRING_8, _SYMBOL_8})
 
 
 class _State:
@@ -221,11 +225,17 @@ def _string32(buf: Buffer, position: int, state: _State) -> tuple[str, int]:
     return str(buf[position + 4 : _within(buf, end)], "utf-8"), end
 
 
+@lru_cache(maxsize=1024)
+def _symbol(raw: bytes) -> Symbol:
+    """Most symbols are names out of a small set, as annotations have them."""
+    return Symbol(str(raw, "ascii"))
+
+
 def _symbol8(buf: Buffer, position: int, state: _State) -> tuple[Symbol, int]:
     end = position + 1 + buf[position]
     if end > len(buf):
         _within(buf, end)
-    return Symbol(str(buf[position + 1 : end], "ascii")), end
+    return _symbol(bytes(buf[position + 1 : end])), end
 
 
 def _symbol32(buf: Buffer, position: int, state: _State) -> tuple[Symbol, int]:
@@ -249,15 +259,17 @@ _Content = Callable[[Buffer, int, int, int, _State], tuple[Any, int]]
 def _framed(content: _Content, *, wide: bool) -> _Decoder:
     def decode_framed(buf: Buffer, position: int, state: _State) -> tuple[Any, int]:
         if wide:
-            size, count, head = _U32(buf, position)[0], _U32(buf, position + 4)[0], 4
+            size, count = _TWO_U32(buf, position)
+            end, start = position + 4 + size, position + 8
         else:
-            size, count, head = buf[position], buf[position + 1], 1
-        end = _within(buf, position + head + size)
+            end, count, start = position + 1 + buf[position], buf[position + 1], position + 2
+        if end > len(buf):
+            _within(buf, end)
         state.items_left -= count
         if state.items_left < 0:
             raise AmqpDecodeError("more items of lists, maps and arrays than there may be here")
         state.enter()
-        value, reached = content(buf, position + 2 * head, end, count, state)
+        value, reached = content(buf, start, end, count, state)
         state.depth -= 1
         if reached != end:
             raise AmqpDecodeError(f"{count} items end at byte {reached}, but their size says {end}")
@@ -272,10 +284,24 @@ def _empty_list(buf: Buffer, position: int, state: _State) -> tuple[list[Any], i
 
 def _items(buf: Buffer, position: int, end: int, count: int, state: _State) -> tuple[list[Any], int]:
     decoders = _DECODERS
-    items = []
+    size = len(buf)
+    items: list[Any] = []
     for _ in range(count):
-        item, position = decoders[buf[position]](buf, position + 1, state)
-        items.append(item)
+        code = buf[position]
+        # Of most items the next three are all: a call of a function for each would cost more than what it does.
+        if code == _NULL:
+            position += 1
+            items.append(None)
+        elif code in _SHORT_TEXT:
+            start = position + 2
+            position = start + buf[position + 1]
+            if position > size:
+                _within(buf, position)
+            raw = buf[start:position]
+            items.append(str(raw, "utf-8") if code == _STRING_8 else _symbol(bytes(raw)))
+        else:
+            item, position = decoders[code](buf, position + 1, state)
+            items.append(item)
     return items, position
 
 

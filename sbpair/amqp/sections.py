@@ -234,6 +234,8 @@ ABSENT: Final = _Absent.ABSENT
 Fields = Sequence[Any] | Mapping[int, Any]
 AmqpMap = dict[Any, Any] | MapPairs
 
+_SIZE_8 = frozenset({0xA0, 0xA1, 0xA3, _LIST8, _MAP8, 0xE0})
+"""Values whose size is the byte behind their constructor."""
 _BODY = frozenset({Section.DATA, Section.SEQUENCE, Section.VALUE})
 _REPEATABLE = frozenset({Section.DATA, Section.SEQUENCE})
 
@@ -275,11 +277,17 @@ def scan(payload: Buffer) -> tuple[Span, ...]:
     """
     spans: list[Span] = []
     position, size = 0, len(payload)
+    before = 0
+    in_order = True
     while position < size:
         span = _section_at(payload, position)
         spans.append(span)
-        position = span.end
-    _check_order(spans)
+        section, position = span.section, span.end
+        # A body of one section, after what comes before it: nothing is left to be checked.
+        in_order = in_order and section > before and not (section in _BODY and before in _BODY)
+        before = section
+    if not in_order:
+        _check_order(spans)
     return tuple(spans)
 
 
@@ -291,8 +299,13 @@ def _section_at(payload: Buffer, start: int) -> Span:
             section, value_start = _long_descriptor(payload, start)
         if section is None:
             raise AmqpDecodeError(f"the bytes at {start} are no message section")
-        if payload[value_start] not in _ALLOWED[section]:
-            raise AmqpDecodeError(f"a {section.name} section cannot hold 0x{payload[value_start]:02x}")
+        code = payload[value_start]
+        if code not in _ALLOWED[section]:
+            raise AmqpDecodeError(f"a {section.name} section cannot hold 0x{code:02x}")
+        if code in _SIZE_8:
+            end = value_start + 2 + payload[value_start + 1]
+            if end <= len(payload):
+                return Span(section, start, value_start, end)
     except IndexError as error:
         raise AmqpDecodeError(f"the section at byte {start} is cut short") from error
     return Span(section, start, value_start, skip(payload, value_start))

@@ -78,9 +78,14 @@ def _transfer(
     return _frame(channel, performative, payload)
 
 
-def disposition_frame(channel: int, delivery_id: int, outcome: bytes, *, settled: bool) -> bytes:
-    """The receiver's disposition for one delivery; `settled=False` asks the sender to confirm."""
-    fields = b"\x41\x70%b\x40%b%b" % (struct.pack(">I", delivery_id), b"\x41" if settled else b"\x42", outcome)
+def disposition_frame(
+    channel: int, delivery_id: int, outcome: bytes, *, settled: bool, last: int | None = None
+) -> bytes:
+    """The receiver's disposition for one delivery, or for all up to `last`; `settled=False` asks the sender to
+    confirm."""
+    until = b"\x40" if last is None or last == delivery_id else b"\x70" + struct.pack(">I", last)
+    flag = b"\x41" if settled else b"\x42"
+    fields = b"\x41\x70%b%b%b%b" % (struct.pack(">I", delivery_id), until, flag, outcome)
     if len(fields) < 255:
         return _frame(channel, b"\x00\x53\x15\xc0%c\x05%b" % (len(fields) + 1, fields), b"")
     size = struct.pack(">II", len(fields) + 4, 5)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -11,8 +11,9 @@ from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.payloads import to_received
-from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Wire
-from sbpair.core.errors import ArgumentRefusedError, LockLostError, SessionUnavailableError
+from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Settling, Wire
+from sbpair.concurrency import as_they_end
+from sbpair.core.errors import ArgumentRefusedError, LockLostError, ServiceError, SessionUnavailableError
 from sbpair.core.message import PARTITION_SHIFT, Disposition, Received
 
 # Browsing in pages, complete on partitioned entities too.
@@ -281,12 +282,13 @@ class AzureReceiver:
         if not isinstance(receipt, Receipt):
             raise ArgumentRefusedError("A browsed message has no lock and cannot be settled.", entity=self._source)
         with translating(f"{disposition} a message of {self._source} on {self._host}", self._source):
-            if receipt.wire is None or receipt.delivery is None or receipt.wire.failed:
+            wire, delivery = _on_link(receipt)
+            if wire is None or delivery is None:
                 await self._settle_by_request(receipt, disposition, reason, description)
             elif disposition is Disposition.RELEASE:
-                receipt.wire.release([receipt.delivery])
+                wire.release([delivery])
             else:
-                await self._settle_on_link(receipt.wire, receipt.delivery, disposition, reason, description)
+                await self._settle_on_link(wire, delivery, disposition, reason, description)
 
     async def _settle_on_link(
         self, wire: ReceiverWire, delivery: Delivery, disposition: Disposition, reason: str, description: str
@@ -302,10 +304,68 @@ class AzureReceiver:
         except TimeoutError as error:
             raise TimeoutError("the settlement was not confirmed in time") from error
         except WireError as error:
-            translated = translate(error, f"{disposition} a message of {self._source} on {self._host}", self._source)
-            # Without the link there is no answer: the settlement may have been applied.
-            translated.uncertain = wire.failed
-            raise translated from error
+            raise self._not_settled(wire, disposition, error) from error
+
+    def _not_settled(self, wire: ReceiverWire, disposition: Disposition, error: Exception) -> ServiceError:
+        translated = translate(error, f"{disposition} a message of {self._source} on {self._host}", self._source)
+        # Without the link there is no answer: the settlement may have been applied.
+        translated.uncertain = wire.failed
+        translated.__cause__ = error
+        return translated
+
+    async def settle_all(
+        self, received: Sequence[Received], disposition: Disposition
+    ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+        by_wire: dict[ReceiverWire, dict[int, tuple[Received, Delivery]]] = {}
+        others: list[Received] = []
+        for one in received:
+            wire, delivery = _on_link(one.receipt)
+            if wire is None or delivery is None or disposition not in _ON_LINK:
+                others.append(one)
+            else:
+                by_wire.setdefault(wire, {})[delivery.delivery_id] = (one, delivery)
+        until = asyncio.get_running_loop().time() + SETTLE_SECONDS
+        begun = [
+            (wire, found, wire.settle_all([delivery for _, delivery in found.values()], *_ON_LINK[disposition]))
+            for wire, found in by_wire.items()
+        ]
+        try:
+            async for answer in as_they_end(self._settled(one, disposition) for one in others):
+                yield [answer]
+            for wire, found, settling in begun:
+                async for answers in self._answers(wire, settling, until, disposition):
+                    yield [(found[number][0], error) for number, error in answers]
+        finally:
+            for wire, _, settling in begun:
+                wire.forget(settling)
+
+    async def _settled(self, received: Received, disposition: Disposition) -> tuple[Received, ServiceError | None]:
+        try:
+            await self.settle(received, disposition)
+        except ServiceError as error:
+            return received, error
+        return received, None
+
+    async def _answers(
+        self, wire: ReceiverWire, settling: Settling, until: float, disposition: Disposition
+    ) -> AsyncGenerator[list[tuple[int, ServiceError | None]], None]:
+        """What becomes of each delivery, by its id; until all have an answer or the time is up."""
+        left = len(settling.open) + len(settling.answered)
+        while left:
+            try:
+                async with asyncio.timeout_at(until):
+                    answers = await settling.answers()
+            except TimeoutError:
+                break
+            left -= len(answers)
+            yield [
+                (number, None if error is None else self._not_settled(wire, disposition, error))
+                for number, error in answers
+            ]
+        if left:
+            late = TimeoutError("the settlement was not confirmed in time")
+            told = f"{disposition} a message of {self._source} on {self._host}"
+            yield [(number, translate(late, told, self._source)) for number in sorted(settling.open)]
 
     async def _settle_by_request(
         self, receipt: Receipt, disposition: Disposition, reason: str, description: str
@@ -387,6 +447,13 @@ class AzureReceiver:
         await self._link.close()
         await self._browsing.close()
         self._on_close(self)
+
+
+def _on_link(receipt: object) -> tuple[ReceiverWire | None, Delivery | None]:
+    """What a receipt is settled on as long as its connection lasts; Nones for every other."""
+    if not isinstance(receipt, Receipt) or receipt.wire is None or receipt.wire.failed:
+        return None, None
+    return receipt.wire, receipt.delivery
 
 
 def _forget(task: "asyncio.Task[None]") -> None:

@@ -22,9 +22,10 @@ message instead of altering messages.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sbpair.azure import frames
@@ -59,6 +60,34 @@ class Delivery:
     payload: bytes
     delivery_id: int
     tag: bytes
+
+
+class Settling:
+    """Deliveries that are being settled together; their answers are taken as they come.
+
+    Args:
+        deliveries: all of one link, and none of them being settled already.
+    """
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self.open = {one.delivery_id for one in deliveries}
+        """Ids of those without an answer."""
+        self.answered: list[tuple[int, Exception | None]] = []
+        """Delivery id and error of those whose answer nobody has taken yet."""
+        self._news = asyncio.Event()
+
+    def answer(self, delivery_id: int, error: Exception | None) -> None:
+        """The peer, or the end of the connection, decided about one of them."""
+        self.open.discard(delivery_id)
+        self.answered.append((delivery_id, error))
+        self._news.set()
+
+    async def answers(self) -> list[tuple[int, Exception | None]]:
+        """Take what was answered since the last call; waits until there is something."""
+        await self._news.wait()
+        self._news.clear()
+        answered, self.answered = self.answered, []
+        return answered
 
 
 @dataclass(slots=True, eq=False)
@@ -503,8 +532,9 @@ class ReceiverWire(Wire):
         self.arrived: deque[Delivery] = deque()
         self.arrival = asyncio.Event()
         self._assembly: _Assembly | None = None
-        self._unsettled: dict[int, tuple[str, asyncio.Future[None]]] = {}
-        self._outbox: list[bytes] = []
+        self._unsettled: dict[int, tuple[str, Callable[[Exception | None], None]]] = {}
+        self._outbox: list[tuple[int, bytes, bool]] = []
+        """Dispositions to be written: delivery id, outcome, settled."""
         self._drained = asyncio.Event()
         self.session_renewed_until: float | None = None
         """Until when a renewal has prolonged the session's lock, UTC epoch seconds."""
@@ -549,19 +579,33 @@ class ReceiverWire(Wire):
         """Settle one delivery; the future is resolved by the peer's confirmation of the `expected` outcome."""
         self.raise_if_failed()
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled[delivery.delivery_id] = (expected, confirmed)
-        self._post(frames.disposition_frame(self._link._session.channel, delivery.delivery_id, outcome, settled=False))
+        self._unsettled[delivery.delivery_id] = (expected, partial(_resolve, confirmed))
+        self._post(delivery.delivery_id, outcome, settled=False)
         return confirmed
+
+    def settle_all(self, deliveries: Sequence[Delivery], outcome: bytes, expected: str) -> Settling:
+        """Settle several in the same way."""
+        self.raise_if_failed()
+        settling = Settling(deliveries)
+        for delivery in deliveries:
+            delivery_id = delivery.delivery_id
+            self._unsettled[delivery_id] = (expected, partial(settling.answer, delivery_id))
+            self._post(delivery_id, outcome, settled=False)
+        return settling
+
+    def forget(self, settling: Settling) -> None:
+        """No answer is waited for any more."""
+        for delivery_id in settling.open:
+            self._unsettled.pop(delivery_id, None)
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Give deliveries back without a failed delivery. Settled at once: the service does not confirm it, and a
         lock that is already gone comes to the same."""
-        channel = self._link._session.channel
         for delivery in deliveries:
-            self._post(frames.disposition_frame(channel, delivery.delivery_id, frames.RELEASED, settled=True))
+            self._post(delivery.delivery_id, frames.RELEASED, settled=True)
 
-    def _post(self, frame: bytes) -> None:
-        self._outbox.append(frame)
+    def _post(self, delivery_id: int, outcome: bytes, *, settled: bool) -> None:
+        self._outbox.append((delivery_id, outcome, settled))
         self._wake.set()
 
     def _hook(self, link: Any) -> None:
@@ -596,21 +640,37 @@ class ReceiverWire(Wire):
         if role_is_receiver or not settled:
             return
         for delivery_id in _range_in(self._unsettled, first, last):
-            expected, confirmed = self._unsettled.pop(delivery_id)
-            _resolve(confirmed, _refusal(state, expected))
+            expected, answer = self._unsettled.pop(delivery_id)
+            answer(_refusal(state, expected))
 
     def _compose(self) -> bytes:
-        data = b"".join(self._outbox)
-        self._outbox.clear()
-        return data
+        posted, self._outbox = self._outbox, []
+        channel = self._link._session.channel if posted else 0
+        return b"".join(
+            frames.disposition_frame(channel, first, outcome, settled=settled, last=last)
+            for first, last, outcome, settled in _ranges(posted)
+        )
 
     def _give_up(self, error: Exception) -> None:
-        waiting = [confirmed for _, confirmed in self._unsettled.values()]
+        waiting = [answer for _, answer in self._unsettled.values()]
         self._unsettled.clear()
-        for confirmed in waiting:
-            _resolve(confirmed, error)
+        for answer in waiting:
+            answer(error)
         self.arrival.set()
         self._drained.set()
+
+
+def _ranges(posted: Sequence[tuple[int, bytes, bool]]) -> list[tuple[int, int, bytes, bool]]:
+    """Neighbours of the same outcome joined, as (first, last, outcome, settled); the order is that of writing."""
+    ranges: list[tuple[int, int, bytes, bool]] = []
+    for delivery_id, outcome, settled in posted:
+        if ranges:
+            first, last, before, was_settled = ranges[-1]
+            if delivery_id == last + 1 and outcome == before and settled is was_settled:
+                ranges[-1] = (first, delivery_id, outcome, settled)
+                continue
+        ranges.append((delivery_id, delivery_id, outcome, settled))
+    return ranges
 
 
 def _read_frame(body: memoryview) -> tuple[int, list[Any]]:

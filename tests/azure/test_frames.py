@@ -54,6 +54,13 @@ def test_dispositions_say_which_and_what(outcome: bytes, name: str) -> None:
     assert list(fields[4]) == [name]  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(("last", "said"), [(None, None), (77, None), (78, 78), (2**32 - 1, 2**32 - 1)])
+def test_a_disposition_speaks_of_one_delivery_or_of_a_range(last: int | None, said: int | None) -> None:
+    ((performative, fields),) = decoded(frames.disposition_frame(0, 77, frames.ACCEPTED, settled=True, last=last))
+    assert performative == 21
+    assert fields[:4] == [True, 77, said, True]
+
+
 def test_a_dead_letter_outcome_names_reason_and_description() -> None:
     outcome = decode_all(frames.rejected("why", "because"))
     assert isinstance(outcome, Described)

@@ -14,7 +14,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.azure.sender import _transfers
 from sbpair.core import errors
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, Transport
-from sbpair.core.message import NEXT_AVAILABLE_SESSION, Disposition
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, Disposition, Received
 from sbpair.emulator.entities import (
     AuthorizationRule,
     EntityStatus,
@@ -253,6 +253,46 @@ async def test_a_lost_settlement_reply_times_out_as_uncertain(
     assert await receiver.peek(1) == []
 
 
+async def test_of_several_settled_at_once_each_has_its_own_answer(
+    emulator: Emulator, messaging: AzureMessaging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbpair.azure.receiver.SETTLE_SECONDS", 2.0)
+    taken = await received_of_many(messaging, 30)
+    receiver = messaging.receiver("orders")
+    emulator.faults("primary").add("fail:op=settle,after=3,count=1,condition=com.microsoft:message-lock-lost")
+    emulator.faults("primary").add("lose-settlement-reply:after=9,count=1")
+    answers = [answer async for some in receiver.settle_all(taken, Disposition.COMPLETE) for answer in some]
+    assert sorted(one.message_id or "" for one, _ in answers) == sorted(one.message_id or "" for one in taken)
+    refused = {one.message_id: error for one, error in answers if error is not None}
+    assert sorted(type(error).__name__ for error in refused.values()) == ["LockLostError", "OperationTimeoutError"]
+    assert [error.uncertain for error in refused.values() if isinstance(error, errors.OperationTimeoutError)] == [True]
+    assert len(await receiver.peek(30)) == 1  # the one that was refused
+
+
+async def test_several_are_settled_although_their_connection_is_gone(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    taken = await received_of_many(messaging, 5)
+    receiver = messaging.receiver("orders")
+    emulator.faults("primary").add("drop:op=settle,count=1")
+    lost = [error async for some in receiver.settle_all(taken, Disposition.COMPLETE) for _, error in some]
+    assert all(isinstance(error, errors.ConnectionLostError) and error.uncertain for error in lost)
+    assert len(lost) == 5
+    again = [error async for some in receiver.settle_all(taken, Disposition.COMPLETE) for _, error in some]
+    assert again == [None] * 5
+    assert await receiver.peek(5) == []
+
+
+async def received_of_many(messaging: AzureMessaging, count: int) -> list[Received]:
+    sent = [message(str(number)) for number in range(count)]
+    await messaging.sender("orders").send(sent, timeout_seconds=SECONDS)
+    receiver = messaging.receiver("orders")
+    taken: list[Received] = []
+    while len(taken) < count:
+        taken += await receiver.receive(count - len(taken), wait_seconds=SECONDS)
+    return taken
+
+
 async def test_a_detached_link_is_told_and_replaced(emulator: Emulator, messaging: AzureMessaging) -> None:
     sender = messaging.sender("orders")
     await sender.send([message("a")], timeout_seconds=SECONDS)
@@ -445,7 +485,9 @@ async def test_concurrent_settlements_are_not_paced_by_a_poll(messaging: AzureMe
     while len(taken) < 1000:
         taken += await receiver.receive(1000 - len(taken), wait_seconds=SECONDS)
     with within(seconds=8):  # the SDK reads its connection every 50 ms at best
-        await asyncio.gather(*(receiver.settle(one, Disposition.COMPLETE) for one in taken))
+        await asyncio.gather(*(receiver.settle(one, Disposition.COMPLETE) for one in taken[:500]))
+        async for answers in receiver.settle_all(taken[500:], Disposition.COMPLETE):
+            assert all(error is None for _, error in answers)
 
 
 async def test_messages_nobody_asked_for_are_given_back_over_tls_too(emulator: Emulator) -> None:

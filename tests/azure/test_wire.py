@@ -97,6 +97,13 @@ async def test_a_message_without_end_is_not_collected() -> None:
         await receiver._on_transfer(a_transfer(1, b"tag", b"x", more=True))
 
 
+def test_neighbours_with_one_outcome_are_settled_as_a_range() -> None:
+    ids = [3, 4, 5, 7, 8, 6, 6, 2**32 - 1, 0]
+    posted = [(one, b"a", False) for one in ids] + [(1, b"b", False), (2, b"b", True), (3, b"b", True)]
+    joined = [(first, last) for first, last, _, _ in wire._ranges(posted)]
+    assert joined == [(3, 5), (7, 8), (6, 6), (6, 6), (2**32 - 1, 2**32 - 1), (0, 0), (1, 1), (2, 3)]
+
+
 class Sent:
     """A transfer that waits for its disposition, as the SDK's sender link keeps it."""
 

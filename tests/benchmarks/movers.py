@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -192,13 +192,14 @@ class _Timed(AzureMessaging):
 
     def receiver(self, *arguments: Any, **options: Any) -> Any:
         receiver = super().receiver(*arguments, **options)
-        settle, goal = receiver.settle, self.goal
+        settle_all, goal = receiver.settle_all, self.goal
 
-        async def timed(received: Received, disposition: Disposition, **more: Any) -> None:
-            await settle(received, disposition, **more)
-            goal.reached()
+        async def timed(received: Sequence[Received], disposition: Disposition) -> AsyncGenerator[Any, None]:
+            async for answers in settle_all(received, disposition):
+                goal.reached(len(answers))
+                yield answers
 
-        receiver.settle = timed  # type: ignore[method-assign]
+        receiver.settle_all = timed  # type: ignore[method-assign]
         return receiver
 
 

@@ -236,7 +236,13 @@ def _settlement_not_awaited() -> None:
         outcome, expected = receiver._ON_LINK.get(disposition, (receiver.frames.RELEASED, "released"))
         link.settle(delivery, outcome, expected).add_done_callback(lambda done: done.exception())
 
+    async def settle_all(self: Any, received: Any, disposition: Disposition) -> Any:
+        for one in received:
+            await self.settle(one, disposition)
+            yield [(one, None)]
+
     AzureReceiver._settle_on_link = settle  # type: ignore[method-assign]
+    AzureReceiver.settle_all = settle_all  # type: ignore[method-assign]
 
 
 @defect("what is given back is completed")

@@ -1,11 +1,12 @@
 """Counts what a run asks of the namespaces, so that its report tells operations that happened and not estimates."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sbpair.core.cost.forecast import Forecast
 from sbpair.core.entities import NamespaceFacts, QueueFacts, QueueSettings, TopicFacts
+from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.snapshot import calls_per_read
 from sbpair.core.message import Disposition, Received
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
@@ -78,6 +79,11 @@ class _CountedReceiver:
         self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
     ) -> None:
         await self._receiver.settle(received, disposition, reason=reason, description=description)
+
+    def settle_all(
+        self, received: Sequence[Received], disposition: Disposition
+    ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+        return self._receiver.settle_all(received, disposition)
 
     async def renew_lock(self, received: Received) -> float:
         self._usage.renewals += 1

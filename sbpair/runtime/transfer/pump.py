@@ -8,6 +8,7 @@ again.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
@@ -400,8 +401,16 @@ class Pump:
             self._break_down(error)
 
     def _do_what_is_due(self) -> None:
+        together: dict[str, list[Settle]] = {}
         for action in self.machine.poll(self._now()):
-            self._begin(action)
+            if not isinstance(action, Settle) or not self._only_completes(action):
+                self._begin(action)
+            elif self._settled_at_once(action):
+                self._changed()
+            else:
+                together.setdefault(action.received.source.lower(), []).append(action)
+        for source, settles in together.items():
+            self._spawn(self._complete(self._by_path[source], settles))
 
     async def _for_wake(self, seconds: float) -> None:
         try:
@@ -414,8 +423,6 @@ class Pump:
         match action:
             case Send(batch):
                 self._spawn(self._send(batch))
-            case Settle() if self._settled_at_once(action):
-                self._changed()
             case Settle():
                 self._spawn(self._settle(action))
             case Renew():
@@ -502,6 +509,27 @@ class Pump:
             self.machine.unrecorded(batch, self._now())
             return False
         return True
+
+    def _only_completes(self, settle: Settle) -> bool:
+        """Whether nothing is left to be said of it but that it is done: the ledger has its line since it was sent."""
+        return settle.disposition is Disposition.COMPLETE and settle.outcome in ("", "forwarded")
+
+    async def _complete(self, source: Source, settles: Sequence[Settle]) -> None:
+        """Complete what was forwarded from one source, all of it at once."""
+        by_receipt = {id(settle.received): settle for settle in settles}
+        async with aclosing(
+            source.receiver.settle_all([settle.received for settle in settles], Disposition.COMPLETE)
+        ) as answers:
+            async for some in answers:
+                now = self._now()
+                for received, error in some:
+                    settle = by_receipt[id(received)]
+                    if error is None:
+                        self._note(settle)
+                        self.machine.settled(settle, now)
+                    else:
+                        self.machine.settle_failed(settle, error, now)
+                self._changed()
 
     async def _settle(self, settle: Settle) -> None:
         item = settle.item

@@ -8,15 +8,41 @@ import asyncio
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from sbpair.core.errors import ArgumentRefusedError
+from sbpair.concurrency import as_they_end
+from sbpair.core.errors import ArgumentRefusedError, ServiceError
 from sbpair.core.message import Disposition, Received
 
 SOURCE = "archive"
 AHEAD_MESSAGES = 4_000
 """What is read ahead of the sends: two windows of the pump."""
+
+
+class Settles(Protocol):
+    """Settles one message at a time."""
+
+    async def settle(
+        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
+    ) -> None: ...
+
+
+async def settle_each(
+    receiver: Settles, received: Sequence[Received], disposition: Disposition
+) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+    """`settle_all` of a receiver that gains nothing by settling several at once: each by itself, side by side."""
+
+    async def one(message: Received) -> tuple[Received, ServiceError | None]:
+        try:
+            await receiver.settle(message, disposition)
+        except ServiceError as error:
+            return message, error
+        return message, None
+
+    async for answer in as_they_end(one(message) for message in received):
+        yield [answer]
 
 
 class StoredMessages:
@@ -81,6 +107,11 @@ class StoredMessages:
         async with self._changed:
             heapq.heappush(self._returned, (received.sequence_number, received))
             self._changed.notify_all()
+
+    def settle_all(
+        self, received: Sequence[Received], disposition: Disposition
+    ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+        return settle_each(self, received, disposition)
 
     def forget(self, received: Received) -> None:
         """It was dealt with."""
