@@ -29,13 +29,14 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sbpair.core.errors import Category, LockLostError, SbpairError, SendIncompleteError, ServiceError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON, TokenBucket
-from sbpair.core.transfer.order import Gap, Mode, QueueOrder, Skipped
+from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, LaneKey, Mode, QueueOrder, Skipped
 from sbpair.core.transfer.report import Accepted, Moment, Tally
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
@@ -291,7 +292,7 @@ class Settlement:
                 order.open_gap(received.sequence_number, Gap(lane, foreign=False), now)
             return
         gap = order.close_gap(received.sequence_number)
-        if gap is not None and gap.foreign:
+        if gap is not None and gap.foreign and order.is_news(received.sequence_number):
             order.moved(now)  # its lock ended, or was given up: from here on the queue is ours as far as we know
             if order.mode is Mode.HOLDING:
                 order.lead()
@@ -820,14 +821,14 @@ class Settlement:
 
     def _is_blocked(self, item: Item) -> bool:
         order = self._orders[item.received.source.lower()]
-        if not order.gaps or item.session_id is None:
+        if item.session_id is None or not (order.gaps or order.parked):
             return False
         return order.blocks((item.destination.lower(), item.session_id), item.received.sequence_number)
 
     def _blocked_items(self, order: QueueOrder) -> list[Item]:
         """What waits behind gaps of this queue, by lane; the lowest of a lane first."""
         found = []
-        for name, session_id in order.lanes:
+        for name, session_id in order.lanes | order.parked:
             if (destination := self._destinations.get(name)) is not None:
                 found += [
                     item
@@ -840,6 +841,8 @@ class Settlement:
         """Decide about what is blocked: hold it, or release it and stand back; browse what it waits for."""
         budget = max(1, self.limits.in_flight_messages // 2)
         for order in self._orders.values():
+            for lane in order.free_lanes() if order.mode is Mode.HOLDING else list(order.parked):
+                self._unpark(order, lane, now)
             if order.mode is Mode.READING and not order.gaps:
                 order.blocked, order.behind_since = 0, None
                 continue
@@ -854,14 +857,16 @@ class Settlement:
     def _hold_or_release(self, order: QueueOrder, budget: int, now: float) -> None:
         blocked = self._blocked_items(order)
         order.blocked = len(blocked)
-        if not blocked:
+        if not (blocked or order.parked):
             order.behind_since = None
             return
         elsewhere = sum(other.blocked for other in self._orders.values() if other is not order)
         size_bytes = sum(item.size_bytes for item in blocked)
         too_many = len(blocked) + elsewhere > budget or 2 * size_bytes > self.limits.in_flight_bytes
         if order.mode is Mode.HOLDING:
-            keep = not too_many and order.moved_at <= order.holding_since and not self.stalled(order.path, now)
+            keep = order.moved_at <= order.holding_since and not self.stalled(order.path, now)
+            if keep and too_many:
+                keep = not (too_many := not self._park(order, blocked, budget - elsewhere))
         elif order.mode is Mode.READING and not too_many and order.leads:
             order.behind_since = None
             keep = True
@@ -875,10 +880,53 @@ class Settlement:
                 order.budget_used_up = True
             self._step_back(order, blocked, now)
 
+    def _park(self, order: QueueOrder, blocked: Sequence[Item], budget: int) -> bool:
+        """Drop the bytes of what is blocked until half of what may be held is free again, and keep the locks. False if
+        too many are parked."""
+        most_bytes = self.limits.in_flight_bytes // 4
+        messages, size_bytes = len(blocked), sum(item.size_bytes for item in blocked)
+        parked = sum(len(numbers) for one in self._orders.values() for numbers in one.parked.values())
+        for item in sorted(blocked, key=lambda item: item.received.sequence_number, reverse=True):
+            if messages <= budget // 2 and size_bytes <= most_bytes:
+                break
+            if parked >= PARKED_MESSAGES:
+                return False
+            if item.renewing or (lane := _lane_of(item)) is None:
+                continue  # the answer belongs to the receipt as it is
+            self._destination(item.destination).remove(item)
+            order.park(lane, item.received.sequence_number)
+            item.received = replace(item.received, payload=b"")
+            self._leave(item, WAITS_BEHIND)
+            messages, size_bytes, parked = messages - 1, size_bytes - item.size_bytes, parked + 1
+            order.blocked -= 1
+        return True
+
+    def _unpark(self, order: QueueOrder, lane: LaneKey | None, now: float) -> None:
+        """Release what is parked of a lane, or of all, the last ones first. Of a lane: what follows waits until it is
+        back."""
+        lanes = list(order.parked) if lane is None else [lane]
+        parked = [
+            item
+            for item in self._items.values()
+            if item.stage is Stage.LEFT
+            and item.left_because == WAITS_BEHIND
+            and item.received.source == order.path
+            and _lane_of(item) in lanes
+        ]
+        for item in sorted(parked, key=_number, reverse=True):
+            self._left -= 1
+            if lane is not None:
+                self._await_return(item, now)
+            self._settle(item, Disposition.RELEASE)
+        for one in lanes:
+            del order.parked[one]
+
     def _step_back(self, order: QueueOrder, blocked: Sequence[Item], now: float) -> None:
+        self._unpark(order, None, now)
         # The last ones first: their places in the queue are free before the leader gets there.
         for item in reversed(blocked):
-            self._release(self._destination(item.destination), item, now, comes_first=False)
+            if item.stage is Stage.WAITING:
+                self._release(self._destination(item.destination), item, now, comes_first=False)
         order.stand_back(now)
 
     # Bookkeeping
@@ -969,6 +1017,8 @@ class Settlement:
         """It is out of our hands without having been settled; the broker will deliver it again."""
         if item.stage is Stage.LEFT:
             self._left -= 1
+            if (lane := _lane_of(item)) is not None:
+                self._order(item.received.source).not_parked(lane, item.received.sequence_number)
         if lost:
             self.tally.note(Moment.LOCK_LOST, item)
         if item.key not in self._forwarded:
@@ -1000,6 +1050,10 @@ class Settlement:
     def _forget_payload(self, item: Item) -> None:
         self._bytes -= len(item.payload)
         item.payload = b""
+
+
+def _number(item: Item) -> int:
+    return item.received.sequence_number
 
 
 def _lane_of(item: Item) -> tuple[str, str] | None:

@@ -36,11 +36,16 @@ dies; the next who is handed the head leads. No one has to know of the others, a
     READING ── blocked, and others hold lower ones ──> STANDING_BACK ── handed the head, or a free session ──> READING
        ^                                                  │     ^
        │ what was missing came                  head does │     │ others move after all, or the
-       └──────────────────── HOLDING <─ not move for long ┘     └ budget for held ones is used up
+       └──────────────────── HOLDING <─ not move for long ┘     └ there is no room for held ones any more
 
 Holding. One message locked for long must not stop the sessions beside it. When the head has not moved for a while the
 queue is read again and what is blocked is held, up to half of what may be in flight; the other half is never used for
 what cannot go, so that what is waited for always finds room.
+
+Parking. A queue hands out what is free from its lowest number on, so the sessions beside are reached only past all that
+waits. What is blocked beyond that half is therefore *parked*: it stays locked, without its bytes, and counts as left.
+When the last gap before it closes it goes back to the queue, behind a gap of its own, and comes again in its turn. So a
+lock that is renewed for ever stops its own session and no other, unless more than `PARKED_MESSAGES` wait behind it.
 """
 
 import heapq
@@ -66,6 +71,8 @@ ROUND_TRIPS = 10.0
 """Nor for so many times as long as a browse takes: who gets slow answers sees slow leaders."""
 RECHECK_SECONDS = 0.25
 """How often what blocks is browsed while something is held behind it; doubled up to `SAMPLE_SECONDS`."""
+PARKED_MESSAGES = 10_000
+"""Of all queues, locked without their bytes at the same time. Their locks are renewed, one request each."""
 LOCK_GRACE_SECONDS = 5.0
 """Waited beyond a queue's lock duration before a foreign lock counts as one that is being renewed."""
 
@@ -96,6 +103,11 @@ class Numbers:
 
 LaneKey = tuple[str, str]
 """Destination in lower case, session id: what has an order."""
+
+
+def _lowest(numbers: Mapping[LaneKey, Numbers], lane: LaneKey) -> int | None:
+    some = numbers.get(lane)
+    return None if some is None else some.lowest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +154,8 @@ class QueueOrder:
     gaps: dict[int, Gap] = field(default_factory=dict)
     lanes: dict[LaneKey, Numbers] = field(default_factory=dict)
     """The numbers of the gaps by what waits behind them."""
+    parked: dict[LaneKey, Numbers] = field(default_factory=dict)
+    """Numbers of messages that we keep locked without their bytes: what follows them waits as for a gap."""
     proven: dict[int, int] = field(default_factory=dict)
     """By partition: up to this number every message is in our hands, a gap, or gone."""
     forgotten: int = 0
@@ -241,9 +255,29 @@ class QueueOrder:
 
     def blocks(self, lane: LaneKey, number: int) -> bool:
         """Whether a message of the lane with this number has to wait."""
-        gaps = self.lanes.get(lane)
-        lowest = gaps.lowest() if gaps is not None else None
+        lowest = _lowest(self.lanes, lane)
+        if self.parked and (lowest is None or lowest >= number):
+            lowest = _lowest(self.parked, lane)
         return lowest is not None and lowest < number
+
+    def park(self, lane: LaneKey, number: int) -> None:
+        """It stays locked, without its bytes."""
+        self.parked.setdefault(lane, Numbers()).add(number)
+
+    def not_parked(self, lane: LaneKey, number: int) -> None:
+        """Its lock is lost, or it goes back."""
+        if (numbers := self.parked.get(lane)) is not None:
+            numbers.discard(number)
+            if not numbers:
+                del self.parked[lane]
+
+    def free_lanes(self) -> list[LaneKey]:
+        """Lanes of which something is parked, and waits for nothing any more."""
+        return [
+            lane
+            for lane, numbers in self.parked.items()
+            if (gap := _lowest(self.lanes, lane)) is None or gap > (numbers.lowest() or 0)
+        ]
 
     @property
     def leads(self) -> bool:
@@ -274,8 +308,9 @@ class QueueOrder:
         ]
         for number in over:
             self.close_gap(number)
-        if over:
+        if any(map(self.is_news, over)):
             self.moved(now)
+        if over:
             self.sample_pause_seconds = RECHECK_SECONDS
         else:
             self.sample_pause_seconds = min(SAMPLE_SECONDS, 2 * self.sample_pause_seconds)
@@ -315,6 +350,11 @@ class QueueOrder:
     def read(self) -> None:
         """There are sessions that nobody else is at: read on, without knowing more of the head."""
         self.mode, self.may_try = Mode.READING, False
+
+    def is_news(self, number: int) -> bool:
+        """Whether it matters who leads that others no longer have this one. While the head is held elsewhere, what lies
+        behind it changes hands for a moment whenever another drain asks for a message."""
+        return self.mode is not Mode.HOLDING or self.head is None or number <= self.head
 
     def hold(self, now: float) -> None:
         """The head does not move: go on past it, and hold what is blocked."""

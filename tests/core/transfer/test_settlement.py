@@ -401,13 +401,35 @@ def test_a_head_that_does_not_move_is_held_for_so_that_other_sessions_go_on():
     for number in range(7, 10):
         pump.arrive(number, session="s")
     pump.now += 0.2
-    released = [settle.item.received.sequence_number for settle in pump.settles()]
-    assert released == [9, 8, 7, 5, 4, 3, 2], "more than half of the window is blocked"
-    assert pump.machine.standing_back(QUEUE)
+    assert pump.settles() == [], "what is more than half of the window stays locked, and only its bytes go"
+    assert sorted(number for _, number, *_ in pump.machine.left()) == [4, 5, 7, 8, 9]
+    assert pump.machine.grant(100, pump.now, QUEUE) == 9
+    pump.machine.returned(9)
     assert not pump.machine.stalled(QUEUE, pump.now)
     pump.now += 65.0
     assert pump.machine.stalled(QUEUE, pump.now)
     assert pump.machine.known_locked(QUEUE) == {1}
+
+
+def test_what_is_parked_comes_again_when_what_it_waits_for_has_come():
+    pump = Pump(in_flight_messages=4, lock_wait_seconds=65.0)
+    pump.machine._order(QUEUE).hold(pump.now)
+    skip(pump, 1)
+    for number in range(2, 5):
+        pump.arrive(number, session="s")
+    pump.now += 0.2
+    pump.poll()
+    assert [number for _, number, *_ in pump.machine.left()] == [3, 4]
+    pump.arrive(1, session="s")
+    pump.arrive(5, session="s")
+    actions = pump.poll()
+    batches = [action.batch for action in actions if isinstance(action, Send)]
+    assert [numbers(batch) for batch in batches] == [[1, 2]]
+    releases = [action for action in actions if isinstance(action, Settle)]
+    assert [settle.item.received.sequence_number for settle in releases] == [4, 3]
+    pump.confirm(releases)
+    pump.machine.sent(batches[0], pump.now)
+    assert pump.sends() == [], "nothing of the session goes before what was parked is back"
 
 
 def test_what_was_sent_by_an_earlier_run_closes_its_gap():

@@ -365,6 +365,27 @@ async def test_deferred_and_foreign_locks_are_named() -> None:
         await other.close()
 
 
+async def test_a_lock_that_is_renewed_stops_its_own_session_and_no_other_however_much_waits_behind_it() -> None:
+    async with stage(queues=1) as on:
+        waiting = [compose(body=b"1", message_id=f"{n:03}", session_id="locked") for n in range(90)]
+        beside = [compose(body=b"1", message_id=f"{n:03}", session_id="beside") for n in range(90, 95)]
+        await on.divert(waiting + beside)
+        other = on.secondary.receiver(on.queues[0])
+        [held] = await other.receive(1, wait_seconds=20)
+        running = asyncio.create_task(on.drain(in_flight_messages=20))
+        async with asyncio.timeout(120):
+            while on.emulator.namespace("primary").get_queue("orders").counts().active < 5:
+                await other.renew_lock(held)
+                await asyncio.sleep(0.1)
+        assert [describe(one.payload).session_id for one in await on.at_home()] == ["beside"] * 5
+        await other.settle(held, Disposition.RELEASE)
+        await other.close()
+        async with asyncio.timeout(200):
+            report = await running
+        assert (report.forwarded, report.confirmed_empty, report.left) == (95, True, ())
+        assert [describe(one.payload).message_id for one in await on.at_home()][5:] == [f"{n:03}" for n in range(90)]
+
+
 async def test_deferred_messages_are_fetched_when_that_is_wanted() -> None:
     async with stage(queues=2) as on:
         await on.divert([compose(body=b"%d" % n, message_id=f"{n}") for n in range(300)], queue=1)
