@@ -243,8 +243,9 @@ def emulator(
             told = plant_sample(*map(running.namespace, names[:2])) if sample else ""
             for name, spec in faults:
                 running.faults(name).add(spec)
-            with announced(running, names, tls=tls) as is_local:
-                _print_connection_strings(running, names, tls, is_local)
+            with announced(running, names, tls=tls) as is_announced:
+                is_local = is_announced and len(names) > 1
+                _print_connection_strings(running, names, tls, is_announced)
                 _print_seeded_keys(running, contents, tls)
                 for one in aliases:
                     typer.echo(f"{one.name}\t{_for(running.alias_connection_string(one.name), tls=tls)}")
@@ -372,20 +373,20 @@ def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
     return name, spec
 
 
-def _print_connection_strings(running: "Emulator", names: list[str], tls: bool, is_local: bool) -> None:
+def _print_connection_strings(running: "Emulator", names: list[str], tls: bool, is_announced: bool) -> None:
     for name in names:
         typer.echo(f"{name}\t{connection_string(running, name, tls=tls)}")
     sys.stdout.flush()
     say(f"Certificate authority of the administration ports: {running.ca_path}")
-    if is_local:
-        say("The pair `local` is these namespaces. Ctrl-C stops them.")
+    if not is_announced:
+        say(
+            "The pair `local`, and what `sbpair emulator env` and `fault` speak of, stay with another sbpair emulator "
+            "that runs for this user; reach these namespaces by their connection strings. Ctrl-C stops them."
+        )
     elif len(names) < 2:
         say("A pair takes two namespaces: there is no pair `local`. Ctrl-C stops this one.")
     else:
-        say(
-            "The pair `local` stays with another sbpair emulator that runs for this user; reach these namespaces by "
-            "their connection strings. Ctrl-C stops them."
-        )
+        say("The pair `local` is these namespaces. Ctrl-C stops them.")
 
 
 def _print_seeded_keys(running: "Emulator", seed: Mapping[str, Any], tls: bool) -> None:
@@ -412,14 +413,15 @@ def _for(text: str, *, tls: bool) -> str:
 
 @contextlib.contextmanager
 def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bool = False) -> Iterator[bool]:
-    """Write the state file behind the pair `local` while the namespaces run. Only its owner can read it.
-    Gives whether `local` now means these namespaces.
+    """Write the state file of running namespaces, from which other commands know them, while they run. Only its owner
+    can read it. Gives whether it was written; two namespaces are then the pair `local`.
 
-    A second emulator leaves the file of the first alone.
+    A second emulator leaves the file of the first alone, unless it has a pair and the first has none.
     """
     folder = state_directory(os.environ)
     path = folder / "emulator.json"
-    if len(names) < 2 or _somebody_elses():
+    theirs = _somebody_elses()
+    if theirs is not None and (len(names) < 2 or len(theirs.connection_string_files) > 1):
         yield False
         return
     make_private_folder(folder)
@@ -438,20 +440,22 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
     try:
         yield True
     finally:
-        for file in (path, *secrets):
-            file.unlink(missing_ok=True)
+        # A pair that was started later has put its own file there, and perhaps a connection string of the same name.
+        if _somebody_elses() is None:
+            for file in (path, *secrets):
+                file.unlink(missing_ok=True)
 
 
-def _somebody_elses() -> bool:
-    """Whether the state file belongs to a process that still runs."""
+def _somebody_elses() -> "EmulatorState | None":
+    """The state that another process, which still runs, has written down."""
     try:
         state = emulator_state(os.environ)
-        if state is None:
-            return False
+        if state is None or state.pid == os.getpid():
+            return None
         os.kill(state.pid, 0)
     except (OSError, ConfigurationError):
-        return False
-    return state.pid != os.getpid()
+        return None
+    return state
 
 
 class EnvironmentFormat(StrEnum):

@@ -171,7 +171,7 @@ class Settings:
         if chosen is not None:
             if chosen == LOCAL_PAIR and LOCAL_PAIR not in names:
                 raise ConfigurationError(
-                    "The pair `local` means the embedded namespaces, and none are running for this user.",
+                    "The pair `local` means two embedded namespaces, and no two are running for this user.",
                     hint="Start them in another terminal: sbpair emulator",
                 )
             if chosen not in names:

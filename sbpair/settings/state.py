@@ -76,13 +76,13 @@ def _pid(value: Any) -> int:
 
 
 def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
-    """Settings of the pair `local`, the first two namespaces of a running `sbpair emulator`; empty when there is none.
+    """Settings of the pair `local`, the first two namespaces of a running `sbpair emulator`; empty when there are none.
 
     Raises:
         ConfigurationError: see `emulator_state`.
     """
     state = emulator_state(environ)
-    if state is None:
+    if state is None or len(state.connection_string_files) < len(SIDES):
         return {}
     return {
         f"pairs.{LOCAL_PAIR}.{side}.{key}": Sourced(value, str(state.path))

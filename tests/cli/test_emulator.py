@@ -194,6 +194,26 @@ def test_faults_come_and_go_while_it_runs(sbpair: Sbpair) -> None:
         stop(process)
 
 
+def test_a_single_namespace_is_known_to_the_other_commands_and_gives_way_to_a_pair(sbpair: Sbpair) -> None:
+    single = start(sbpair, "--namespace", "contoso-neu", "--fault", "throttle:entity=orders")
+    try:
+        assert [one["namespace"] for one in sbpair("emulator", "fault", "list", "-o", "json").data] == ["contoso-neu"]
+        assert "CONTOSO_NEU=" in sbpair("emulator", "env").stdout
+        missing = sbpair("status", "local")
+        assert (missing.code, "no two are running" in missing.stderr) == (2, True), missing
+        pair = start(sbpair, *NAMESPACES)
+        try:
+            stop(single)
+            assert sbpair("emulator", "fault", "list", "-o", "json").data == []
+            assert "No backlog queue exists" in sbpair("status", "local").stderr
+            assert sbpair("emulator", "fault", "add", "contoso-neu", "dark:for=1ms").code == 0
+        finally:
+            stop(pair)
+    finally:
+        stop(single)
+    assert not list((sbpair.home / "state" / "sbpair").glob("emulator*"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

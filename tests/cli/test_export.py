@@ -99,7 +99,7 @@ def test_a_second_export_changes_nothing_and_replaces_an_edited_file_only_when_t
     [
         ("alerts orders_EU", "serves every pair"),
         ("systemd", "No pair is configured"),
-        ("systemd local", "none are running"),
+        ("systemd local", "no two are running"),
         ("kubernetes --image 'a b'", "--image"),
     ],
 )
