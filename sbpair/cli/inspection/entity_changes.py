@@ -4,17 +4,16 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
-from sbpair.cli.context import load_settings, run_async, stoppable, system_clock
+from sbpair.cli.context import load_settings, run_async, stoppable
 from sbpair.cli.inspection.entity_shown import EntityArgument, existing, find_entity, with_topology
-from sbpair.cli.inspection.plans import OperationsLog, who
+from sbpair.cli.inspection.plans import OperationsLog, change_line
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.place import NamespaceOptions, Place, refuse_unnamed
-from sbpair.core.access import credential_name
 from sbpair.core.entities import EntityFacts, EntityKind, EntityStatus
 from sbpair.core.errors import EntityNotFoundError, SbpairError, ServiceError, UsageError
 from sbpair.core.inspection.plan import protecting_pattern, user_of
@@ -284,16 +283,8 @@ def change_it(options: Options, place: Place, change: Changed, work: "Callable[[
         from sbpair.connect import open_topology
 
         async def logged() -> None:
-            line: dict[str, Any] = {
-                "at": system_clock().now().isoformat(timespec="milliseconds"),
-                "who": who(),
-                "command": f"entity {change.action.value}",
-                "credential": credential_name(place.access),
-                "namespace": place.access.host,
-                "action": change.action.value,
-                "entity": change.entity,
-                "detail": change.detail,
-            }
+            action = change.action.value
+            line = change_line(f"entity {action}", place.access, action, change.entity, change.detail)
             try:
                 await work(topology)
             except SbpairError as error:

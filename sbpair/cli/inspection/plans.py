@@ -5,13 +5,14 @@ import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from sbpair.cli.inspection.snapshots import read_saved
-from sbpair.core.access import credential_name
+from sbpair.core.access import NamespaceAccess, credential_name
 from sbpair.core.cost.forecast import Forecast
 from sbpair.core.errors import SbpairError
 from sbpair.core.inspection.plan import Plan, StepKind
@@ -192,12 +193,27 @@ def _unwritable(path: Path, error: OSError) -> SbpairError:
     )
 
 
+def change_line(command: str, access: NamespaceAccess, action: str, entity: str, detail: str) -> dict[str, Any]:
+    """A line of the log for a change of one entity: `result` and `error_code` are the caller's to add."""
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        **_context(command, access),
+        "namespace": access.host,
+        "action": action,
+        "entity": entity,
+        "detail": detail,
+    }
+
+
+def _context(command: str, access: NamespaceAccess) -> dict[str, Any]:
+    return {"who": who(), "command": command, "credential": credential_name(access)}
+
+
 def how_to_apply(command: str, pair: Pair) -> "Applying":
     """How a plan is carried out for this command: today's protected patterns, and what each log line repeats."""
     from sbpair.runtime.inspection.apply import Applying
 
-    context = {"who": who(), "command": command, "credential": credential_name(pair.secondary)}
-    return Applying(protected=pair.protected, context=context)
+    return Applying(protected=pair.protected, context=_context(command, pair.secondary))
 
 
 def who() -> str:

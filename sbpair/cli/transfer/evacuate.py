@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead
-from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable, system_clock, unchanged
-from sbpair.cli.inspection.plans import OperationsLog, who
+from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable, unchanged
+from sbpair.cli.inspection.plans import OperationsLog, change_line
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption
 from sbpair.cli.transfer.place import Place
 from sbpair.cli.transfer.recovering import Recovery
-from sbpair.core.access import AuthMethod, NamespaceAccess, credential_name
+from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import EntityFacts, EntityKind, Tier
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.inspection.evacuation import (
@@ -375,7 +375,8 @@ def _create(options: Options, ends: _Ends, steps: Sequence[EntityStep], look: _L
                     if step.action in (Action.CREATE, Action.FINISH):
                         await stoppable(stop, _create_one(topology, step))
                     if step.action is Action.CREATE:
-                        log.write(_line(ends, step))
+                        line = change_line("evacuate", ends.target, "create", step.path, step.kind.value)
+                        log.write({**line, "result": "done", "error_code": None})
                         if not options.quiet:
                             say(f"Created {step.kind.value} {step.path} on {ends.target.label}.")
 
@@ -415,21 +416,6 @@ def _finish(options: Options, ends: _Ends, steps: Sequence[EntityStep]) -> None:
 
     if marked:
         run_async(options, work)
-
-
-def _line(ends: _Ends, step: EntityStep) -> dict[str, Any]:
-    return {
-        "at": system_clock().now().isoformat(timespec="milliseconds"),
-        "who": who(),
-        "command": "evacuate",
-        "credential": credential_name(ends.target),
-        "namespace": ends.target.host,
-        "action": "create",
-        "entity": step.path,
-        "detail": step.kind.value,
-        "result": "done",
-        "error_code": None,
-    }
 
 
 # Messages.
