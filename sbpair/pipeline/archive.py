@@ -105,6 +105,8 @@ class ArchivePlan:
 
     present: tuple[Span, ...]
     missing: tuple[Span, ...]
+    sources: tuple[tuple[str, bool], ...] = ()
+    """Where was looked: paths, and whether their dead letters are meant."""
 
 
 def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
@@ -128,7 +130,27 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
         for span, covered in zip(present, covers, strict=True)
         for part in uncovered(span, [one.span for one in covered])
     )
-    return ArchivePlan(tuple(present), tuple(missing))
+    return ArchivePlan(tuple(present), tuple(missing), tuple(sources))
+
+
+def anything_behind(request: ArchiveRequest, manifest: Manifest, sources: Sequence[tuple[str, bool]]) -> bool:
+    """Whether a message lies behind what the manifest covers of these places: one browse of a place that is empty, two
+    of one that is not, where a plan takes a dozen. Of a queue that was made again it may see nothing.
+
+    Raises:
+        ServiceError: the namespace cannot be browsed.
+    """
+    unread: dict[tuple[str, bool, int], int] = {}
+    for one in manifest.covered:
+        if one.pair == request.pair.name:
+            place = one.queue.lower(), one.dead_letter, one.span.partition
+            unread[place] = max(unread.get(place, 0), one.last + 1)
+
+    def first_unread(queue: str, dead_letter: bool, partition: int) -> int:
+        return unread.get((queue.lower(), dead_letter, partition), 0)
+
+    with Connection.to(request.pair, request.side) as connection:
+        return bool(find_spans(connection, sources, unread=first_unread))
 
 
 def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manifest: Manifest) -> list[list[Covered]]:

@@ -3,6 +3,9 @@
 It looks into the queues again and again and has `archive` do what is new, so the manifest alone says how far it came: a
 run that was killed anywhere leaves whole commits, and the next one goes on from there. Nothing is archived twice. With
 `take` each round removes from the queues what its committed files hold, as `archive` does it.
+
+Looks are billed. Most of them only ask each queue for what lies behind the archive. Now and then, and before it ends,
+the queues are listed and browsed from the start: that finds queues that were made since, or made again.
 """
 
 import time
@@ -11,8 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbpair.core.cost.model import FOLLOW_LIST_SECONDS
 from sbpair.core.errors import InterruptedWorkError
-from sbpair.pipeline.archive import ArchiveRequest, Tell, archive, open_store, plan_archive
+from sbpair.pipeline.archive import (
+    ArchivePlan,
+    ArchiveRequest,
+    Tell,
+    anything_behind,
+    archive,
+    open_store,
+    plan_archive,
+)
 from sbpair.pipeline.delta import check_delta, publish
 from sbpair.pipeline.manifest import LocalStore, Store
 from sbpair.pipeline.paths import is_folder
@@ -21,6 +33,10 @@ from sbpair.pipeline.spark.session import Stop, signals_as_errors
 
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
+
+
+WHOLE_LOOK_SECONDS = FOLLOW_LIST_SECONDS
+"""After this time the next look is a whole one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +99,11 @@ def _rounds(
     added: Callable[[ArchiveReport], None],
 ) -> None:
     began = moved = time.monotonic()
+    looks = _Looks(request.archiving, store)
+    whole = False
     while True:
         stop.check()
-        plan = plan_archive(request.archiving, store.manifest())
+        plan = looks.look(whole=whole or bool(report.left))
         if plan.missing or (request.archiving.take and plan.present):
             done = archive(session(), request.archiving, plan=plan, tell=tell)
             report.settled += done.settled
@@ -94,15 +112,40 @@ def _rounds(
                 report.rounds += 1
                 moved = time.monotonic()
                 added(done)
-        else:
+        elif looks.was_whole:
             report.left = {}
         now = time.monotonic()
         waits = {"time": _left(request.for_seconds, began, now), "idle": _left(request.until_idle_seconds, moved, now)}
         over = [name for name, seconds in waits.items() if seconds is not None and seconds <= 0]
-        if over:
+        if over and looks.was_whole:
             report.ended = over[0]
             return
+        whole = bool(over)
+        if whole:
+            continue
         time.sleep(min([request.every_seconds, *(one for one in waits.values() if one is not None)]))
+
+
+class _Looks:
+    """Looks into the queues, cheap ones and whole ones."""
+
+    def __init__(self, request: ArchiveRequest, store: Store) -> None:
+        self._request, self._store = request, store
+        self._sources: tuple[tuple[str, bool], ...] = ()
+        self._next_whole = 0.0
+        self.was_whole = False
+
+    def look(self, *, whole: bool) -> ArchivePlan:
+        """What is to be archived; an empty plan if a cheap look found nothing new."""
+        manifest = self._store.manifest()
+        self.was_whole = whole or time.monotonic() >= self._next_whole
+        if not self.was_whole and not anything_behind(self._request, manifest, self._sources):
+            return ArchivePlan((), (), self._sources)
+        self.was_whole = True
+        plan = plan_archive(self._request, manifest)
+        self._sources = plan.sources
+        self._next_whole = time.monotonic() + WHOLE_LOOK_SECONDS
+        return plan
 
 
 def _left(most: float | None, since: float, now: float) -> float | None:

@@ -2,8 +2,10 @@
 
 import signal
 import subprocess
+import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from sbpair.core.errors import InterruptedWorkError
-from sbpair.pipeline.archive import ArchiveRequest
+from sbpair.emulator.entities import QueueDescription
+from sbpair.pipeline.archive import ArchiveRequest, anything_behind, plan_archive
 from sbpair.pipeline.follow import FollowRequest, follow
-from sbpair.pipeline.manifest import LocalStore
+from sbpair.pipeline.manifest import Commit, Covered, LocalStore, append
 from sbpair.pipeline.reports import ArchiveReport
 from tests.cli.schema_checks import check_document
-from tests.pipeline.stage import Stage, messages
+from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_command_line import command, environment
 
 if TYPE_CHECKING:
@@ -68,6 +71,44 @@ def test_what_comes_later_is_added_once(session: "Session", stage: Stage, take: 
     assert report.settled == (27 if take else 0)
     again = follow(lambda: session, request(stage, take=take, for_seconds=0.0))
     assert (again.ended, again.rows, again.total_rows) == ("time", 0, 27)
+
+
+@pytest.mark.spark
+def test_it_does_not_end_before_it_has_looked_for_new_queues(session: "Session", stage: Stage) -> None:
+    """Most looks only ask the queues that were there; so do those of a run that has nothing to do for a while."""
+    stage.divert(messages(5))
+
+    def another(done: ArchiveReport) -> None:
+        if done.total_rows == 5:
+            stage.emulator.namespace("shop-neu").create_queue(backlog(9), QueueDescription())
+            stage.divert(messages(3, prefix="other"), queue=9)
+
+    report = follow(lambda: session, request(stage, until_idle_seconds=1.0), added=another)
+    assert (report.ended, report.rounds, report.total_rows) == ("idle", 2, 8)
+
+
+def test_a_cheap_look_sees_what_is_behind_the_archive(stage: Stage) -> None:
+    stage.emulator.namespace("shop-neu").create_queue(backlog(9), QueueDescription(enable_partitioning=True))
+    archiving = ArchiveRequest(stage.pair, stage.config, stage.archive_path)
+    store = LocalStore(Path(stage.archive_path))
+    sources = [(backlog(0), False), (backlog(9), False)]
+
+    def seen() -> bool:
+        return anything_behind(archiving, store.manifest(), sources)
+
+    def cover() -> None:
+        covered = tuple(Covered("shop", *astuple(one)) for one in plan_archive(archiving, store.manifest()).missing)
+        append(store, Commit(time.time(), "run", covered=covered))
+
+    assert not seen()
+    for queue in (0, 9, 0):
+        stage.divert(messages(20, prefix=f"m{queue}", sessions=7), queue=queue)
+        assert seen()
+        cover()
+        assert not seen()
+    # One more in a partition whose numbers are lower than those of others.
+    stage.divert(messages(1, prefix="more", sessions=1), queue=9)
+    assert seen()
 
 
 @pytest.mark.spark

@@ -68,6 +68,15 @@ def cost(
         bool, typer.Option("--two-subscriptions", help="The namespaces are in different Azure subscriptions.")
     ] = False,
     audits_per_day: Annotated[int, typer.Option(min=0, help="Audits per day.")] = 0,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            "--follow",
+            metavar="DURATION",
+            help="`pipeline follow` looks as often as this, e.g. 30s.",
+            show_default="nobody follows",
+        ),
+    ] = None,
     replicated: Annotated[
         bool, typer.Option("--replicated", help="Active/active: every message goes to both namespaces.")
     ] = False,
@@ -135,6 +144,7 @@ def cost(
         two_subscriptions=two_subscriptions,
         month=parse_month(month),
         audits_per_day=audits_per_day,
+        follow_every_seconds=_follow_seconds(follow),
     )
     workload = workload_of(scenario, chosen, known)
     used = read_usage(usage, scenario.month) if usage else Usage()
@@ -149,6 +159,13 @@ def cost(
         return shown.comparison(workload, table, scenario)
     result = shown.one_estimate(workload, table, chosen.name if chosen else None, known)
     return with_billed(result, used, table)
+
+
+def _follow_seconds(text: str | None) -> int:
+    seconds = duration_option(text)
+    if seconds is not None and seconds < 1:
+        raise UsageError(f"--follow is one second or more, not {text}.")
+    return round(seconds or 0)
 
 
 def _pair_and_snapshot(

@@ -66,6 +66,7 @@ class Scenario:
     two_subscriptions: bool
     month: Month
     audits_per_day: int
+    follow_every_seconds: int
 
 
 def workload_of(scenario: Scenario, pair: Pair | None, snapshot: Snapshot | None) -> Workload:
@@ -83,6 +84,7 @@ def workload_of(scenario: Scenario, pair: Pair | None, snapshot: Snapshot | None
         processes=scenario.processes,
         consumers=scenario.consumers,
         audits=math.ceil(scenario.audits_per_day * days),
+        follow_every_seconds=scenario.follow_every_seconds,
     )
     if queues:
         base = replace(base, queues=queues[0])

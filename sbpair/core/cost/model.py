@@ -85,6 +85,13 @@ def polling_syphon(seconds: int) -> SyphonModel:
     return SyphonModel(f"poll {format_duration(seconds)}", rate, f"one receive every {seconds} s", rate)
 
 
+FOLLOW_LIST_SECONDS = 300
+"""Once in this time `pipeline follow` lists the queues and browses them from the start, or at each look if these are
+rarer."""
+_FOLLOW_BROWSES, _FOLLOW_WHOLE_BROWSES = 2, 14
+"""What a look into a queue that has messages takes, and a look from the start (with a thousand messages)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Billed:
     """How one namespace is billed. `account`: the Azure subscription, any name."""
@@ -133,6 +140,8 @@ class Workload:
     peek_lock: bool = True
     audits: int = 0
     calls_per_audit: int = 0
+    follow_every_seconds: int = 0
+    """Pause between two looks of `sbpair pipeline follow` into the backlog queues. 0: nobody follows."""
     crossings: int = 2
     """Times a diverted message leaves a region: to the backlog, and back."""
     connections_per_process: int = 1
@@ -148,6 +157,8 @@ class Workload:
         for name in (*numbers, "crossings", "connections_per_process"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is 0 or more, not {getattr(self, name)}.")
+        if self.follow_every_seconds < 0:
+            raise UsageError("The pause between two looks is a second or more.")
         if self.ping_interval_seconds < 1:
             raise UsageError("The ping interval is at least 1 second.")
         if any(flow.messages < 0 or flow.size_bytes < 0 or flow.copies < 0 for flow in self.flows):
@@ -183,6 +194,7 @@ class Kind(StrEnum):
     SYPHON_POLL = "syphon poll"
     PING = "ping"
     SESSION_REQUEST = "session request"
+    BROWSE = "browse"
     MANAGEMENT = "management"
 
 
@@ -255,6 +267,7 @@ def _all_operations(workload: Workload) -> Iterator[Operations]:
         yield from _redelivered(workload, flow)
     if workload.secondary is not None and not workload.replicated:
         yield from _polls(workload)
+        yield from _follow(workload)
         yield from _pings(workload)
     if workload.secondary is not None and workload.replicated:
         yield from _session_requests(workload)
@@ -333,6 +346,26 @@ def _polls(workload: Workload) -> Iterator[Operations]:
     yield Operations(Side.SECONDARY, Kind.MANAGEMENT, label, formula, lists, _PRICING)
 
 
+def _follow(workload: Workload) -> Iterator[Operations]:
+    every, hours = workload.follow_every_seconds, workload.month.hours
+    if not every:
+        return
+    side, queues = Side.SECONDARY, counted(workload.queues, "queue")
+    whole = max(every, FOLLOW_LIST_SECONDS)
+    for seconds, browses, what in (
+        (every, _FOLLOW_BROWSES, "looks of `pipeline follow` for what is new"),
+        (whole, _FOLLOW_WHOLE_BROWSES, "looks of `pipeline follow` from the start of the queues"),
+    ):
+        rate = Fraction(HOUR_SECONDS, seconds)
+        formula = f"{queues} x {browses} browses x {_number(rate)} an hour x {hours} hours"
+        count = math.ceil(workload.queues * browses * rate * hours)
+        yield Operations(side, Kind.BROWSE, what, formula, count, _PRICING)
+    calls, rate = calls_per_read("data-plane"), Fraction(HOUR_SECONDS, whole)
+    formula = f"{_number(rate)} an hour x {counted(calls, 'call')} x {hours} hours"
+    label = "lists of the queues by `pipeline follow` (none without Manage)"
+    yield Operations(side, Kind.MANAGEMENT, label, formula, math.ceil(rate * calls * hours), _PRICING)
+
+
 def _pings(workload: Workload) -> Iterator[Operations]:
     each = -(-workload.outage_seconds // workload.ping_interval_seconds)
     entities = len({flow.entity for flow in workload.flows})
@@ -363,7 +396,7 @@ def _management(workload: Workload) -> Iterator[Operations]:
 
 
 def _number(value: Fraction) -> str:
-    return f"{Decimal(value.numerator) / value.denominator:f}"
+    return f"{Decimal(value.numerator) / value.denominator:.4f}".rstrip("0").rstrip(".")
 
 
 def _charges(workload: Workload, lines: tuple[Operations, ...], prices: PriceTable) -> Iterator[Charge]:
@@ -477,9 +510,11 @@ def _assumptions(workload: Workload, prices: PriceTable) -> Iterator[str]:
 def active_active(workload: Workload) -> Workload:
     """The same messages sent to both namespaces and received from both: everything twice, no backlog ("Azure Service
     Bus active/active with guaranteed order")."""
-    return replace(workload, replicated=True, syphon=None, outage_seconds=0, diverted_share=None)
+    return replace(
+        workload, replicated=True, syphon=None, follow_every_seconds=0, outage_seconds=0, diverted_share=None
+    )
 
 
 def without_pairing(workload: Workload) -> Workload:
     """The same messages with no secondary."""
-    return replace(workload, secondary=None, syphon=None, outage_seconds=0, diverted_share=None)
+    return replace(workload, secondary=None, syphon=None, follow_every_seconds=0, outage_seconds=0, diverted_share=None)
