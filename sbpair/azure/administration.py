@@ -375,4 +375,5 @@ def _tier(sku: Any) -> Tier | None:
 
 
 def _epoch(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
+    # The service says the year 1 of what has not happened: nobody has accessed the entity.
+    return None if moment is None or moment.year == 1 else moment.timestamp()

@@ -443,4 +443,6 @@ def _extra(properties: Json) -> tuple[tuple[str, str], ...]:
 
 
 def _epoch(value: Any) -> float | None:
-    return None if not value else datetime.fromisoformat(a_text(value, "a time")).timestamp()
+    moment = datetime.fromisoformat(a_text(value, "a time")) if value else None
+    # The service says the year 1 of what has not happened: nobody has accessed the entity.
+    return None if moment is None or moment.year == 1 else moment.timestamp()

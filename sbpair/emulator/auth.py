@@ -256,9 +256,10 @@ def _audience(resource: str) -> str:
 
 
 _HOST_AND_PORT = re.compile(
-    r"(?:[A-Za-z0-9.-]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?|[A-Za-z0-9-]+\.servicebus\.windows\.net)(?:/|$)"
+    r"(?:[A-Za-z0-9.-]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?"
+    r"|[A-Za-z0-9-]+\.servicebus\.windows\.net|(?:[0-9]{1,3}\.){3}[0-9]{1,3}|localhost)(?:/|$)"
 )
-"""No entity path has a colon; a host without a port is known by the service's domain alone."""
+"""No entity path has a colon; a host without a port is known by the service's domain, or as an address."""
 
 
 def _signed_by(

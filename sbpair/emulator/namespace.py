@@ -126,9 +126,7 @@ class Namespace:
         self.transactions = Transactions(clock)
         self.faults.listen(self._faults_changed)
         self.set_auth_rule(
-            new_auth_rule(
-                ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, now=self.created_at, keys=self.key_source(ROOT_KEY_NAME)
-            )
+            new_auth_rule(ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, keys=self.key_source(ROOT_KEY_NAME))
         )
         if store is not None:
             store.restore(self)
@@ -181,7 +179,7 @@ class Namespace:
         for name, key in keys.items():
             rule = self.auth_rules.get(name)
             if rule is not None and rule.primary_key != key:
-                self.set_auth_rule(replace(rule, primary_key=key, modified_at=self.clock.now()))
+                self.set_auth_rule(replace(rule, primary_key=key))
 
     def entity_exists(self, path: str) -> bool:
         """Whether an address leads to an entity, its sub-queues and `$management` included ("" is the namespace)."""
@@ -507,9 +505,7 @@ class Namespace:
         return rule
 
 
-def new_auth_rule(
-    name: str, rights: Collection[str], *, now: float, keys: tuple[str, str] | None = None
-) -> AuthorizationRule:
+def new_auth_rule(name: str, rights: Collection[str], *, keys: tuple[str, str] | None = None) -> AuthorizationRule:
     """A shared access rule with these keys, the primary one first; with fresh random ones if none are given."""
     primary, secondary = random_keys(name) if keys is None else keys
     return AuthorizationRule(
@@ -517,6 +513,4 @@ def new_auth_rule(
         rights=frozenset(rights),
         primary_key=primary,
         secondary_key=secondary,
-        created_at=now,
-        modified_at=now,
     )

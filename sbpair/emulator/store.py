@@ -87,7 +87,8 @@ def rule_to_json(rule: AuthorizationRule) -> Json:
 
 def rule_from_json(stored: Json) -> AuthorizationRule:
     """The shared access rule."""
-    return AuthorizationRule(**{**stored, "rights": frozenset(stored["rights"])})
+    known = {name: stored[name] for name in AuthorizationRule.__dataclass_fields__ if name in stored}
+    return AuthorizationRule(**{**known, "rights": frozenset(stored["rights"])})
 
 
 def filter_rule_to_json(description: RuleDescription) -> Json:
@@ -203,7 +204,7 @@ def _entity(namespace: Namespace, kind: str, body: dict[str, Any]) -> Queue | To
         entity = Queue(namespace, path, description_from_json(QueueDescription, stored))
         namespace.adopt(entity)
     entity.created_at, entity.updated_at = body["created_at"], body["updated_at"]
-    entity.accessed_at = body["accessed_at"]
+    entity.accessed_at, entity.used_at = body["accessed_at"], body.get("used_at", body["accessed_at"])
     entity.watch_idle()
     return entity
 
@@ -502,6 +503,7 @@ def _body(entity: KeptEntity) -> dict[str, Any]:
         "created_at": entity.created_at,
         "updated_at": entity.updated_at,
         "accessed_at": entity.accessed_at,
+        "used_at": entity.used_at,
     }
     if isinstance(entity, Subscription):
         body["rules"] = [

@@ -103,7 +103,10 @@ def update(old: AnyDescription, new: AnyDescription) -> AnyDescription:
     """Refuse a change of what may be set only at creation; a plain size on a partitioned entity is multiplied."""
     for name in _CREATE_ONLY:
         if getattr(old, name, None) != getattr(new, name, None):
-            raise bad_request(f"The value of the property '{_wire(name)}' of an existing entity cannot be changed.")
+            kind = type(old).__name__.removesuffix("Description")
+            if name == "enable_partitioning":
+                raise bad_request(f"Partitioning cannot be changed for {kind}.")
+            raise bad_request(f"The value for the {_wire(name)} property of an existing {kind} cannot be changed.")
     return new
 
 

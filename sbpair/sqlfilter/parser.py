@@ -65,7 +65,7 @@ def parse_filter(text: str, parameters: Mapping[str, object]) -> Evaluator:
 
 
 def parse_action(text: str, parameters: Mapping[str, object]) -> list[Statement]:
-    """The statements of an action, separated by semicolons. Raises FilterSyntaxError."""
+    """The statements of an action, with or without semicolons between them. Raises FilterSyntaxError."""
     return _Parser(text, parameters).statements()
 
 
@@ -300,8 +300,6 @@ class _Parser:
             if self._token.kind == "end":
                 break
             found.append(self._statement())
-            if self._token.kind != "end":
-                self._expect("symbol", ";")
         if not found:
             raise self._error("'SET' or 'REMOVE'")
         return found

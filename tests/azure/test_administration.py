@@ -59,6 +59,14 @@ async def test_counts_and_times_are_the_same_from_both(
     assert [queue.path async for queue in arm.list_queues()] == ["orders"]
 
 
+async def test_a_queue_that_nobody_has_used_has_no_time_of_access(
+    emulator: Emulator, data_plane: DataPlaneAdmin, arm: ArmAdmin
+) -> None:
+    found = [await admin.get_queue("orders") for admin in (data_plane, arm)]
+    assert [None if one is None else one.accessed_at for one in found] == [None, None]
+    assert None not in found
+
+
 async def test_topics_are_the_same_from_both(emulator: Emulator, data_plane: DataPlaneAdmin, arm: ArmAdmin) -> None:
     namespace = emulator.namespace("primary")
     namespace.create_topic("a/events", TopicDescription(enable_partitioning=True, max_size_in_megabytes=2048))

@@ -46,7 +46,7 @@ class World:
     def other_key(self) -> str:
         """Of the primary, signed with a key of its own."""
         namespace = self.emulator.namespace("contoso")
-        namespace.set_auth_rule(new_auth_rule("other", {"Send"}, now=time.time()))
+        namespace.set_auth_rule(new_auth_rule("other", {"Send"}))
         return self.emulator.connection_string("contoso", "other")
 
     def dark(self) -> None:

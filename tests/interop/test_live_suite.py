@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.live_suite.reporting import CLIENT_REASONS, DIVERTING_REASONS, Kind, load_reasons, summarize
+from tests.interop.live_suite import go
+from tests.interop.live_suite.reporting import (
+    CLIENT_REASONS,
+    DIVERTING_REASONS,
+    Kind,
+    Reason,
+    load_reasons,
+    summarize,
+)
 
 REPORT = """<testsuites><testsuite>
   <testcase classname="test_queues.TestQueue" name="test_passes[pyamqp]"/>
@@ -49,3 +57,30 @@ def test_the_known_reasons_can_be_read() -> None:
     for reason in load_reasons() + load_reasons(CLIENT_REASONS) + load_reasons(DIVERTING_REASONS):
         assert reason.kind in (Kind.NOT_APPLICABLE, Kind.BROKEN_UPSTREAM, Kind.KNOWN_GAP)
         assert reason.sentence.endswith(".")
+
+
+GO_OUTPUT = """=== RUN   TestWhole
+--- PASS: TestWhole (0.01s)
+--- FAIL: TestWithParts (0.02s)
+    --- PASS: TestWithParts/good (0.01s)
+    --- FAIL: TestWithParts/known (0.01s)
+    --- FAIL: TestWithParts/new (0.01s)
+--- SKIP: TestElsewhere (0.00s)
+"""
+
+
+def test_go_tests_are_counted_by_their_parts() -> None:
+    known = [Reason("TestWithParts/known", Kind.KNOWN_GAP, "Not yet.")]
+    summary = go.judged("data", GO_OUTPUT.splitlines(), True, known)
+    assert (summary.passed, summary.failures) == (2, 1)
+    assert {one.test: one.kind for one in summary.verdicts} == {
+        "TestWithParts/known": Kind.KNOWN_GAP,
+        "TestWithParts/new": Kind.UNKNOWN,
+        "TestElsewhere": Kind.SKIPPED,
+    }
+    assert go.judged("data", GO_OUTPUT.splitlines(), False, known).failures == 2
+    assert go.judged("data", [], True, known).failures == 1
+
+
+def test_the_reasons_of_go_can_be_read() -> None:
+    assert {reason.kind for reason in load_reasons(go.REASONS)} <= set(Kind)

@@ -137,19 +137,19 @@ def _from_body(name: str, old: AuthorizationRule | None, call: Call) -> Authoriz
     if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
         raise wrong_type("rights", rights)
     if old is not None:
-        return replace(old, rights=frozenset(rights), modified_at=call.now)
-    return new_auth_rule(name, rights, now=call.now)
+        return replace(old, rights=frozenset(rights))
+    return new_auth_rule(name, rights)
 
 
 def _regenerated(rule: AuthorizationRule, call: Call) -> AuthorizationRule:
     body = call.json_object()
-    fresh = new_auth_rule(rule.name, rule.rights, now=call.now).primary_key
+    fresh = new_auth_rule(rule.name, rule.rights).primary_key
     key = fresh if body.get("key") is None else _checked_key(text(body["key"], "key"))
     match body.get("keyType"):
         case "PrimaryKey":
-            return replace(rule, primary_key=key, modified_at=call.now)
+            return replace(rule, primary_key=key)
         case "SecondaryKey":
-            return replace(rule, secondary_key=key, modified_at=call.now)
+            return replace(rule, secondary_key=key)
     raise bad_request("'keyType' must be 'PrimaryKey' or 'SecondaryKey'.")
 
 

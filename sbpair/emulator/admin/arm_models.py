@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sbpair.emulator.admin.fields import (
+    NEVER,
     Description,
     Runtime,
     fields_of,
@@ -200,7 +201,7 @@ def entity_properties(description: Description, runtime: Runtime) -> Json:
     }
     properties["createdAt"] = format_time(runtime.created_at)
     properties["updatedAt"] = format_time(runtime.updated_at)
-    properties["accessedAt"] = format_time(runtime.accessed_at)
+    properties["accessedAt"] = NEVER if runtime.accessed_at is None else format_time(runtime.accessed_at)
     if isinstance(description, TopicDescription):
         properties["subscriptionCount"] = runtime.subscription_count
     else:

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 from sbpair.emulator.admin.atom_xml import COUNTS_NS, Node, child, child_text, local_name, node, text_node
 from sbpair.emulator.admin.atom_xml import description as description_node
 from sbpair.emulator.admin.fields import (
+    NEVER,
     Description,
     Field,
     Runtime,
@@ -80,10 +81,10 @@ def read_settings(element: Element, fields: tuple[Field, ...]) -> dict[str, obje
     return given
 
 
-def read_authorization_rules(element: Element, now: float) -> tuple[AuthorizationRule, ...]:
+def read_authorization_rules(element: Element) -> tuple[AuthorizationRule, ...]:
     """The authorization rules of a queue or topic description; keys left out are made up, as the service does."""
     rules = child(element, "AuthorizationRules")
-    return () if rules is None else tuple(_read_rule(rule, now) for rule in rules)
+    return () if rules is None else tuple(_read_rule(rule) for rule in rules)
 
 
 def _settings(description: Description, style: Style) -> dict[str, Node]:
@@ -102,7 +103,7 @@ def _runtime(description: Description, runtime: Runtime) -> dict[str, Node]:
     facts: dict[str, object] = {
         "CreatedAt": format_time(runtime.created_at),
         "UpdatedAt": format_time(runtime.updated_at),
-        "AccessedAt": format_time(runtime.accessed_at),
+        "AccessedAt": NEVER if runtime.accessed_at is None else format_time(runtime.accessed_at),
         "EntityAvailabilityStatus": "Available",
     }
     if not isinstance(description, TopicDescription):
@@ -150,14 +151,14 @@ def _count_details(counts: Counts) -> Node:
 
 
 def _write_rule(rule: AuthorizationRule) -> Node:
+    times = {"CreatedTime": rule.created_time, "ModifiedTime": rule.modified_time}
     return Node(
         "AuthorizationRule",
         (
             text_node("ClaimType", "SharedAccessKey"),
             text_node("ClaimValue", "None"),
             node("Rights", *(text_node("AccessRights", right) for right in RIGHTS if right in rule.rights)),
-            text_node("CreatedTime", format_time(rule.created_at)),
-            text_node("ModifiedTime", format_time(rule.modified_at)),
+            *(text_node(name, time) for name, time in times.items() if time is not None),
             text_node("KeyName", rule.name),
             text_node("PrimaryKey", rule.primary_key),
             text_node("SecondaryKey", rule.secondary_key),
@@ -166,14 +167,16 @@ def _write_rule(rule: AuthorizationRule) -> Node:
     )
 
 
-def _read_rule(element: Element, now: float) -> AuthorizationRule:
+def _read_rule(element: Element) -> AuthorizationRule:
     name = child_text(element, "KeyName")
     rights = child(element, "Rights")
     if local_name(element) != "AuthorizationRule" or not name or rights is None:
         raise bad_request("An authorization rule needs a key name and rights.")
-    rule = new_auth_rule(name, [(right.text or "").strip() for right in rights], now=now)
+    rule = new_auth_rule(name, [(right.text or "").strip() for right in rights])
     return replace(
         rule,
         primary_key=child_text(element, "PrimaryKey") or rule.primary_key,
         secondary_key=child_text(element, "SecondaryKey") or rule.secondary_key,
+        created_time=child_text(element, "CreatedTime"),
+        modified_time=child_text(element, "ModifiedTime"),
     )

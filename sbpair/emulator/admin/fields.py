@@ -88,6 +88,10 @@ def format_duration(seconds: float | None) -> str:
     return f"P{date}T{clock}" if clock else f"P{date}"
 
 
+NEVER = "0001-01-01T00:00:00Z"
+"""The time of what has not happened."""
+
+
 def format_time(epoch_seconds: float) -> str:
     """UTC time with seven decimals, as .NET's round-trip format writes it."""
     moment = datetime.fromtimestamp(epoch_seconds, UTC)
@@ -306,14 +310,14 @@ NO_MESSAGES = Counts(0, 0, 0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Dates (UTC epoch seconds) and counts of a queue, topic or subscription.
+    """Dates (UTC epoch seconds) and counts of a queue, topic or subscription. Accessed: None until it is used.
 
     The last three describe a topic's subscriptions and their filters and are 0 elsewhere.
     """
 
     created_at: float
     updated_at: float
-    accessed_at: float
+    accessed_at: float | None
     counts: Counts
     subscription_count: int = 0
     sql_filter_count: int = 0
@@ -323,13 +327,13 @@ class Runtime:
 def queue_runtime(queue: Queue, zero_counts: bool = False) -> Runtime:
     """A queue's facts; with `zero_counts` every count is 0, as a throttled service may report it."""
     counts = NO_MESSAGES if zero_counts else queue.counts()
-    return Runtime(queue.created_at, queue.updated_at, queue.accessed_at, counts)
+    return Runtime(queue.created_at, queue.updated_at, queue.used_at, counts)
 
 
 def subscription_runtime(subscription: Subscription, zero_counts: bool = False) -> Runtime:
     """A subscription's facts."""
     counts = NO_MESSAGES if zero_counts else subscription.counts()
-    return Runtime(subscription.created_at, subscription.updated_at, subscription.accessed_at, counts)
+    return Runtime(subscription.created_at, subscription.updated_at, subscription.used_at, counts)
 
 
 def topic_runtime(topic: Topic, zero_counts: bool = False) -> Runtime:
@@ -339,7 +343,7 @@ def topic_runtime(topic: Topic, zero_counts: bool = False) -> Runtime:
     return Runtime(
         topic.created_at,
         topic.updated_at,
-        topic.accessed_at,
+        topic.used_at,
         NO_MESSAGES if zero_counts else topic.counts(),
         subscription_count=len(topic.subscriptions),
         sql_filter_count=len(filters) - correlation_filters,

@@ -110,7 +110,10 @@ class AttachedLink(Protocol):
 
 
 class Entity:
-    """A queue, topic or subscription: dates (epoch seconds), attached links, auto-delete on idle."""
+    """A queue, topic or subscription: dates (epoch seconds), attached links, auto-delete on idle.
+
+    `used_at` is when somebody last sent, received or asked, None if nobody has; `accessed_at` also counts updates.
+    """
 
     description: QueueDescription | TopicDescription | SubscriptionDescription
     numbering: Numbering
@@ -119,12 +122,17 @@ class Entity:
         self.namespace = namespace
         self.path = path
         self.created_at = self.updated_at = self.accessed_at = namespace.clock.now()
+        self.used_at: float | None = None
         self.links: dict[AttachedLink, None] = {}
         self._idle = IdleWatch(self)
 
     def touch(self) -> None:
         """The entity has been used; auto-delete on idle counts from here."""
-        self.accessed_at = self.namespace.clock.now()
+        self.accessed_at = self.used_at = self.namespace.clock.now()
+
+    def changed(self) -> None:
+        """The entity has another description; auto-delete on idle counts from here, but nobody has used it."""
+        self.updated_at = self.accessed_at = self.namespace.clock.now()
 
     def watch_idle(self) -> None:
         """Start (again) to wait for the entity to be idle long enough."""

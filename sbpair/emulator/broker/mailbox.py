@@ -507,9 +507,12 @@ class Mailbox:
             self._back(message)
 
     def _count_failure(self, message: Message) -> bool:
-        """Count it; False if that was the last allowed attempt and the message is dead-lettered."""
+        """Count it; False if that was the last allowed attempt and the message is dead-lettered. Dead letters keep the
+        count with which they died, as a live test of the Go client shows."""
+        if self.place != MAIN:
+            return True
         message.delivery_count += 1
-        if self.place == MAIN and message.delivery_count >= self.entity.max_delivery_count:
+        if message.delivery_count >= self.entity.max_delivery_count:
             self.entity.to_dead_letters(
                 self,
                 message,

@@ -25,8 +25,7 @@ class Queue(MessageEntity, Accepting):
     def update(self, description: QueueDescription) -> None:
         """Replace the description; it acts at once."""
         old, self.description = self.description, description
-        self.updated_at = self.namespace.clock.now()
-        self.touch()
+        self.changed()
         self.intake.describe(description)
         self.apply_status(old.status)
         self.watch_idle()

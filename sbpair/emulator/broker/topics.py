@@ -102,8 +102,7 @@ class Topic(Accepting):
     def update(self, description: TopicDescription) -> None:
         """Replace the description; it acts at once."""
         old, self.description = self.description, description
-        self.updated_at = self.namespace.clock.now()
-        self.touch()
+        self.changed()
         self.intake.describe(description)
         if description.status is not old.status and not description.status.may_send:
             self.detach_links("com.microsoft:entity-disabled", f"Messaging entity '{self.path}' is currently disabled.")
@@ -165,6 +164,7 @@ class Subscription(MessageEntity):
             quota=topic.quota,
             numbering=Numbering(partitions=namespace.partition_count if topic.description.enable_partitioning else 1),
         )
+        self.used_at = self.created_at  # the service tells no time of "never" for subscriptions
         self.watch_idle()
 
     @property
@@ -180,8 +180,7 @@ class Subscription(MessageEntity):
     def update(self, description: SubscriptionDescription) -> None:
         """Replace the description; it acts at once."""
         old, self.description = self.description, description
-        self.updated_at = self.namespace.clock.now()
-        self.touch()
+        self.changed()
         self.apply_status(old.status)
         self.watch_idle()
         self.wake()

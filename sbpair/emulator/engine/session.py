@@ -289,9 +289,8 @@ class Session:
         self._write(perform(ATTACH, self._attach_fields(link, source, link.target, properties)))
 
     def write_refusal(self, link: Link) -> None:
-        """An attach that leaves out the terminus that is ours: the sign of a refusal (§2.6.3)."""
-        source, target = (link.source, None) if link.client_sends else (None, link.target)
-        self._write(perform(ATTACH, self._attach_fields(link, source, target, None)))
+        """An attach without source and target: the sign of a refusal (§2.6.3), and go-amqp knows no other."""
+        self._write(perform(ATTACH, self._attach_fields(link, None, None, None)))
 
     def write_detach(self, link: Link, condition: str | None, description: str | None) -> None:
         reason = None if condition is None else error(condition, description)

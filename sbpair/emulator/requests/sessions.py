@@ -2,7 +2,8 @@
 
 renew       session-id -> 200 expiration: timestamp; 410 session-lock-lost when nobody holds the session.
 get-state   session-id -> 200 session-state: binary or null.
-set-state   session-id, session-state binary or null (clears it) -> 200; 410 when nobody holds the session.
+set-state   session-id, session-state binary, or null or an empty one (clear it) -> 200; 410 when nobody holds the
+            session.
 list        last-updated-time timestamp, skip int, top int -> 200 sessions-ids (sic): array of string, skip: int;
 204 when
             there is none. The end of time (253402300800000) asks for all sessions with messages or state, an earlier
@@ -46,7 +47,7 @@ def set_session_state(call: Call) -> Reply:
             raise BrokerError(errors.SESSION_LOCK_LOST, f"The lock of the session '{session_id}' has expired.")
 
     def keep() -> None:
-        call.namespace.journal.put_session(call.location.entity, sessions.set_state(session_id, state))
+        call.namespace.journal.put_session(call.location.entity, sessions.set_state(session_id, state or None))
 
     if call.transaction is None:
         keep()

@@ -68,7 +68,7 @@ def test_the_documented_backlog_settings_are_taken_and_read_back(
 
 
 def test_every_setting_of_a_queue_survives_the_round_trip(admin: ServiceBusAdministrationClient) -> None:
-    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    key, made = base64.b64encode(secrets.token_bytes(32)).decode(), dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
     rule = AuthorizationRule(
         type="SharedAccessAuthorizationRule",
         claim_type="SharedAccessKey",
@@ -76,6 +76,7 @@ def test_every_setting_of_a_queue_survives_the_round_trip(admin: ServiceBusAdmin
         key_name="own",
         rights=[AccessRights.SEND, AccessRights.LISTEN],
         primary_key=key,
+        created_at_utc=made,
     )
     admin.create_topic("target")
     admin.create_queue(
@@ -115,6 +116,7 @@ def test_every_setting_of_a_queue_survives_the_round_trip(admin: ServiceBusAdmin
     assert queue.authorization_rules is not None
     (read,) = queue.authorization_rules
     assert (read.key_name, read.primary_key, read.rights) == ("own", key, ["Send", "Listen"])
+    assert (read.created_at_utc, read.modified_at_utc) == (made, None)  # what the client said, and nothing else
     assert read.secondary_key
 
 
@@ -252,11 +254,45 @@ def test_runtime_properties_of_a_queue(server: AdminServer, admin: ServiceBusAdm
         runtime.size_in_bytes,
     )
     assert counts == (0,) * 7
-    for moment in (runtime.created_at_utc, runtime.updated_at_utc, runtime.accessed_at_utc):
+    for moment in (runtime.created_at_utc, runtime.updated_at_utc):
         assert moment is not None
         assert before < moment.replace(tzinfo=dt.UTC) < before + dt.timedelta(minutes=1)
     (listed,) = admin.list_queues_runtime_properties()
     assert listed.created_at_utc == runtime.created_at_utc
+
+
+def test_what_nobody_has_used_was_accessed_in_the_year_1(
+    server: AdminServer, admin: ServiceBusAdministrationClient
+) -> None:
+    admin.update_queue(admin.create_queue("orders"))
+    admin.create_topic("events")
+    admin.create_subscription("events", "all")
+    accessed = [
+        admin.get_queue_runtime_properties("orders").accessed_at_utc,
+        admin.get_topic_runtime_properties("events").accessed_at_utc,
+        admin.get_subscription_runtime_properties("events", "all").accessed_at_utc,
+    ]
+    assert [None if moment is None else moment.year > 1 for moment in accessed] == [False, False, True]
+    server.run(lambda: server.namespace.find("orders").touch())
+    assert admin.get_queue_runtime_properties("orders").accessed_at_utc.year > 1
+
+
+def test_what_cannot_be_changed_is_said_by_its_name(admin: ServiceBusAdministrationClient) -> None:
+    queue, topic = admin.create_queue("orders"), admin.create_topic("events")
+    subscription = admin.create_subscription("events", "all")
+    queue.requires_session = subscription.requires_session = topic.enable_partitioning = True
+    refused = {
+        "The value for the RequiresSession property of an existing Queue cannot be changed.": lambda: (
+            admin.update_queue(queue)
+        ),
+        "The value for the RequiresSession property of an existing Subscription cannot be changed.": lambda: (
+            admin.update_subscription("events", subscription)
+        ),
+        "Partitioning cannot be changed for Topic.": lambda: admin.update_topic(topic),
+    }
+    for words, update in refused.items():
+        with pytest.raises(HttpResponseError, match=words):
+            update()
 
 
 def test_topics(admin: ServiceBusAdministrationClient) -> None:

@@ -92,7 +92,9 @@ def test_a_version_that_was_not_asked_for_is_in_no_link(server: AdminServer) -> 
     assert f"/q0{QUEUES}</id>" in send(server, "GET", f"/$Resources/queues{QUEUES}").text
 
 
-@pytest.mark.parametrize("resource", ["127.0.0.1:{port}", "[::1]:{port}", "contoso.servicebus.windows.net"])
+@pytest.mark.parametrize(
+    "resource", ["127.0.0.1:{port}", "127.0.0.1", "[::1]:{port}", "contoso.servicebus.windows.net"]
+)
 def test_a_forwarding_token_may_be_signed_for_the_bare_host(server: AdminServer, resource: str) -> None:
     put(server, f"/target{QUEUES}", "QueueDescription")
     token = make_sas_token(resource.format(port=server.port), "RootManageSharedAccessKey", server.root_key, FAR_FUTURE)

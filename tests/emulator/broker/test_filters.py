@@ -189,12 +189,19 @@ def test_later_statements_see_earlier_ones(bench):
     assert message.section(Section.APPLICATION_PROPERTIES)["b"] == Long(5)
 
 
+def test_statements_need_no_semicolon_between_them(bench):
+    message = acted(bench, "SET a = 1 SET b = 'x' REMOVE size SET sys.Label = @label", label="new")
+    properties = message.section(Section.APPLICATION_PROPERTIES)
+    assert (properties["a"], properties["b"], "size" in properties) == (Long(1), "x", False)
+
+
 def test_setting_the_session_steers_the_message(bench):
     assert acted(bench, "SET sys.SessionId = 'there'").head.session_id == "there"
 
 
 @pytest.mark.parametrize(
-    "expression", ["", "color = 1", "SET color", "SET sys.SequenceNumber = 1", "SET a = 1 SET b = 2"]
+    "expression",
+    ["", "color = 1", "SET color", "SET sys.SequenceNumber = 1", "SET a = 1, SET b = 2", "SET a = 1 b = 2"],
 )
 def test_bad_actions(bench, expression):
     with pytest.raises(FilterSyntaxError):

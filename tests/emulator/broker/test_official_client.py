@@ -221,7 +221,7 @@ async def test_large_messages_pass_through_a_premium_namespace_with_partitions()
 
 
 async def test_rights(emulator, namespace):
-    namespace.set_auth_rule(new_auth_rule("listener", {"Listen"}, now=0.0))
+    namespace.set_auth_rule(new_auth_rule("listener", {"Listen"}))
     text = emulator.connection_string("primary", "listener")
     async with ServiceBusClient.from_connection_string(text, retry_total=0) as client:
         with pytest.raises(ServiceBusAuthorizationError):

@@ -81,10 +81,14 @@ async def test_too_many_deliveries_dead_letter(bench, sections_of):
     for _ in range(3):
         queue.main.abandon(bench.receive(queue, 1).token)
     assert queue.counts().active == 0
-    dead = bench.receive(queue.dead_letters).got[0][0]
+    receiver = bench.receive(queue.dead_letters, 1)
+    dead = receiver.got[0][0]
     properties = sections_of(dead.payload)[Section.APPLICATION_PROPERTIES]
     assert properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
     assert dead.delivery_count == 3
+    # A dead letter keeps the count with which it died.
+    queue.dead_letters.abandon(receiver.token)
+    assert bench.receive(queue.dead_letters).got[0][0].delivery_count == 3
 
 
 async def test_documented_maximum_delivery_count_never_dead_letters(bench):

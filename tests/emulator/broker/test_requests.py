@@ -137,7 +137,8 @@ async def test_update_disposition(bench, perform, status, active, dead):
     assert refused(perform, "update-disposition", "orders", **body) == ARGUMENT_ERROR
 
 
-async def test_session_operations(bench, perform):
+@pytest.mark.parametrize("empty", [None, b""])
+async def test_session_operations(bench, perform, empty):
     queue = bench.queue(requires_session=True, lock_duration_seconds=30)
     bench.send(queue, "x", session="b")
     inbox = bench.accept(queue, "a")
@@ -150,7 +151,8 @@ async def test_session_operations(bench, perform):
     assert listed.body == {"sessions-ids": Array(0xB1, ("a", "b")), "skip": Int(2)}
     rest = perform("get-message-sessions", "orders", last_updated_time=ALL_SESSIONS, skip=Int(2), top=Int(10))
     assert rest.status == 204
-    perform("set-session-state", "orders", session_id="a", session_state=None)
+    perform("set-session-state", "orders", session_id="a", session_state=empty)
+    assert perform("get-session-state", "orders", session_id="a").body == {"session-state": None}
     queue.main.leave(inbox)
     assert refused(perform, "renew-session-lock", "orders", session_id="a") == SESSION_LOCK_LOST
     bench.queue("plain")

@@ -214,10 +214,11 @@ async def test_a_refused_attach_has_no_terminus_and_then_the_reason(connect: Any
     service.special["gone"] = lambda link: link.reject("amqp:not-found", "no such entity")
     client = await connect()
     await client.session()
-    for handle, sends, index in ((1, True, 6), (2, False, 5)):
+    for handle, sends in ((1, True), (2, False)):
         client.attach(handle, "gone", sends=sends)
         attach, detach = await client.until(ATTACH), await client.until(DETACH)
-        assert attach.field(index) is None
+        # Neither source nor target: go-amqp takes an attach with one of them for a link, and its error is lost.
+        assert (attach.field(5), attach.field(6)) == (None, None)
         assert detach.field(1) is True
         condition, description = detach.error
         assert condition == "amqp:not-found"

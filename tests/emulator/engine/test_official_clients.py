@@ -153,7 +153,7 @@ async def test_schedule_peek_and_cancel(emulator: Emulator) -> None:
 async def test_wrong_keys_and_missing_rights(emulator: Emulator) -> None:
     namespace = emulator.namespace("primary")
     namespace.create_queue("orders")
-    namespace.set_auth_rule(new_auth_rule("sends", {SEND}, now=0.0))
+    namespace.set_auth_rule(new_auth_rule("sends", {SEND}))
     text = emulator.connection_string("primary")
     key = next(part for part in text.split(";") if part.startswith("SharedAccessKey="))
     wrong = AsyncClient.from_connection_string(text.replace(key, "SharedAccessKey=wrong"), retry_total=0)
