@@ -142,6 +142,15 @@ class LockedElsewhere(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LedElsewhere(Event):
+    """Another drain or syphon empties these backlog queues, whose messages have sessions; this one stands by. The head
+    of each queue moves on by so many messages a second, all queues together."""
+
+    queues: tuple[str, ...]
+    messages_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Paused(Event):
     """The pump holds a destination (or everything, `entity` empty) back for a while."""
 

@@ -51,6 +51,13 @@ def describe(event: events.Event) -> str | None:
                 f"Waiting in {queue}: message {number} is locked by another receiver until "
                 f"{iso_time(until)} at the latest, unless it is renewed; its session is not overtaken."
             )
+        case events.LedElsewhere(queues=queues, messages_per_second=pace):
+            more = f" and {counted(len(queues) - 1, 'other queue')}" if len(queues) > 1 else ""
+            return (
+                f"Another drain or syphon empties {queues[0]}{more}, about {pace:,.1f} messages a second; this one "
+                "stands by to keep the order of sessions. From one with --rate it takes over at that one's next pause; "
+                "to go on at once, stop the other one."
+            )
         case events.Resumed(entity=entity):
             return f"Resuming {entity or 'everything'}."
         case events.MessageHandled(side=side, session_id=session, message_id=message, result=result, detail=detail):

@@ -36,7 +36,18 @@ from sbpair.core.errors import Category, LockLostError, SbpairError, SendIncompl
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON, TokenBucket
-from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, LaneKey, Mode, QueueOrder, Skipped
+from sbpair.core.transfer.order import (
+    FOLLOW_SECONDS,
+    PARKED_MESSAGES,
+    TELL_AGAIN_SECONDS,
+    TURN_SECONDS,
+    WAITS_BEHIND,
+    Gap,
+    LaneKey,
+    Mode,
+    QueueOrder,
+    Skipped,
+)
 from sbpair.core.transfer.report import Accepted, Moment, Tally
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
@@ -44,6 +55,7 @@ from sbpair.core.transfer.state import (
     Batch,
     Destination,
     Finish,
+    Followed,
     Forward,
     Item,
     Key,
@@ -71,6 +83,8 @@ TAKEN = "taken"
 PURGED = "purged"
 """The ledger's word for what was deleted because somebody asked for that."""
 WAITS_IN_SESSION = "behind a message of its session that was not sent"
+AHEAD_SECONDS = 5.0
+"""With a rate no more is received than it lets go in so long."""
 HOLD_SECONDS = 20.0
 """How long messages of an unavailable destination are held locked before they are released."""
 PROBE_SECONDS = 5.0
@@ -134,6 +148,7 @@ class Settlement:
         self._busy_until = 0.0
         self._receive_again_at = 0.0
         self._lock_check_at = 0.0
+        self._tell_at = 0.0
         self._last_arrival = 0.0
         rate = limits.rate_per_second
         self._bucket = None if rate is None else TokenBucket(rate, most=max(rate, 1.0), tokens=1.0)
@@ -157,6 +172,8 @@ class Settlement:
             order = self._order(source)
             if order.mode is Mode.STANDING_BACK and not order.may_try:
                 return 0
+            if order.mode is Mode.READING and order.rests(now):
+                return 0
             if not order.next_receive():
                 wanted = min(wanted, 1)  # enough to learn who has the head, and hardly in the way of whoever leads
         # What waits for a destination that is down has a bound of its own, so that the others go on: three more
@@ -167,8 +184,8 @@ class Settlement:
         live = max(0, len(self._items) - self._left - held - blocked)
         most = self.limits.in_flight_messages
         if self.limits.rate_per_second is not None:
-            # More than this would wait for its turn longer than what is released in an outage.
-            most = min(most, max(1, int(self.limits.rate_per_second * HOLD_SECONDS)))
+            # What would only wait is left to others, and free when this one rests.
+            most = min(most, max(1, int(self.limits.rate_per_second * AHEAD_SECONDS)))
         room = min(most - live, 4 * self.limits.in_flight_messages - held - live)
         # Only what has come can be weighed: what is still to come is taken for as heavy as the mean.
         room = min(room, int((self.limits.in_flight_bytes - self._bytes) / self._mean_bytes))
@@ -458,6 +475,7 @@ class Settlement:
         destination.add(item)
         blocked = self._is_blocked(item)
         order.opening = False
+        order.ordered |= item.session_id is not None
         order.came += 1
         order.came_blocked += blocked
         if order.gaps:
@@ -540,9 +558,17 @@ class Settlement:
             self.tally.note(Moment.ACCEPTED, Accepted(item, destination.path))
             self._settle(item, Disposition.COMPLETE, "forwarded")
             self._forget_payload(item)
-            self._order(item.received.source).has_led = True
+            self._leads(self._order(item.received.source))
         while len(self._forwarded) > self._remember_most:
             del self._forwarded[next(iter(self._forwarded))]
+
+    def _leads(self, order: QueueOrder) -> None:
+        """Something of this queue was sent."""
+        order.has_led = True
+        if self._bucket is not None and self.limits.shared and order.ordered and order.turn_ends_at is None:
+            # The queues rest one after another, so that the others use the rate meanwhile.
+            place = list(self._orders.values()).index(order)
+            order.begin_turn(TURN_SECONDS * (1 - place / (2 * len(self._orders))), self._last_arrival)
 
     def send_failed(self, batch: Batch, error: ServiceError, now: float) -> None:
         """Nothing of the batch was accepted, as far as can be known, or a part of it (SendIncompleteError)."""
@@ -654,6 +680,7 @@ class Settlement:
             self._fill_batches(now)
         if not self.stopping:
             self._keep_order(now)
+            self._tell_who_leads(now)
         actions = list(self._actions)
         self._actions.clear()
         return actions
@@ -853,6 +880,15 @@ class Settlement:
             if wants and now >= order.sample_at and not order.sampling:
                 order.sample(now)
                 self._actions.append(Sample(order.path, order.first_to_sample))
+
+    def _tell_who_leads(self, now: float) -> None:
+        if now < self._tell_at:
+            return
+        self._tell_at = now + FOLLOW_SECONDS
+        paces = {order.path: pace for order in self._orders.values() if (pace := order.followed(now)) is not None}
+        if paces:
+            self._actions.append(Followed(tuple(paces), sum(paces.values())))
+            self._tell_at = now + TELL_AGAIN_SECONDS
 
     def _hold_or_release(self, order: QueueOrder, budget: int, now: float) -> None:
         blocked = self._blocked_items(order)

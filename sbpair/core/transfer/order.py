@@ -38,6 +38,11 @@ dies; the next who is handed the head leads. No one has to know of the others, a
        │ what was missing came                  head does │     │ others move after all, or the
        └──────────────────── HOLDING <─ not move for long ┘     └ there is no room for held ones any more
 
+Resting. A leader with a rate leaves its queue alone for `REST_SECONDS` in each `TURN_SECONDS`: it sends what it has in
+hand, asks for nothing, and then begins anew with a receive of one message. Whoever stands by finds the head free
+meanwhile and leads from then on; without a rate for good. So a slow syphon holds up nobody's drain, and a leader that
+is alone loses no more than that share of its rate, in a pair with several busy queues nothing.
+
 Holding. One message locked for long must not stop the sessions beside it. When the head has not moved for a while the
 queue is read again and what is blocked is held, up to half of what may be in flight; the other half is never used for
 what cannot go, so that what is waited for always finds room.
@@ -71,6 +76,14 @@ ROUND_TRIPS = 10.0
 """Nor for so many times as long as a browse takes: who gets slow answers sees slow leaders."""
 RECHECK_SECONDS = 0.25
 """How often what blocks is browsed while something is held behind it; doubled up to `SAMPLE_SECONDS`."""
+TURN_SECONDS = 45.0
+"""A leader with a rate goes on for so long,"""
+REST_SECONDS = 5.0
+"""and leaves the queue alone for so long: longer than whoever stands by waits for a head that stands still."""
+FOLLOW_SECONDS = 5.0
+"""Whoever stands by says so after this time, and at which pace the head moves,"""
+TELL_AGAIN_SECONDS = 60.0
+"""and again after this."""
 PARKED_MESSAGES = 10_000
 """Of all queues, locked without their bytes at the same time. Their locks are renewed, one request each."""
 LOCK_GRACE_SECONDS = 5.0
@@ -185,6 +198,13 @@ class QueueOrder:
     sampled_since: float = 0.0
     locked_since: float | None = None
     """Since when the head is known to be locked elsewhere: it was not handed out although it came first."""
+    ordered: bool = False
+    """Messages with a session have come from here: there is something to lead."""
+    turn_ends_at: float | None = None
+    """Of a leader with a rate: when it rests next."""
+    rests_until: float = 0.0
+    followed_since: tuple[float, int] | None = None
+    """While standing back: when the head was seen first, and its number."""
     known_locked: frozenset[int] = frozenset()
     """Numbers that were not handed out although they came first, as of the last time we stood back."""
 
@@ -197,6 +217,31 @@ class QueueOrder:
             self.careful = False
         self.came = self.came_blocked = 0
         return not self.careful
+
+    # Resting
+
+    def begin_turn(self, seconds: float, now: float) -> None:
+        """It leads from now on, for so long at first; nothing if its turn has begun."""
+        if self.turn_ends_at is None:
+            self.turn_ends_at = now + seconds
+
+    def rests(self, now: float) -> bool:
+        """Whether nothing may be asked for, so that others can take the lead."""
+        if self.turn_ends_at is not None and now >= self.turn_ends_at:
+            if len(self.going):
+                return True  # it finishes what it has first
+            self.turn_ends_at, self.rests_until = None, now + REST_SECONDS
+            self.careful, self.opening, self.has_led = True, True, False
+        return now < self.rests_until
+
+    def followed(self, now: float) -> float | None:
+        """Messages a second by which others move the head; None if it is not known, or does not move."""
+        if self.mode is not Mode.STANDING_BACK or self.followed_since is None or self.head is None:
+            return None
+        since, number = self.followed_since
+        if now - since < FOLLOW_SECONDS or not 0 < self.head - number < 1 << PARTITION_SHIFT:
+            return None
+        return (self.head - number) / (now - since)
 
     # What a receive has skipped
 
@@ -345,6 +390,7 @@ class QueueOrder:
         """The head is ours, or nobody else's is left."""
         self.mode, self.has_led = Mode.READING, True
         self.head, self.locked_since, self.known_locked = None, None, frozenset()
+        self.followed_since = None
         self.budget_used_up = self.may_try = False
 
     def read(self) -> None:
@@ -396,6 +442,8 @@ class QueueOrder:
         if lowest is None:
             self.lead()
             return True
+        if self.followed_since is None:
+            self.followed_since = now, lowest
         if lowest != self.head:
             if self.head is not None:
                 self.moved(now)

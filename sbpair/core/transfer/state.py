@@ -318,6 +318,8 @@ class Limits:
     """How long a destination may fail before its messages are left; None: for ever."""
     lock_wait_seconds: float | None = None
     """How long to wait behind messages that somebody else has locked and does not move; None: for ever."""
+    shared: bool = True
+    """Whether others may empty the same queues."""
     left_messages: int = 20_000
     """Messages kept in hand although nothing is done with them, so that they do not come round again."""
     no_use_waiting: frozenset[Category] = frozenset()
@@ -409,6 +411,14 @@ class LockMet:
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """Others lead in these sources, and move their heads by so many messages a second together."""
+
+    sources: tuple[str, ...]
+    messages_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class PauseBegan:
     """`entity` empty: the whole namespace."""
 
@@ -422,4 +432,4 @@ class PauseEnded:
     entity: str
 
 
-Action = Measure | Send | Settle | Renew | PollAgain | Sample | LockMet | PauseBegan | PauseEnded
+Action = Measure | Send | Settle | Renew | PollAgain | Sample | LockMet | Followed | PauseBegan | PauseEnded

@@ -16,7 +16,17 @@ from typing import Any
 from sbpair.concurrency import NO_USE_WAITING, end, unless
 from sbpair.core.entities import Counts
 from sbpair.core.errors import Category, SbpairError, SendIncompleteError, ServiceError, UnknownServiceError
-from sbpair.core.events import DeadLettered, Event, Forwarded, LockedElsewhere, Paused, Polled, ReceiveFailed, Resumed
+from sbpair.core.events import (
+    DeadLettered,
+    Event,
+    Forwarded,
+    LedElsewhere,
+    LockedElsewhere,
+    Paused,
+    Polled,
+    ReceiveFailed,
+    Resumed,
+)
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
@@ -27,6 +37,7 @@ from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
     Action,
     Batch,
+    Followed,
     Forward,
     Item,
     LockClock,
@@ -434,6 +445,9 @@ class Pump:
             case LockMet(path, number, seconds):
                 queue = self._by_path[path.lower()].path
                 self._tell(LockedElsewhere(self._utc(), queue, number, self._utc() + seconds))
+            case Followed(paths, pace):
+                queues = tuple(self._by_path[path.lower()].path for path in paths)
+                self._tell(LedElsewhere(self._utc(), queues, pace))
             case PollAgain(path):
                 source = self._by_path[path.lower()]
                 self.poll_again([source], wait_seconds=source.wait_seconds)

@@ -108,6 +108,7 @@ async def restore(
     limits = Limits(
         sends=concurrency,
         rate_per_second=rate_per_second,
+        shared=False,
         patience_seconds=patience_seconds,
         left_messages=len(todo) + 1,  # all of them are in memory already
         no_use_waiting=NOT_TO_BE_WAITED_FOR,

@@ -59,6 +59,7 @@ class Receiving:
 
 @dataclass
 class Drain:
+    rate: float | None = None
     ledger: dict = field(default_factory=dict)
     """What it has recorded as sent; a drain that was killed is continued with it."""
     machine: Settlement = None
@@ -70,7 +71,7 @@ class Drain:
     """Settlements that the broker has made, and their answers."""
 
     def begin(self):
-        limits = Limits(in_flight_messages=6, sends=3)
+        limits = Limits(in_flight_messages=6, sends=3, rate_per_second=self.rate)
         self.machine = Settlement(limits, forwarded=self.ledger)
         for queue in QUEUES:
             self.machine.add_queue(queue, LOCK_SECONDS)
@@ -317,6 +318,9 @@ class History:
         """A message whose holder renews its lock until peace comes."""
         self.sessions = self.chance.choice([[0], [0, 0, 1, 2, None], [0, 1, None]])
         self.queues = self.chance.choice([QUEUES[:1], QUEUES])
+        for drain in self.world.drains:
+            drain.rate = self.chance.choice([None, None, 2.0])
+            drain.begin()
         self.drains = self.world.drains[: self.chance.choice([2, DRAINS])]
         for _ in range(self.chance.randint(4, 24)):
             self.put()

@@ -8,7 +8,7 @@ import pytest
 
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import ConnectionLostError
-from sbpair.core.events import LockedElsewhere
+from sbpair.core.events import LedElsewhere, LockedElsewhere
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import Left
@@ -250,6 +250,36 @@ async def test_one_locked_message_stops_its_session_and_no_other():
     assert all(stored.delivery_count <= 1 for stored in world.queues[0].messages.values())
     arrived = [summary.message_id for summary in world.arrived()]
     assert len(arrived) == len(set(arrived)) == 871
+
+
+@virtual_time
+async def test_a_drain_takes_over_from_a_syphon_with_a_rate_and_says_who_leads_until_then():
+    world = World(queues=4)
+    world.fill(6000, 24)
+    stop = asyncio.Event()
+    slow = world.start(syphon, stop=stop, rate_per_second=20.0)
+    await asyncio.sleep(3)
+    running = world.start()
+    report = await running
+    assert report.confirmed_empty
+    assert report.forwarded > 4000
+    assert report.seconds < 100, "the syphon alone takes 300"
+    told = running.observer.of(LedElsewhere)
+    assert set(told[0].queues) <= set(world.paths)
+    assert 1 < told[0].messages_per_second < 40
+    stop.set()
+    await slow
+    world.check()
+
+
+@virtual_time
+async def test_a_rate_that_nobody_waits_for_is_kept():
+    world = World(queues=4)
+    world.fill(2000, 24)
+    report = await world.start(rate_per_second=20.0)
+    assert report.confirmed_empty
+    assert 99 < report.seconds < 112
+    world.check()
 
 
 @virtual_time
