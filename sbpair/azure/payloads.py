@@ -7,7 +7,7 @@ from uuid import UUID
 from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, MapPairs, Symbol
-from sbpair.core.message import Received, State
+from sbpair.core.message import Decoded, Received, State
 
 _SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
 _ENQUEUED_TIME = Symbol("x-opt-enqueued-time")
@@ -18,6 +18,7 @@ _STATES = {1: State.DEFERRED, 2: State.SCHEDULED}
 _SHORT_DESCRIPTOR = b"\x00\x53"
 _UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, ValueError)
 """What reading raises where a section or a field is not of the kind it should be."""
+_PARTS = (Section.HEADER, Section.MESSAGE_ANNOTATIONS, Section.PROPERTIES)
 _NO_MAP: Mapping[Any, Any] = {}
 _MAX_SEQUENCE_NUMBER = 2**63 - 1
 _MAX_DELIVERY_COUNT = 2**32 - 1
@@ -36,7 +37,8 @@ def to_received(payload: bytes, source: str, receipt: object = None, locked_unti
 
 
 def _described(payload: bytes, source: str, receipt: object, locked_until: float | None) -> Received:
-    header, annotations, properties = _read(payload)
+    found = _read(payload)
+    header, annotations, properties = _parts(found)
     until = _seconds(annotations.get(_LOCKED_UNTIL)) if receipt is not None else None
     return Received(
         payload=payload,
@@ -50,6 +52,7 @@ def _described(payload: bytes, source: str, receipt: object, locked_until: float
         delivery_count=_count(sections.field(header, HeaderField.DELIVERY_COUNT), _MAX_DELIVERY_COUNT),
         state=_STATES.get(int(annotations.get(_STATE) or 0), State.ACTIVE),
         receipt=receipt,
+        decoded=Decoded(payload, found) if receipt is not None else None,
     )
 
 
@@ -78,7 +81,7 @@ def schedule_entry(payload: bytes) -> dict[str, Any]:
 
 def _placing(payload: bytes) -> tuple[Mapping[Any, Any], dict[int, Any]]:
     try:
-        _, annotations, properties = _read(payload)
+        _, annotations, properties = _parts(_read(payload))
     except _UNREADABLE:
         return _NO_MAP, {}
     wanted = (PropertyField.MESSAGE_ID, PropertyField.GROUP_ID)
@@ -86,8 +89,8 @@ def _placing(payload: bytes) -> tuple[Mapping[Any, Any], dict[int, Any]]:
     return annotations, {index: value for index, value in found.items() if value is not None}
 
 
-def _read(payload: bytes) -> tuple[list[Any] | None, Mapping[Any, Any], list[Any] | None]:
-    """Header, annotations of the message, properties. What follows them is not even skipped over."""
+def _read(payload: bytes) -> dict[int, Any]:
+    """Header, annotations of the message, properties, by code. What follows them is not even skipped over."""
     found: dict[int, Any] = {}
     position = 0
     while payload[position : position + 2] == _SHORT_DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
@@ -98,15 +101,17 @@ def _read(payload: bytes) -> tuple[list[Any] | None, Mapping[Any, Any], list[Any
             found[section], position = codec.decode(payload, position + 3)
     if payload[position : position + 2] != _SHORT_DESCRIPTOR and position < len(payload):
         return _read_spelled_out(payload)
-    return found.get(Section.HEADER), _as_mapping(found.get(Section.MESSAGE_ANNOTATIONS)), found.get(Section.PROPERTIES)
+    return found
 
 
-def _read_spelled_out(payload: bytes) -> tuple[list[Any] | None, Mapping[Any, Any], list[Any] | None]:
+def _read_spelled_out(payload: bytes) -> dict[int, Any]:
     """The same for a message with long forms of descriptors."""
     spans = sections.scan(payload)
-    header = sections.read(payload, spans, Section.HEADER)
-    annotations = sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS)
-    return header, _as_mapping(annotations), sections.read(payload, spans, Section.PROPERTIES)
+    return {int(section): sections.read(payload, spans, section) for section in _PARTS}
+
+
+def _parts(found: Mapping[int, Any]) -> tuple[list[Any] | None, Mapping[Any, Any], list[Any] | None]:
+    return found.get(Section.HEADER), _as_mapping(found.get(Section.MESSAGE_ANNOTATIONS)), found.get(Section.PROPERTIES)
 
 
 def _as_mapping(value: Any) -> Mapping[Any, Any]:

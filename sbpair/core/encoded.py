@@ -7,6 +7,7 @@ from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import AmqpError, MapPairs
 from sbpair.core.errors import MalformedMessageError
+from sbpair.core.message import Decoded
 
 _EMPTY_LIST = codec.encode([])
 _EMPTY_MAP = codec.encode({})
@@ -15,19 +16,22 @@ _EMPTY_MAP = codec.encode({})
 class EncodedMessage:
     """The bytes of a message and the edits wanted on it; `result()` puts them together.
 
+    Args:
+        decoded: sections of these bytes that somebody has decoded before; taken out of it.
+
     Raises:
         MalformedMessageError: the bytes are not an AMQP message (on creation), or a section that is read or edited
             cannot be parsed.
     """
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, payload: bytes, decoded: Decoded | None = None) -> None:
         self.payload = payload
         try:
             self.spans = sections.scan(payload)
         except AmqpError as error:
             raise MalformedMessageError(f"The bytes are not an AMQP message: {error}.") from error
         self._at = {span.section: span for span in self.spans}
-        self._values: dict[Section, Any] = {}
+        self._values: dict[int, Any] = {} if decoded is None else decoded.take(payload)
         self._edited: dict[Section, bytes] = {}
         self._removed: set[Section] = set()
 
@@ -73,8 +77,8 @@ class EncodedMessage:
     def _leaves_nothing(self, section: Section, fields: Mapping[int, Any]) -> bool:
         """Whether a list as it came would be all nulls after these fields were set."""
         now = self.read(section)
-        rest = () if now is None else (value for index, value in enumerate(now) if index not in fields)
-        return all(value is None for value in rest) and all(value is None for value in fields.values())
+        rest = [] if now is None else [value for index, value in enumerate(now) if index not in fields]
+        return rest.count(None) == len(rest) and all(value is None for value in fields.values())
 
     def edit_map(self, section: Section, remove: Collection[str], put: Mapping[Any, Any]) -> None:
         """Remove and set entries of a map section; the section goes when its last entry was removed."""
@@ -90,6 +94,16 @@ class EncodedMessage:
         except AmqpError as error:
             raise _unreadable(section, error) from error
         self._keep(section, edited, True)
+
+    def drop_exact(self, section: Section, start: bytes, size_bytes: int) -> bool:
+        """Remove a section whose value, as it came, begins with `start` and has this size; whether it was that."""
+        span = self._at.get(section)
+        if span is None or span.end - span.value_start != size_bytes or section in self._edited:
+            return False
+        if not self.payload.startswith(start, span.value_start):
+            return False
+        self._removed.add(section)
+        return True
 
     def edit_body(self, data: bytes) -> None:
         """Other bytes for a body that is one data section."""

@@ -42,6 +42,27 @@ class Origin:
     digest: str | None = None
 
 
+class Decoded:
+    """Sections of a message that its receiver had to decode, for whoever looks into it next.
+
+    Args:
+        values: by descriptor code, as `sbpair.amqp.sections.read` gives them; they are the taker's then.
+    """
+
+    __slots__ = ("_payload", "_values")
+
+    def __init__(self, payload: bytes, values: dict[int, Any]) -> None:
+        self._payload = payload
+        self._values = values
+
+    def take(self, payload: bytes) -> dict[int, Any]:
+        """The sections of these bytes, once: messages may be kept in hand for long. Nothing of other bytes."""
+        if payload is not self._payload:
+            return {}
+        taken, self._values = self._values, {}
+        return taken
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """One message received or browsed, with its exact bytes.
@@ -64,6 +85,8 @@ class Received:
     receipt: Any = field(default=None, compare=False, repr=False)
     origin: Origin | None = None
     """Of a message out of a file, whose number and source are only its place in the file; otherwise None."""
+    decoded: Decoded | None = field(default=None, compare=False, repr=False)
+    """Only of a message with a receipt: most others are not looked into again."""
 
     @property
     def queue(self) -> str:

@@ -42,7 +42,7 @@ from sbpair.core.errors import (
     ReservedPropertyError,
     UsageError,
 )
-from sbpair.core.message import PING_CONTENT_TYPE, TtlMode
+from sbpair.core.message import PING_CONTENT_TYPE, Decoded, TtlMode
 from sbpair.core.names import MAX_ID_CHARACTERS, is_destination
 from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
@@ -186,6 +186,10 @@ BROKER_ANNOTATIONS = frozenset(
 
 LOCK_TOKEN = frozenset({"x-opt-lock-token"})
 """Delivery annotation of a lock."""
+_LOCK_TOKEN_ALONE = b"\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
+_LOCK_TOKEN_ALONE_BYTES = len(_LOCK_TOKEN_ALONE) + 16
+"""A map with nothing but a lock token, as the service writes it: 16 bytes of any value follow. A map that is what all
+messages have need not be decoded."""
 
 DEAD_LETTER_PROPERTIES = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 ENQUEUED_TIME = "x-opt-enqueued-time"
@@ -294,11 +298,13 @@ def for_primary(
     enqueued_at: float | None,
     ttl: TtlMode = TtlMode.FULL,
     from_dead_letter: bool = False,
+    decoded: Decoded | None = None,
 ) -> Homeward:
     """The message as it was before `for_backlog`, or before the retired library diverted it.
 
     `now` and `enqueued_at` (of the backlog copy) are UTC epoch seconds; they matter for TtlMode.REMAINING.
-    `from_dead_letter` also takes off the reason and description that the dead-letter queue added.
+    `from_dead_letter` also takes off the reason and description that the dead-letter queue added. `decoded`: of
+    its sections what was decoded before.
 
     Raises:
         NotABacklogMessageError: no string property x-ms-path.
@@ -306,7 +312,7 @@ def for_primary(
         MalformedMessageError: not an AMQP message, or an x-ms-* property of a type that says nothing.
         All have `reason` and `description` for the dead-letter queue.
     """
-    message = EncodedMessage(payload)
+    message = EncodedMessage(payload, decoded)
     properties = message.read(Section.APPLICATION_PROPERTIES)
     found = dict.fromkeys(system_properties.NAMES) if properties is None else _aliases_of(message)
     destination = _destination(found[system_properties.PATH])
@@ -454,7 +460,8 @@ def strip_broker_annotations(payload: bytes) -> bytes:
 
 def _drop_broker_fields(message: EncodedMessage) -> None:
     message.edit_map(Section.MESSAGE_ANNOTATIONS, BROKER_ANNOTATIONS, {})
-    message.edit_map(Section.DELIVERY_ANNOTATIONS, LOCK_TOKEN, {})
+    if not message.drop_exact(Section.DELIVERY_ANNOTATIONS, _LOCK_TOKEN_ALONE, _LOCK_TOKEN_ALONE_BYTES):
+        message.edit_map(Section.DELIVERY_ANNOTATIONS, LOCK_TOKEN, {})
     if message.field(Section.HEADER, HeaderField.DELIVERY_COUNT) is not None:
         message.edit_fields(Section.HEADER, {HeaderField.DELIVERY_COUNT: None}, drop_empty=True)
 

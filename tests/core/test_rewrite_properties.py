@@ -28,7 +28,8 @@ from sbpair.amqp.types import (
     Ushort,
     same,
 )
-from sbpair.core.errors import MalformedMessageError, ReservedPropertyError
+from sbpair.azure.payloads import to_received
+from sbpair.core.errors import MalformedMessageError, MessageError, ReservedPropertyError
 from sbpair.core.rewrite import LAST_MS, for_backlog, for_primary, strip_broker_annotations
 
 
@@ -204,6 +205,59 @@ def test_damaged_bytes_raise_one_kind_of_error(data, original):
         home(for_backlog(bytes(damaged), "q"))
     except (MalformedMessageError, ReservedPropertyError):
         return
+
+
+def as_delivered(payload):
+    """With what a broker puts on a message that it hands out under a lock."""
+    spans = sections.scan(payload)
+
+    def section_with(section, more):
+        span = next((one for one in spans if one.section == section), None)
+        there = b"\x40" if span is None else payload[span.value_start : span.end]
+        return sections.section_bytes(section, sections.edit_map(there, (), more))
+
+    stamps = {Symbol("x-opt-sequence-number"): Long(7), Symbol("x-opt-enqueued-time"): Timestamp(1_790_000_000_000)}
+    token = codec.encode({Symbol("x-opt-lock-token"): uuid.UUID(int=2**127 + 5)})
+    return sections.edit(
+        payload,
+        {
+            Section.DELIVERY_ANNOTATIONS: sections.section_bytes(Section.DELIVERY_ANNOTATIONS, token),
+            Section.MESSAGE_ANNOTATIONS: section_with(Section.MESSAGE_ANNOTATIONS, stamps),
+        },
+    )
+
+
+def outcome(payload, decoded):
+    try:
+        return for_primary(payload, now=1_790_000_000.0, enqueued_at=None, decoded=decoded)
+    except MessageError as error:
+        return type(error), str(error)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), messages())
+def test_what_the_receiver_has_decoded_changes_nothing(data, original):
+    delivered = bytearray(as_delivered(for_backlog(original, "some/queue")))
+    if data.draw(st.booleans()):
+        # Mostly in the sections that are decoded twice otherwise, and in the lock token, which is not decoded at all.
+        position = data.draw(st.integers(0, min(len(delivered) - 1, 200)))
+        delivered[position] ^= data.draw(st.integers(1, 255))
+    payload = bytes(delivered)
+    decoded = to_received(payload, "q", receipt=object()).decoded
+    assert outcome(payload, decoded) == outcome(payload, None)
+    other = bytes([*payload])  # the same bytes, and yet others: nothing is known of these
+    if decoded is not None:
+        assert decoded.take(other) == {}
+
+
+def test_a_lock_token_among_other_annotations_is_taken_out_alone():
+    backlog = for_backlog(sections.build(message_annotations=None, data=b"x"), "some/queue")
+    token = {Symbol("x-opt-lock-token"): uuid.UUID(int=9)}
+    alone = sections.section_bytes(Section.DELIVERY_ANNOTATIONS, codec.encode(token))
+    more = sections.section_bytes(Section.DELIVERY_ANNOTATIONS, codec.encode({**token, Symbol("other"): "kept"}))
+    assert raw(home(sections.edit(backlog, {Section.DELIVERY_ANNOTATIONS: alone})).payload, 0x71) == b""
+    kept = home(sections.edit(backlog, {Section.DELIVERY_ANNOTATIONS: more})).payload
+    assert read(kept, Section.DELIVERY_ANNOTATIONS) == {"other": "kept"}
 
 
 @pytest.mark.parametrize("wide", [False, True])
