@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from sbpair.amqp import sections
 from sbpair.amqp.codec import decode_all, encode
@@ -53,6 +54,13 @@ _EDITED_LATER = (Section.DELIVERY_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
 _MAX_TTL_MS = 2**32 - 1
 _EMPTY_MAP = encode({})
 _EMPTY_LIST = encode([])
+_EDITED = frozenset({Section.HEADER, Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS})
+_HEADER_START = sections.section_bytes(Section.HEADER, b"")
+_DELIVERY_START = sections.section_bytes(Section.DELIVERY_ANNOTATIONS, b"")
+_ANNOTATIONS_START = sections.section_bytes(Section.MESSAGE_ANNOTATIONS, b"")
+_TOKEN_ALONE = encode({LOCK_TOKEN: uuid.UUID(int=0)})[:-16]
+"""Delivery annotations with nothing but a lock token, up to its 16 bytes."""
+_SHORT_HEADER_BYTES = 64
 
 
 class State(IntEnum):
@@ -80,7 +88,11 @@ class Head:
 
 
 class Message:
-    """One message in one place. Mutable; owned by the mailbox that holds it."""
+    """One message in one place. Mutable; owned by the mailbox that holds it.
+
+    Where its sections lie is not kept: to find them takes less time than most else that is done with a message, and a
+    hundred thousand of them may be kept.
+    """
 
     __slots__ = (
         "dead_letter_source",
@@ -94,14 +106,12 @@ class Message:
         "payload",
         "row",
         "sequence_number",
-        "spans",
         "state",
     )
 
-    def __init__(self, payload: bytes, head: Head, spans: tuple[Span, ...] | None = None) -> None:
+    def __init__(self, payload: bytes, head: Head) -> None:
         self.payload = payload
         self.head = head
-        self.spans = spans
         self.sequence_number = 0
         self.enqueued_at = 0.0
         self.expires_at: float | None = None
@@ -115,7 +125,7 @@ class Message:
 
     def copy(self) -> "Message":
         """The same bytes for another place; what a place decides (number, times, counts) starts anew."""
-        twin = Message(self.payload, self.head, self.spans)
+        twin = Message(self.payload, self.head)
         twin.hops = self.hops
         twin.enqueued_sequence_number = self.enqueued_sequence_number
         twin.dead_letter_source = self.dead_letter_source
@@ -123,12 +133,11 @@ class Message:
 
     def edit(self, changes: Mapping[Section, bytes | None]) -> None:
         """Replace whole sections of the stored bytes for good."""
-        self.payload = sections.edit(self.payload, changes, self._spans())
-        self.spans = None
+        self.payload = sections.edit(self.payload, changes)
 
     def section(self, section: Section) -> object:
         """The decoded value of one section, or None."""
-        return sections.read(self.payload, self._spans(), section)
+        return sections.read(self.payload, sections.scan(self.payload), section)
 
     def application_property_names(self, name: str) -> list[str]:
         """How a property of that name, whatever its case, is spelled in this message; empty if there is none."""
@@ -153,7 +162,7 @@ class Message:
         """Set one field of the properties section; the others keep their bytes."""
         edited = sections.edit_fields(self._value(Section.PROPERTIES, _EMPTY_LIST), {index: value})
         self.edit({Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited)})
-        self.head = read_head(self.payload, self._spans())
+        self.head = read_head(self.payload, sections.scan(self.payload))
 
     def render_delivery(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
         """The bytes of a delivery, which has the entity's time to live where that ends sooner than the sender's."""
@@ -187,25 +196,35 @@ class Message:
 
     def render(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
         """The sender's bytes with the broker's annotations: what a browser sees. With a lock token for peek-lock."""
-        token = {} if lock_token is None else {LOCK_TOKEN: lock_token}
-        header = sections.edit_fields(
-            self._value(Section.HEADER, _EMPTY_LIST), {HeaderField.DELIVERY_COUNT: Uint(self.delivery_count)}
-        )
-        delivery = sections.edit_map(self._value(Section.DELIVERY_ANNOTATIONS, _EMPTY_MAP), (LOCK_TOKEN,), token)
+        payload, spans = self.payload, sections.scan(self.payload)
+        stored = {span.section: payload[span.value_start : span.end] for span in spans if span.section in _EDITED}
+        header = _counted(stored.get(Section.HEADER, _EMPTY_LIST), self.delivery_count)
+        delivery = stored.get(Section.DELIVERY_ANNOTATIONS)
+        if delivery is None and lock_token is not None:
+            delivery = _TOKEN_ALONE + lock_token.bytes
+        else:
+            token = {} if lock_token is None else {LOCK_TOKEN: lock_token}
+            delivery = sections.edit_map(delivery or _EMPTY_MAP, (LOCK_TOKEN,), token)
         stamps = self._stamps(locked_until)
-        stale = [name for name in _BROKER_ANNOTATIONS if name not in stamps]
-        annotations = sections.edit_map(self._value(Section.MESSAGE_ANNOTATIONS, _EMPTY_MAP), stale, stamps)
+        annotations = stored.get(Section.MESSAGE_ANNOTATIONS)
+        if annotations is None:
+            annotations = encode(stamps)
+        else:
+            stale = [name for name in _BROKER_ANNOTATIONS if name not in stamps]
+            annotations = sections.edit_map(annotations, stale, stamps)
         # The three edited sections come first in every message, so the rest is one slice of the stored bytes.
         # Delivery annotations behind the body, where azure-servicebus writes them, are among the edited ones.
-        spans = self._spans()
         rest = next((span.start for span in spans if span.section > Section.MESSAGE_ANNOTATIONS), None)
         end = spans[-1].start if spans and spans[-1].section is Section.DELIVERY_ANNOTATIONS else None
         return b"".join(
             (
-                sections.section_bytes(Section.HEADER, header),
-                sections.section_bytes(Section.DELIVERY_ANNOTATIONS, delivery),
-                sections.section_bytes(Section.MESSAGE_ANNOTATIONS, annotations),
-                b"" if rest is None else self.payload[rest:end],
+                _HEADER_START,
+                header,
+                _DELIVERY_START,
+                delivery,
+                _ANNOTATIONS_START,
+                annotations,
+                b"" if rest is None else payload[rest:end],
             )
         )
 
@@ -224,16 +243,24 @@ class Message:
             stamps[DEAD_LETTER_SOURCE] = self.dead_letter_source
         return stamps
 
-    def _spans(self) -> tuple[Span, ...]:
-        if self.spans is None:
-            self.spans = sections.scan(self.payload)
-        return self.spans
-
     def _value(self, section: Section, default: bytes) -> bytes:
-        for span in self._spans():
+        for span in sections.scan(self.payload):
             if span.section == section:
                 return self.payload[span.value_start : span.end]
         return default
+
+
+def _counted(header: bytes, delivery_count: int) -> bytes:
+    """A header with this delivery count."""
+    if len(header) > _SHORT_HEADER_BYTES:
+        return sections.edit_fields(header, {HeaderField.DELIVERY_COUNT: Uint(delivery_count)})
+    return _counted_short(header, delivery_count)
+
+
+@lru_cache(maxsize=256)
+def _counted_short(header: bytes, delivery_count: int) -> bytes:
+    """Nearly all messages have one of a few headers."""
+    return sections.edit_fields(header, {HeaderField.DELIVERY_COUNT: Uint(delivery_count)})
 
 
 def milliseconds(instant: float) -> Timestamp:
@@ -256,7 +283,7 @@ def parse(payload: bytes) -> Message:
             sections.read(payload, spans, section)
     except AmqpError as error:
         raise BrokerError(errors.DECODE_ERROR, f"The message cannot be decoded: {error}") from error
-    return Message(payload, head, spans)
+    return Message(payload, head)
 
 
 def _check_header_size(spans: tuple[Span, ...]) -> None:
@@ -270,8 +297,7 @@ def _check_header_size(spans: tuple[Span, ...]) -> None:
 
 def revive(payload: bytes) -> Message:
     """A message that was accepted before: the limits are not checked again (dead-lettering may have added to it)."""
-    spans = sections.scan(payload)
-    return Message(payload, read_head(payload, spans), spans)
+    return Message(payload, read_head(payload, sections.scan(payload)))
 
 
 def split_batch(payload: bytes) -> list[bytes]:
