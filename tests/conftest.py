@@ -2,7 +2,9 @@
 worker has all files that share a Spark session.
 And its luck: generated cases are the same ones in each run; `--hypothesis-profile=random` draws others."""
 
+import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,15 @@ settings.register_profile("random", _PATIENT, derandomize=False, print_blob=True
 settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
+
+if sys.dont_write_bytecode:
+    # Who wants no byte code in the tree gets it elsewhere: each of the workers would rewrite every test again, and each
+    # of the hundreds of processes that the tests start would compile sbpair.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path.home() / ".cache" / "sbpair-tests")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
 LONGEST = (
     "tests/test_readme.py",
     "tests/stories/test_recovery.py",
