@@ -48,23 +48,54 @@ def rejected(reason: str, description: str) -> bytes:
     return encode(Described(Ulong(0x25), [error]))
 
 
+MOST_TRANSACTION_ID_BYTES = 64
+"""The service's are 16 bytes; a longer one would not fit the short forms of the frames here."""
+
+
+def transactional(transaction_id: bytes, outcome: bytes = b"") -> bytes:
+    """The delivery state that puts a transfer, or a settlement with this encoded outcome, into a transaction.
+
+    Raises:
+        WireError: an id that is longer than any service's.
+    """
+    if len(transaction_id) > MOST_TRANSACTION_ID_BYTES:
+        raise WireError("amqp:decode-error", f"A transaction id of {len(transaction_id)} bytes came in.")
+    fields = b"\xa0%c%b%b" % (len(transaction_id), transaction_id, outcome)
+    return b"\x00\x53\x34\xc0%c%c%b" % (len(fields) + 1, 2 if outcome else 1, fields)
+
+
 def transfer_frames(
-    channel: int, handle: int, delivery_id: int, tag: bytes, message_format: int, payload: bytes, max_frame_bytes: int
+    channel: int,
+    handle: int,
+    delivery_id: int,
+    tag: bytes,
+    message_format: int,
+    payload: bytes,
+    max_frame_bytes: int,
+    state: bytes = b"",
 ) -> tuple[bytes, int]:
-    """One delivery as transfer frames no larger than the peer takes; returns the bytes and the number of frames."""
-    room = max_frame_bytes - _FIXED_OVERHEAD_BYTES
+    """One delivery as transfer frames no larger than the peer takes; returns the bytes and the number of frames.
+    `state`: an encoded delivery state to go with it (`transactional`)."""
+    room = max_frame_bytes - _FIXED_OVERHEAD_BYTES - len(state)
     if len(payload) <= room:
-        return _transfer(channel, handle, delivery_id, tag, message_format, False, payload), 1
+        return _transfer(channel, handle, delivery_id, tag, message_format, False, payload, state), 1
     frames = []
     for start in range(0, len(payload), room):
         last = start + room >= len(payload)
         piece = payload[start : start + room]
-        frames.append(_transfer(channel, handle, delivery_id, tag, message_format, not last, piece))
+        frames.append(_transfer(channel, handle, delivery_id, tag, message_format, not last, piece, state))
     return b"".join(frames), len(frames)
 
 
 def _transfer(
-    channel: int, handle: int, delivery_id: int, tag: bytes, message_format: int, more: bool, payload: bytes
+    channel: int,
+    handle: int,
+    delivery_id: int,
+    tag: bytes,
+    message_format: int,
+    more: bool,
+    payload: bytes,
+    state: bytes,
 ) -> bytes:
     fields = b"\x70%b\x70%b\xa0%c%b\x70%b\x42%b" % (
         struct.pack(">I", handle),
@@ -74,7 +105,10 @@ def _transfer(
         struct.pack(">I", message_format),
         b"\x41" if more else b"\x42",
     )
-    performative = b"\x00\x53\x14\xc0%c\x06%b" % (len(fields) + 1, fields)
+    if not state:
+        return _frame(channel, b"\x00\x53\x14\xc0%c\x06%b" % (len(fields) + 1, fields), payload)
+    fields += b"\x40" + state
+    performative = b"\x00\x53\x14\xc0%c\x08%b" % (len(fields) + 1, fields)
     return _frame(channel, performative, payload)
 
 

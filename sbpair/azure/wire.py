@@ -97,6 +97,8 @@ class Outgoing:
     payload: bytes
     message_format: int
     confirmed: "asyncio.Future[None]"
+    state: bytes = b""
+    """The encoded delivery state that goes with it; empty: none."""
     written: bool = False
     answered: bool = False
     """The peer said what became of it; without that a written transfer may have arrived or not."""
@@ -409,14 +411,22 @@ class ManagementWire(Wire):
         """There is no link of the entity: what the SDK makes here are those of `$management`, which it minds itself."""
 
 
-class SenderWire(Wire):
-    """Sends encoded messages, many at once, on one link."""
+class SendingLink:
+    """One link on which encoded messages are sent, many at once: credit, what waits for it, what waits for an answer.
 
-    def __init__(self, sdk: Any) -> None:
-        super().__init__(sdk)
+    Args:
+        post: says that there is something to be written.
+    """
+
+    def __init__(self, link: Any, connection: Any, post: Callable[[], None]) -> None:
+        self._link = link
+        self._connection = connection
+        self._post = post
         self._credit = 0
         self._queue: deque[Outgoing] = deque()
         self._unconfirmed: dict[int, Outgoing] = {}
+        link._incoming_flow = self._on_flow
+        link._incoming_disposition = self._on_disposition
 
     @property
     def max_message_bytes(self) -> int | None:
@@ -429,17 +439,16 @@ class SenderWire(Wire):
         told = (self._link.remote_properties or {}).get(b"com.microsoft:max-message-batch-size")
         return int(told) if told else None
 
-    def send(self, payload: bytes, message_format: int) -> Outgoing:
-        """Queue one transfer; await its `confirmed`. Cancel that future to take it back if it is not written yet."""
-        self.raise_if_failed()
-        outgoing = Outgoing(payload, message_format, asyncio.get_running_loop().create_future())
-        self._queue.append(outgoing)
-        self._wake.set()
-        return outgoing
+    def send(self, payload: bytes, message_format: int, state: bytes = b"") -> Outgoing:
+        """Queue one transfer; await its `confirmed`. Cancel that future to take it back if it is not written yet.
 
-    def _hook(self, link: Any) -> None:
-        link._incoming_flow = self._on_flow
-        link._incoming_disposition = self._on_disposition
+        Args:
+            state: an encoded delivery state to go with it: the transaction it belongs to.
+        """
+        outgoing = Outgoing(payload, message_format, asyncio.get_running_loop().create_future(), state)
+        self._queue.append(outgoing)
+        self._post()
+        return outgoing
 
     async def _on_flow(self, frame: Sequence[Any]) -> None:
         # The peer's credit counts from the last delivery it has seen; what we have sent since is used up (AMQP 1.0
@@ -447,9 +456,10 @@ class SenderWire(Wire):
         _, _, _, _, handle, delivery_count, link_credit, *_ = frame
         if handle is not None and link_credit is not None:
             self._credit = (delivery_count or 0) + link_credit - self._link.delivery_count
-        self._wake.set()
+        self._post()
 
-    def _compose(self) -> bytes:
+    def compose(self) -> bytes:
+        """What is to be written now; empty when there is nothing or no leave to write it."""
         session = self._link._session
         blobs: list[bytes] = []
         size = 0
@@ -477,6 +487,7 @@ class SenderWire(Wire):
             outgoing.message_format,
             outgoing.payload,
             self._connection._remote_max_frame_size,
+            outgoing.state,
         )
         session.next_outgoing_id = (delivery_id + count) % _MAX_SERIAL
         session.remote_incoming_window -= count
@@ -494,12 +505,48 @@ class SenderWire(Wire):
             outgoing.answered = True
             _resolve(outgoing.confirmed, _refusal(state, "accepted"))
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
+        """Fail everything that waits for the peer."""
         waiting = [*self._unconfirmed.values(), *self._queue]
         self._unconfirmed.clear()
         self._queue.clear()
         for outgoing in waiting:
             _resolve(outgoing.confirmed, error)
+
+
+class SenderWire(Wire):
+    """Sends encoded messages on one link."""
+
+    def __init__(self, sdk: Any) -> None:
+        super().__init__(sdk)
+        self._sending: SendingLink | None = None
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """What the link said it takes; None if it said nothing."""
+        return None if self._sending is None else self._sending.max_message_bytes
+
+    @property
+    def max_batch_bytes(self) -> int | None:
+        """The vendor's separate limit for batches, where the link names one."""
+        return None if self._sending is None else self._sending.max_batch_bytes
+
+    def send(self, payload: bytes, message_format: int) -> Outgoing:
+        """As `SendingLink.send`."""
+        self.raise_if_failed()
+        if self._sending is None:
+            raise WireError("amqp:link:detach-forced", "The link is not open.")
+        return self._sending.send(payload, message_format)
+
+    def _hook(self, link: Any) -> None:
+        self._sending = SendingLink(link, self._connection, self._wake.set)
+
+    def _compose(self) -> bytes:
+        return b"" if self._sending is None else self._sending.compose()
+
+    def _give_up(self, error: Exception) -> None:
+        if self._sending is not None:
+            self._sending.give_up(error)
 
 
 @dataclass(slots=True)
