@@ -13,7 +13,7 @@ from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.snapshot import Snapshot
-    from sbpair.ports import Messaging, NamespaceAdmin, Observer, Topology
+    from sbpair.ports import Messaging, NamespaceAdmin, Observer, Topology, TransactedMessaging
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
@@ -45,7 +45,7 @@ async def open_sides(pair: Pair) -> AsyncIterator[Sides]:
 
 
 @asynccontextmanager
-async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[Messaging, NamespaceAdmin]]":
+async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[TransactedMessaging, NamespaceAdmin]]":
     """Connect one namespace; nothing goes over the wire until it is used."""
     from sbpair.azure.connect import make_admin, make_messaging
 

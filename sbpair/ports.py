@@ -23,6 +23,9 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.events import Event
 from sbpair.core.message import Disposition, Received
 
+MOST_MOVED_AT_ONCE = 50
+"""Messages in one transaction. It takes 100 operations, and each message is sent and completed."""
+
 
 class Clock(Protocol):
     """Time for the runtime; the machines get numbers only."""
@@ -103,6 +106,27 @@ class MessageReceiver(Protocol):
         """Release what came and nobody asked for, without raising delivery counts, then close."""
 
 
+class MessageMover(MessageReceiver, Protocol):
+    """A receiver whose messages go to other entities of its namespace in transactions."""
+
+    async def why_not(self) -> ServiceError | None:
+        """What the namespace says if it has no transactions; None if it has. Nothing is received for that."""
+
+    async def max_message_bytes(self, entity: str) -> int:
+        """As `MessageSender.max_message_bytes`, for an entity that is moved to."""
+
+    async def move(
+        self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
+    ) -> None:
+        """Send these messages, at most `MOST_MOVED_AT_ONCE`, and complete the received ones: all of it or nothing.
+
+        Raises:
+            LocksLostError: with the places of those whose locks are gone. Where it names all of them they may have
+                been moved; what was not comes again.
+            ServiceError: nothing was moved.
+        """
+
+
 class Messaging(Protocol):
     """The messaging side of one namespace."""
 
@@ -115,6 +139,13 @@ class Messaging(Protocol):
         """`path`: queue or `topic/Subscriptions/name`. Opened on first use; `session_id` asks for that session."""
 
     async def close(self) -> None: ...
+
+
+class TransactedMessaging(Messaging, Protocol):
+    """The messaging side of a namespace that may have transactions."""
+
+    def mover(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageMover:
+        """As `receiver`."""
 
 
 class NamespaceAdmin(Protocol):

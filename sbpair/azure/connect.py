@@ -1,10 +1,10 @@
 """Which adapter serves a namespace: the one place that chooses."""
 
 from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess
-from sbpair.ports import Messaging, NamespaceAdmin, Topology
+from sbpair.ports import NamespaceAdmin, Topology, TransactedMessaging
 
 
-def make_messaging(access: NamespaceAccess) -> Messaging:
+def make_messaging(access: NamespaceAccess) -> TransactedMessaging:
     """The messaging side of a namespace. Connects on first use."""
     from sbpair.azure.messaging import AzureMessaging
 

@@ -52,6 +52,16 @@ MOST_TRANSACTION_ID_BYTES = 64
 """The service's are 16 bytes; a longer one would not fit the short forms of the frames here."""
 
 
+DECLARE = b"\x00\x53\x77\x00\x53\x31\xc0\x02\x01\x40"
+"""The message that asks the coordinator for a transaction (§4.5.2)."""
+
+
+def discharge(transaction_id: bytes, *, fail: bool) -> bytes:
+    """The message that ends a transaction (§4.5.3): with `fail`, as if nothing of it had been."""
+    fields = b"\xa0%c%b%b" % (len(transaction_id), transaction_id, b"\x41" if fail else b"\x42")
+    return b"\x00\x53\x77\x00\x53\x32\xc0%c\x02%b" % (len(fields) + 1, fields)
+
+
 def transactional(transaction_id: bytes, outcome: bytes = b"") -> bytes:
     """The delivery state that puts a transfer, or a settlement with this encoded outcome, into a transaction.
 

@@ -10,6 +10,7 @@ from sbpair.azure.client import authorities, check_scope, quiet_sdk
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.links import OPEN_SECONDS
+from sbpair.azure.mover import AzureMover
 from sbpair.azure.receiver import AzureReceiver
 from sbpair.azure.sender import AzureSender
 from sbpair.azure.wire import make_sdk_receiver, make_sdk_sender
@@ -77,16 +78,7 @@ class AzureMessaging:
         return self._access.host
 
     def sender(self, entity: str) -> AzureSender:
-        def make_sdk() -> Any:
-            if not is_destination(entity):
-                raise ArgumentRefusedError(
-                    f"Could not send to {quoted(entity)} on {self._access.label}: that is not the path of a queue or "
-                    "topic. Nothing was sent."
-                )
-            check_scope(self._access, entity, f"send to {entity} on {self._access.label}")
-            return make_sdk_sender(self._sdk_client(), entity)
-
-        sender = AzureSender(self._access.label, entity, make_sdk, self._forget)
+        sender = AzureSender(self._access.label, entity, lambda: self._make_sender(entity), self._forget)
         self._open[sender] = None
         return sender
 
@@ -116,6 +108,36 @@ class AzureMessaging:
         )
         self._open[receiver] = None
         return receiver
+
+    def mover(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> AzureMover:
+        """A `sbpair.ports.MessageMover` on a queue, subscription or sub-queue. Opened on first use."""
+
+        def make_sdk() -> Any:
+            check_scope(self._access, path, f"receive from {path} on {self._access.label}")
+            return make_sdk_receiver(
+                self._sdk_client(), path, dead_letter=dead_letter, session_id=session_id, next_session_seconds=None
+            )
+
+        mover = AzureMover(
+            self._access.label,
+            dead_letter_path(path) if dead_letter else path,
+            make_sdk,
+            self._forget,
+            session_id=session_id,
+            open_seconds=min(OPEN_SECONDS, self._access.call_seconds),
+            make_sender=self._make_sender,
+        )
+        self._open[mover] = None
+        return mover
+
+    def _make_sender(self, entity: str) -> Any:
+        if not is_destination(entity):
+            raise ArgumentRefusedError(
+                f"Could not send to {quoted(entity)} on {self._access.label}: that is not the path of a queue or "
+                "topic. Nothing was sent."
+            )
+        check_scope(self._access, entity, f"send to {entity} on {self._access.label}")
+        return make_sdk_sender(self._sdk_client(), entity)
 
     async def close(self) -> None:
         await asyncio.gather(*(link.close() for link in list(self._open)))

@@ -89,7 +89,7 @@ _NO_SESSION_WAITS = "com.microsoft:timeout"
 _RECEIVE_DEFERRED = b"com.microsoft:receive-by-sequence-number"
 _RENEW = b"com.microsoft:renew-lock"
 _RENEW_SESSION = b"com.microsoft:renew-session-lock"
-_UPDATE = b"com.microsoft:update-disposition"
+UPDATE = b"com.microsoft:update-disposition"
 _SESSIONS = b"com.microsoft:get-message-sessions"
 _GET_STATE = b"com.microsoft:get-session-state"
 _SET_STATE = b"com.microsoft:set-session-state"
@@ -145,12 +145,13 @@ class AzureReceiver:
         session_id: str | None,
         next_session: bool = False,
         open_seconds: float = 15.0,
+        make_wire: Callable[[Any], ReceiverWire] = ReceiverWire,
     ) -> None:
         self._host = host
         self._source = source
         self._wanted_session = session_id
         self._next_session = next_session
-        self._link = Link(lambda: ReceiverWire(make_sdk()), open_seconds=open_seconds)
+        self._link = Link(lambda: make_wire(make_sdk()), open_seconds=open_seconds)
         self._browsing = Link(lambda: ManagementWire(make_sdk()))
         self._open_seconds = open_seconds
         self._browser = Browser()
@@ -380,7 +381,7 @@ class AzureReceiver:
         }
         if disposition is Disposition.DEAD_LETTER:
             body |= {"deadletter-reason": reason, "deadletter-description": description}
-        await self._request(wire, _UPDATE, body)
+        await self._request(wire, UPDATE, body)
 
     async def renew_lock(self, received: Received) -> float:
         receipt = received.receipt

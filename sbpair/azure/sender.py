@@ -9,10 +9,10 @@ from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.payloads import batch, schedule_entry
-from sbpair.azure.wire import Answer, Outgoing, SenderWire
+from sbpair.azure.wire import Answer, Outgoing, SenderWire, SendingLink
 from sbpair.core.errors import MessageTooLargeError, SbpairError, SendIncompleteError
 
-_DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024
+DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024
 _MAX_BATCH_BYTES = 1024 * 1024
 """Largest batch where the link names no limit for batches and takes larger single messages (Premium)."""
 _SILENT_SECONDS = 2.0
@@ -37,7 +37,7 @@ class AzureSender:
     async def max_message_bytes(self) -> int:
         with translating(f"open a link to {self._entity} on {self._host}", self._entity):
             wire = await self._link.get(timeout_seconds=60.0)
-            return wire.max_message_bytes or _DEFAULT_MAX_MESSAGE_BYTES
+            return wire.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
 
     async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
         if not payloads:
@@ -49,7 +49,7 @@ class AzureSender:
         except Exception as error:
             raise self._certain(error, tried) from error
         accepted = 0
-        for count, payload, message_format in _transfers(wire, payloads):
+        for count, payload, message_format in transfers(wire, payloads):
             try:
                 await self._transfer(wire, tried, payload, message_format, deadline)
             except SbpairError as error:
@@ -72,7 +72,7 @@ class AzureSender:
     async def _transfer(
         self, wire: SenderWire, tried: str, payload: bytes, message_format: int, deadline: float
     ) -> None:
-        limit = wire.max_message_bytes or _DEFAULT_MAX_MESSAGE_BYTES
+        limit = wire.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
         if len(payload) > limit:
             raise MessageTooLargeError(
                 f"Could not {tried}: {len(payload)} bytes are more than the {limit} that it takes.", entity=self._entity
@@ -131,7 +131,7 @@ def _with_text(error: Exception, in_doubt: bool) -> Exception:
     return error
 
 
-def _transfers(wire: SenderWire, messages: Sequence[bytes]) -> Iterator[tuple[int, bytes, int]]:
+def transfers(wire: SenderWire | SendingLink, messages: Sequence[bytes]) -> Iterator[tuple[int, bytes, int]]:
     """What to send, as (messages, payload, message format): one message plain, several as one batch.
 
     Only an entity that takes larger messages than batches can need several batches for one call.
@@ -140,11 +140,11 @@ def _transfers(wire: SenderWire, messages: Sequence[bytes]) -> Iterator[tuple[in
         yield 1, messages[0], frames.MESSAGE_FORMAT
         return
     together = batch(messages)
-    limit = wire.max_message_bytes or _DEFAULT_MAX_MESSAGE_BYTES
+    limit = wire.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
     batch_limit = wire.max_batch_bytes or min(limit, _MAX_BATCH_BYTES)
     if len(together) <= batch_limit or batch_limit >= limit:
         yield len(messages), together, frames.BATCH_FORMAT
         return
     half = len(messages) // 2
-    yield from _transfers(wire, messages[:half])
-    yield from _transfers(wire, messages[half:])
+    yield from transfers(wire, messages[:half])
+    yield from transfers(wire, messages[half:])

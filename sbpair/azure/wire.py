@@ -20,13 +20,14 @@ message instead of altering messages.
 """
 
 import asyncio
+import copy
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate
@@ -48,6 +49,8 @@ _ATTACHED = 3
 _SUPPORTED_RELEASE = "7.15."
 _TRANSFER, _HANDLE, _DELIVERY_ID, _DELIVERY_TAG, _SETTLED, _MORE, _ABORTED, _PAYLOAD = 20, 0, 1, 2, 4, 5, 9, 11
 _MAX_SERIAL = 1 << 32
+_DECLARED, _COORDINATOR, _TRANSACTIONAL, _COORDINATOR_CREDIT = "declared", 0x30, 0x34, 1000
+_UNSETTLED, _FIRST = 0, 0
 _PROTOCOL_HEADER = ord("A")
 _MAX_MESSAGE_BYTES = 1 << 27
 """Above the largest message of any tier (100 MB in Premium): one without end is not collected."""
@@ -99,6 +102,10 @@ class Outgoing:
     confirmed: "asyncio.Future[None]"
     state: bytes = b""
     """The encoded delivery state that goes with it; empty: none."""
+    expected: str = "accepted"
+    """The outcome that confirms it."""
+    answer: Any = None
+    """The delivery state that came back, as the SDK reads it."""
     written: bool = False
     answered: bool = False
     """The peer said what became of it; without that a written transfer may have arrived or not."""
@@ -131,6 +138,8 @@ class Wire:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._heard_at = 0.0
+        self._more_tokens: list[Any] = []
+        """Of the entities of further links; the entity's own is the client's."""
 
     @property
     def failed(self) -> bool:
@@ -172,6 +181,7 @@ class Wire:
         client._idle_timeout = IDLE_TIMEOUT_SECONDS
         await client.open_async()
         self._take_over(client)
+        await self._before_the_link(client._session)
         while not await client.client_ready_async():
             self._raise_failure()
             if self._link is None and self.silent_for() > _GREETING_SECONDS:
@@ -211,6 +221,9 @@ class Wire:
             return self._link
 
         return make
+
+    async def _before_the_link(self, session: Any) -> None:
+        """What has to be on the session before the entity's link."""
 
     def _hook(self, link: Any) -> None:
         """Take over what comes in on the entity's link."""
@@ -292,8 +305,9 @@ class Wire:
             if time.monotonic() - self._heard_at > _SILENCE_SECONDS:
                 raise WireError("amqp:socket-error", f"Nothing was heard for {_SILENCE_SECONDS:.0f} seconds.")
             await self._connection._get_remote_timeout(time.time())
-            if self._client._cbs_authenticator is not None:
-                await self._client._cbs_authenticator.handle_token()
+            for authenticator in (self._client._cbs_authenticator, *self._more_tokens):
+                if authenticator is not None:
+                    await authenticator.handle_token()
 
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -439,13 +453,22 @@ class SendingLink:
         told = (self._link.remote_properties or {}).get(b"com.microsoft:max-message-batch-size")
         return int(told) if told else None
 
-    def send(self, payload: bytes, message_format: int, state: bytes = b"") -> Outgoing:
+    @property
+    def ended(self) -> Exception | None:
+        """Why the link is there no more; None as long as it is."""
+        if self._link.state.value == _ATTACHED:
+            return None
+        error = self._link._error
+        return WireError("amqp:link:detach-forced", "The link was detached.") if error is None else _plain(error)
+
+    def send(self, payload: bytes, message_format: int, state: bytes = b"", *, expected: str = "accepted") -> Outgoing:
         """Queue one transfer; await its `confirmed`. Cancel that future to take it back if it is not written yet.
 
         Args:
             state: an encoded delivery state to go with it: the transaction it belongs to.
+            expected: the outcome that confirms it.
         """
-        outgoing = Outgoing(payload, message_format, asyncio.get_running_loop().create_future(), state)
+        outgoing = Outgoing(payload, message_format, asyncio.get_running_loop().create_future(), state, expected)
         self._queue.append(outgoing)
         self._post()
         return outgoing
@@ -502,8 +525,8 @@ class SendingLink:
             return
         for delivery_id in _range_in(self._unconfirmed, first, last):
             outgoing = self._unconfirmed.pop(delivery_id)
-            outgoing.answered = True
-            _resolve(outgoing.confirmed, _refusal(state, "accepted"))
+            outgoing.answered, outgoing.answer = True, state
+            _resolve(outgoing.confirmed, _refusal(state, outgoing.expected))
 
     def give_up(self, error: Exception) -> None:
         """Fail everything that waits for the peer."""
@@ -623,7 +646,8 @@ class ReceiverWire(Wire):
             return
 
     def settle(self, delivery: Delivery, outcome: bytes, expected: str) -> "asyncio.Future[None]":
-        """Settle one delivery; the future is resolved by the peer's confirmation of the `expected` outcome."""
+        """Settle one delivery; the future is resolved by the peer's confirmation of the `expected` outcome. `outcome`
+        may be one in a transaction (`frames.transactional`)."""
         self.raise_if_failed()
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled[delivery.delivery_id] = (expected, partial(_resolve, confirmed))
@@ -683,8 +707,9 @@ class ReceiverWire(Wire):
     async def _on_disposition(self, frame: Sequence[Any]) -> None:
         # The role is that of who writes. Without `settled` it is an outcome that the service has not decided yet; the
         # one that counts follows.
+        # In a transaction the outcome is provisional until the commit, whatever is said of `settled`.
         role_is_receiver, first, last, settled, state, *_ = frame
-        if role_is_receiver or not settled:
+        if role_is_receiver or not (settled or isinstance(state, list)):
             return
         for delivery_id in _range_in(self._unsettled, first, last):
             expected, answer = self._unsettled.pop(delivery_id)
@@ -718,6 +743,205 @@ def _ranges(posted: Sequence[tuple[int, bytes, bool]]) -> list[tuple[int, int, b
                 continue
         ranges.append((delivery_id, delivery_id, outcome, settled))
     return ranges
+
+
+class Coordinator:
+    """The link to the transaction coordinator of a namespace (AMQP 1.0 §4.5)."""
+
+    def __init__(self, link: SendingLink) -> None:
+        self.link = link
+
+    async def declare(self) -> bytes:
+        """Begin a transaction; its id. The service ends it after 2 minutes, and when the link goes.
+
+        Raises:
+            WireError: the namespace begins none, or the connection is lost.
+        """
+        begun = self.link.send(frames.DECLARE, frames.MESSAGE_FORMAT, expected=_DECLARED)
+        await begun.confirmed
+        return bytes(begun.answer[0])
+
+    def discharge(self, transaction_id: bytes, *, fail: bool) -> Outgoing:
+        """Ask for the commit, or, with `fail`, for the roll-back; await its `confirmed`."""
+        return self.link.send(frames.discharge(transaction_id, fail=fail), frames.MESSAGE_FORMAT)
+
+
+class Within(dict[str, Any]):
+    """The body of a `$management` request that belongs to a transaction (`TransactedWire.request`)."""
+
+    def __init__(self, transaction_id: bytes, body: dict[str, Any]) -> None:
+        super().__init__(body)
+        self.transaction_id = transaction_id
+
+
+class _Transacting(Wire):
+    """A connection with a link to the transaction coordinator.
+
+    As the vendor's clients do it for transactions across entities: `$cbs` has a session of its own, everything else is
+    on one other session, and the coordinator is attached before anything else there. The entity of the next link then
+    is the one by which the service sends.
+    """
+
+    def __init__(self, sdk: Any) -> None:
+        super().__init__(sdk)
+        self._coordinator: Coordinator | None = None
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """There once the wire is open."""
+        if self._coordinator is None:
+            raise WireError("amqp:link:detach-forced", "The link to the transaction coordinator is not open.")
+        return self._coordinator
+
+    def _take_over(self, client: Any) -> None:
+        session = client._session = client._connection.create_session(
+            incoming_window=client._incoming_window, outgoing_window=client._outgoing_window
+        )
+        session._outgoing_transfer = self._putting_into_transactions(session)
+        super()._take_over(client)
+
+    def _putting_into_transactions(self, session: Any) -> Any:
+        """The session's own way to send requests to `$management`, with the transaction of a `Within`."""
+
+        async def outgoing_transfer(delivery: Any, trace: Any) -> None:
+            body = delivery.message.value
+            if isinstance(body, Within):
+                delivery.frame["state"] = _transactional_state(body.transaction_id)
+            await type(session)._outgoing_transfer(session, delivery, trace)
+
+        return outgoing_transfer
+
+    async def _before_the_link(self, session: Any) -> None:
+        await session.begin()
+        target = _coordinator_target()
+        self._coordinator = Coordinator(await self._attach(session, None, target, _COORDINATOR_CREDIT))
+
+    async def _attach(self, session: Any, address: Any, target: Any = None, credit: int | None = None) -> SendingLink:
+        """Attach a further link for sending, and wait for the answer.
+
+        Raises:
+            WireError: it was refused.
+        """
+        # The hook that waits for the entity's own link sits on the instance: the class makes this one.
+        link = type(session).create_sender_link(
+            session, address, send_settle_mode=_UNSETTLED, rcv_settle_mode=_FIRST, link_credit=credit
+        )
+        link.target = link.target if target is None else target
+        sending = SendingLink(link, self._connection, self._wake.set)
+        await link.attach()
+        while link.state.value != _ATTACHED:
+            if link._error is not None:
+                raise _plain(link._error)
+            await self._listen()
+        return sending
+
+    def _compose(self) -> bytes:
+        return super()._compose() + (b"" if self._coordinator is None else self._coordinator.link.compose())
+
+    def _check_alive(self) -> None:
+        super()._check_alive()
+        if self._coordinator is not None and (ended := self._coordinator.link.ended) is not None:
+            self._fail(ended)
+
+    def _give_up(self, error: Exception) -> None:
+        super()._give_up(error)
+        if self._coordinator is not None:
+            self._coordinator.link.give_up(error)
+
+
+def _coordinator_target() -> Any:
+    """The target of a link to the coordinator, in the form in which the SDK encodes targets."""
+    from azure.servicebus._pyamqp.constants import FIELD
+    from azure.servicebus._pyamqp.types import AMQPTypes
+
+    class Target(NamedTuple):
+        capabilities: list[bytes] | None = None
+
+    target: Any = Target
+    target._code = _COORDINATOR
+    target._definition = (FIELD("capabilities", AMQPTypes.symbol, False, None, True),)
+    return target()
+
+
+def _transactional_state(transaction_id: bytes) -> Any:
+    """The state of a transfer in a transaction, in the form in which the SDK encodes states."""
+    from azure.servicebus._pyamqp.constants import FIELD
+    from azure.servicebus._pyamqp.types import AMQPTypes
+
+    class State(NamedTuple):
+        transaction_id: bytes
+
+    state: Any = State
+    state._code = _TRANSACTIONAL
+    state._definition = (FIELD("transaction_id", AMQPTypes.binary, True, None, False),)
+    return state(transaction_id)
+
+
+class CoordinatorWire(_Transacting, ManagementWire):
+    """A connection that shows whether there are transactions, without a link to an entity."""
+
+
+class TransactedWire(_Transacting, ReceiverWire):
+    """Receives messages, and sends to other entities of the namespace on the same session, so that a transaction can
+    hold both.
+
+    Args:
+        make_sender: gives the SDK's sender for an entity, whose address and claims are used; it is never opened.
+    """
+
+    def __init__(self, sdk: Any, make_sender: Callable[[str], Any]) -> None:
+        super().__init__(sdk)
+        self._make_sender = make_sender
+        self._outgoing: dict[str, SendingLink] = {}
+        self._attaching = asyncio.Lock()
+
+    async def sending_to(self, entity: str) -> SendingLink:
+        """The link to an entity, opened at its first use and when it is gone.
+
+        Raises:
+            WireError: it was refused, or the connection is lost.
+        """
+        key = entity.lower()
+        async with self._attaching:
+            self.raise_if_failed()
+            if (found := self._outgoing.get(key)) is None:
+                sdk = self._make_sender(entity)
+                try:
+                    await self._claim(sdk)
+                    found = self._outgoing[key] = await self._attach(self._client._session, sdk._entity_uri)
+                except Exception as error:
+                    raise _plain(error) from error
+        return found
+
+    async def _claim(self, sdk: Any) -> None:
+        """Put the token for another entity, by the links to `$cbs` that are there."""
+        from azure.servicebus.aio import _async_utils
+
+        first = self._client._cbs_authenticator
+        if first is None:
+            return
+        authenticate: Any = _async_utils.create_authentication
+        authenticator = copy.copy(first)
+        authenticator._auth = await authenticate(sdk)
+        authenticator.auth_state = type(first.auth_state).IDLE
+        while not await authenticator.handle_token():
+            await self._listen()
+        self._more_tokens.append(authenticator)
+
+    def _compose(self) -> bytes:
+        return super()._compose() + b"".join(link.compose() for link in self._outgoing.values())
+
+    def _check_alive(self) -> None:
+        super()._check_alive()
+        for entity, link in list(self._outgoing.items()):
+            if (ended := link.ended) is not None:
+                del self._outgoing[entity]
+                link.give_up(ended)
+
+    def _give_up(self, error: Exception) -> None:
+        super()._give_up(error)
+        for link in self._outgoing.values():
+            link.give_up(error)
 
 
 def _read_frame(body: memoryview) -> tuple[int, list[Any]]:
@@ -776,6 +1000,10 @@ def _resolve(future: "asyncio.Future[None]", error: Exception | None) -> None:
 
 def _refusal(state: Any, expected: str) -> Exception | None:
     """None if the peer applied the expected outcome, otherwise its error."""
+    if isinstance(state, list):
+        # The SDK has no names for the states of transactions and shows their fields: declared has the id alone,
+        # a transactional state the id and an outcome (AMQP 1.0 §4.5).
+        state = state[1] if len(state) > 1 else {_DECLARED: state}
     outcome = next(iter(state), None) if isinstance(state, dict) else None
     details = state.get("rejected") if isinstance(state, dict) else None
     error = details[0] if details else None
@@ -878,7 +1106,9 @@ def _test_release(version: str) -> None:
 def _test_private_names() -> None:
     from azure.servicebus import ServiceBusSender as SyncSender
     from azure.servicebus._pyamqp.aio import ReceiveClientAsync, SendClientAsync
+    from azure.servicebus._pyamqp.aio._cbs_async import CBSAuthenticator
     from azure.servicebus._pyamqp.aio._connection_async import Connection
+    from azure.servicebus._pyamqp.aio._session_async import Session
     from azure.servicebus._pyamqp.aio._transport_async import AsyncTransport
     from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
     from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
@@ -892,6 +1122,9 @@ def _test_private_names() -> None:
         (SyncSender, ("_do_retryable_operation", "_open", "_check_live")),
         (ServiceBusSender, ("_do_retryable_operation", "_open", "_check_live")),
         (PyamqpTransport, ("encode_message", "to_outgoing_amqp_message")),
+        (CBSAuthenticator, ("handle_token",)),
+        (Session, ("create_sender_link", "_outgoing_transfer")),
+        (Connection, ("create_session",)),
         (Connection, ("listen", "_process_incoming_frame", "_can_read", "_get_remote_timeout")),
         (AsyncTransport, ("write",)),
     ]

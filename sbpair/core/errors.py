@@ -267,6 +267,17 @@ class LockLostError(ServiceError):
     category = Category.ARGUMENT
 
 
+class LocksLostError(LockLostError):
+    """As LockLostError, for several messages that were to be moved together.
+
+    `lost`: positions (from 0) of those whose locks are gone; the others are as they were.
+    """
+
+    def __init__(self, message: str, *, lost: tuple[int, ...], entity: str | None = None) -> None:
+        super().__init__(message, entity=entity)
+        self.lost = lost
+
+
 class SessionUnavailableError(ServiceError):
     code = "session-unavailable"
     category = Category.ARGUMENT

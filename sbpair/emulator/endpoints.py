@@ -38,6 +38,9 @@ class Endpoints:
 
     def attach(self, link: Link) -> LinkHandler:
         """Serve a new link: opens it, refuses it, or (next available session) holds the answer back."""
+        if link.is_coordinator and not self._namespace.limits.transactions:
+            link.reject(errors.NOT_ALLOWED, f"The {self._namespace.tier.value} tier has no transactions.")
+            return LinkHandler()
         if link.is_coordinator:
             coordinator = Coordinator(self._namespace, link)
             coordinator.start()

@@ -77,6 +77,7 @@ class TierLimits:
     default_ttl_seconds: float | None
     refused_features: frozenset[str]
     topics: bool
+    transactions: bool
 
 
 _SMALL_SIZES = frozenset({1024, 2048, 3072, 4096, 5120})
@@ -104,6 +105,7 @@ LIMITS = {
         default_ttl_seconds=14 * 86400.0,
         refused_features=_BASIC_REFUSES,
         topics=False,
+        transactions=False,
     ),
     Tier.STANDARD: TierLimits(
         max_message_bytes=256 * 1024,
@@ -114,6 +116,7 @@ LIMITS = {
         default_ttl_seconds=None,
         refused_features=frozenset(),
         topics=True,
+        transactions=True,
     ),
     Tier.PREMIUM: TierLimits(
         max_message_bytes=1024 * 1024,
@@ -124,5 +127,6 @@ LIMITS = {
         default_ttl_seconds=None,
         refused_features=frozenset({"enable_express", "enable_partitioning"}),
         topics=True,
+        transactions=True,
     ),
 }

@@ -11,7 +11,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from sbpair.azure import wire
 from sbpair.azure.messaging import AzureMessaging
-from sbpair.azure.sender import _transfers
+from sbpair.azure.sender import transfers as transfers_of
 from sbpair.core import errors
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, Transport
 from sbpair.core.message import NEXT_AVAILABLE_SESSION, Disposition, Received
@@ -472,7 +472,7 @@ class Limits:
 )
 def test_batches_are_split_only_where_single_messages_may_be_larger(limits: Limits, expected: list[int]) -> None:
     messages = [message(str(n), body=bytes(900)) for n in range(10)]
-    transfers = list(_transfers(limits, messages))  # type: ignore[arg-type]
+    transfers = list(transfers_of(limits, messages))  # type: ignore[arg-type]
     assert [count for count, _, _ in transfers] == expected
     if max(expected) == 1:
         assert [payload for _, payload, _ in transfers] == messages

@@ -1,10 +1,11 @@
-"""Kills `sbpair move` between two namespaces while messages of all kinds go, and proves that none is lost or altered.
+"""Kills `sbpair move` while messages of all kinds go, and proves that none is lost or altered.
 
-    python -m tests.soak.recover --seed 7 --messages 100000 --kills 20
+    python -m tests.soak.recover --seed 7 --messages 100000 --kills 20 [--within]
 
 Half of the messages lie in a queue with sessions, some of which have a state; the others are active, deferred,
-scheduled and dead-lettered ones of a plain queue. A killed move is begun again with its ledger. What may come twice is
-what a killed one had sent and not recorded, with the same MessageId.
+scheduled and dead-lettered ones of a plain queue. A killed move is begun again with its ledger. Between two namespaces
+what may come twice is what a killed one had sent and not recorded, with the same MessageId. Within one namespace
+(`--within`) only scheduled messages may, which no transaction cancels.
 """
 
 import argparse
@@ -51,7 +52,10 @@ class Result:
     disordered: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
     """Sessions whose state is not at the destination alone."""
+    within: bool = False
     doubles: int = 0
+    scheduled_doubles: int = 0
+    """Of these, scheduled messages."""
     left: int = 0
     kills: int = 0
     kills_after_moving: int = 0
@@ -61,27 +65,37 @@ class Result:
     @property
     def holds(self) -> bool:
         wrong = self.lost or self.altered or self.disordered or self.states or self.left
-        few = self.doubles <= self.kills * IN_FLIGHT_MESSAGES
+        counted = self.scheduled_doubles if self.within else self.doubles
+        few = counted <= self.kills * IN_FLIGHT_MESSAGES and (not self.within or self.doubles == counted)
         hit = 2 * self.kills_after_moving >= self.kills
         return not wrong and few and hit and set(self.exits) == {Exit.OK.value}
 
 
 class Place:
-    """Two namespaces in processes of their own, the queues of the one full, those of the other empty."""
+    """Two namespaces in processes of their own, or one (`within`), with full queues and empty ones."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, folder: Path, chance: random.Random, *, within: bool) -> None:
         self.folder = folder
         self.chance = chance
+        self.within = within
         own = {"lock_duration_seconds": LOCK_SECONDS, "max_delivery_count": UNBOUNDED}
         queues: dict[str, dict[str, Any]] = {PLAIN: own, SESSIONS: {**own, "requires_session": True}}
-        self.source, self.target = Side("soak-from", folder, queues), Side("soak-to", folder, queues)
+        if within:
+            queues |= {self.there(queue): settings for queue, settings in queues.items()}
+            self.source = self.target = Side("soak-from", folder, queues)
+        else:
+            self.source, self.target = Side("soak-from", folder, queues), Side("soak-to", folder, queues)
         self.runner = Sbpair(folder)
         self.sent: dict[str, bytes] = {}
         self.scheduled: set[str] = set()
         self.states: dict[str, bytes] = {}
 
+    def there(self, queue: str) -> str:
+        """Where the messages of a queue go."""
+        return f"{queue}-moved" if self.within else queue
+
     def open(self) -> None:
-        for side in (self.source, self.target):
+        for side in dict.fromkeys((self.source, self.target)):
             side.start()
         sides = {
             place: {
@@ -94,8 +108,8 @@ class Place:
         (self.folder / "sbpair.yaml").write_text(json.dumps({"version": 1, "pairs": {"soak": sides}}))
 
     def close(self) -> None:
-        self.source.kill()
-        self.target.kill()
+        for side in dict.fromkeys((self.source, self.target)):
+            side.kill()
 
     def _new(self, kind: str, number: int, session: str | None = None, at: float | None = None) -> bytes:
         body = self.chance.randbytes(self.chance.choice([10, 100, 1000, 5000]))
@@ -130,7 +144,14 @@ class Place:
             await messaging.close()
 
     def start(self, queue: str, *more: str) -> "subprocess.Popen[str]":
-        words = ("move", f"soak-from:{queue}", f"soak-to:{queue}", "--with-dlq", "--ledger", f"{queue}.jsonl")
+        words = (
+            "move",
+            f"soak-from:{queue}",
+            f"{self.target.name}:{self.there(queue)}",
+            "--with-dlq",
+            "--ledger",
+            f"{queue}.jsonl",
+        )
         with (self.folder / "log").open("a") as log:
             return self.runner.start(*words, "--yes", "-o", "json", *more, stderr=log)
 
@@ -142,12 +163,13 @@ class Place:
         """What lies where, against what was sent."""
         there, here = self.target.messaging(), self.source.messaging()
         try:
-            found = [one for queue in (PLAIN, SESSIONS) for one in await _lying(there, queue)]
+            found = [one for queue in (PLAIN, SESSIONS) for one in await _lying(there, self.there(queue))]
             for queue in (PLAIN, SESSIONS):
                 for dead_letter in (False, True):
                     result.left += len(await _lying(here, queue, dead_letter=dead_letter))
             for session, state in self.states.items():
-                if (await _state(there, session), await _state(here, session)) != (state, None):
+                states = await _state(there, self.there(SESSIONS), session), await _state(here, SESSIONS, session)
+                if states != (state, None):
                     result.states.append(session)
         finally:
             await there.close()
@@ -155,6 +177,7 @@ class Place:
         copies = Counter(str(one.message_id) for one in found)
         result.lost = sorted(self.sent.keys() - copies.keys())
         result.doubles = copies.total() - len(copies)
+        result.scheduled_doubles = sum(copies[name] - 1 for name in self.scheduled & copies.keys())
         for one in found:
             name = str(one.message_id)
             as_it_was = self.sent.get(name) == as_sent(one.payload).payload
@@ -191,8 +214,8 @@ async def _lying(messaging: AzureMessaging, queue: str, *, dead_letter: bool = F
     return found
 
 
-async def _state(messaging: AzureMessaging, session: str) -> bytes | None:
-    receiver = messaging.receiver(SESSIONS, session_id=session)
+async def _state(messaging: AzureMessaging, queue: str, session: str) -> bytes | None:
+    receiver = messaging.receiver(queue, session_id=session)
     try:
         return await receiver.session_state()
     finally:
@@ -215,15 +238,15 @@ def _disordered(found: Sequence[Received]) -> list[str]:
     return wrong
 
 
-def campaign(seed: int, *, messages: int, kills: int, say: Callable[[str], None]) -> Result:
+def campaign(seed: int, *, messages: int, kills: int, say: Callable[[str], None], within: bool = False) -> Result:
     """Play one seed's story in a folder of its own."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="sbpair-recover-") as folder:
-        place = Place(Path(folder), chance)
+        place = Place(Path(folder), chance, within=within)
         place.open()
         try:
             asyncio.run(place.fill(messages))
-            result = Result(sent=len(place.sent))
+            result = Result(sent=len(place.sent), within=within)
             began = time.monotonic()
             _kill(place, result, kills, say)
             result.exits = tuple(_to_the_end(place, queue) for queue in (PLAIN, SESSIONS))
@@ -275,7 +298,8 @@ def report(seed: int, result: Result) -> str:
     wrong = {name: getattr(result, name)[:5] for name in ("lost", "altered", "disordered", "states")}
     return (
         f"seed {seed}: {result.sent:,} sent, {len(result.lost)} lost, {len(result.altered)} altered, "
-        f"{len(result.disordered)} out of order, {len(result.states)} states wrong, {result.doubles} doubles, "
+        f"{len(result.disordered)} out of order, {len(result.states)} states wrong, {result.doubles} doubles "
+        f"({result.scheduled_doubles} of them scheduled), "
         f"{result.left} left; {result.kills_after_moving} of {result.kills} kills hit a move that had moved something; "
         f"{result.seconds:.0f} s; {'holds' if result.holds else f'FAILED: {wrong}, exits {result.exits}'}"
     )
@@ -286,12 +310,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--within", action="store_true", help="move within one namespace")
     arguments = parser.parse_args()
     result = campaign(
         arguments.seed,
         messages=arguments.messages,
         kills=arguments.kills,
         say=lambda text: print(text, flush=True),
+        within=arguments.within,
     )
     print(report(arguments.seed, result), flush=True)
     sys.exit(not result.holds)

@@ -74,8 +74,10 @@ def edit(
 
     $VISUAL or $EDITOR gets the message as JSON, without a shell in between. What you leave unchanged keeps its bytes.
     The difference is shown before anything is sent. If the editor fails, or nothing was changed, nothing happens. To
-    reach an active message or a dead letter, the ones before it are locked for a moment and released. After a crash
-    the message may be there in both forms, with --ledger it is not sent again. Needs Listen and Send.
+    reach an active message or a dead letter, the ones before it are locked for a moment and released. The
+    original is completed in the transaction that sends the new form; where there is none (--to another namespace, Basic
+    tier, a scheduled message), a crash may leave both forms, and with --ledger it is not sent again. Needs Listen and
+    Send.
 
     \b
     Examples:

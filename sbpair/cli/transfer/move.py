@@ -46,9 +46,13 @@ def move(
     Moves what is there when it begins. Messages of one session go in their order, and an entity that requires sessions
     is emptied session by session, states included (with a filter or --limit they stay). Scheduled messages keep their
     time; those due within a minute are left. Deferred messages go last and are active then. What the destination would
-    refuse or drop stays, with the reason. A message is completed or cancelled after the destination has it: at least
-    once; after a crash it may be there twice, with the same MessageId, and --ledger remembers what was sent. Needs
-    Listen on FROM and Send on TO; Send on FROM for scheduled messages, Listen on TO for session states.
+    refuse or drop stays, with the reason.
+
+    Within a namespace a message is sent and completed in one transaction: exactly once. Into another namespace, where
+    there are no transactions (Basic tier), and for scheduled messages, it is completed or cancelled after the
+    destination has it: at least once; after a crash it may be there twice, with the same MessageId, and --ledger
+    remembers what was sent. The dry run says which it is. Needs Listen on FROM and Send on TO; Send on FROM for
+    scheduled messages, Listen on TO for session states.
 
     \b
     Examples:

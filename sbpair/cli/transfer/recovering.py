@@ -19,7 +19,15 @@ from sbpair.core.access import namespace_name
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import dead_letter_path
 from sbpair.core.outcome import Exit
-from sbpair.core.transfer.recovered import Doing, Recovered, closing, exit_of, notes
+from sbpair.core.transfer.recovered import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    Doing,
+    Recovered,
+    closing,
+    exit_of,
+    notes,
+)
 from sbpair.core.transfer.recovery import Planned
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
@@ -46,10 +54,11 @@ async def open_ends(source: Place, target: Place | None) -> AsyncIterator["Ends"
 
     async with AsyncExitStack() as stack:
         messaging, admin = await stack.enter_async_context(open_namespace(source.access))
-        to_messaging, to_admin = messaging, admin
         if target is not None and target.access.host.lower() != source.access.host.lower():
             to_messaging, to_admin = await stack.enter_async_context(open_namespace(target.access))
-        yield Ends(messaging, to_messaging, admin, to_admin)
+            yield Ends(messaging, to_messaging, admin, to_admin)
+        else:
+            yield Ends(messaging, messaging, admin, admin, messaging)
 
 
 class Recovery:
@@ -88,6 +97,7 @@ class Recovery:
         self._despite = despite_duplicate_detection
         self._planned: Planned | None = None
         self._destination: DestinationSeen | None = None
+        self._at_least_once_because: str | None = None
 
     def plan(self) -> Recovered:
         """What the run would do, as far as browsing and asking tell.
@@ -101,6 +111,7 @@ class Recovery:
                 facts = await stoppable(stop, self._facts(ends))
                 self._destination = seen = await stoppable(stop, self._seen(ends))
                 recent = await stoppable(stop, self._recent(ends, seen))
+                await stoppable(stop, self._in_transactions(ends))
                 planned = Planned(self._make_judge(seen, recent))
                 report = await self._run(ends, replace(self._request, dry_run=True), planned, facts, stop)
                 planned.settle()
@@ -166,6 +177,26 @@ class Recovery:
                 await close_quietly(receiver)
         return frozenset(found - {""})
 
+    async def _in_transactions(self, ends: "Ends") -> "Ends":
+        """The ends as they are to be used: with transactions where the namespace has them; else it is noted why not."""
+        from sbpair.runtime.links import close_quietly
+
+        self._at_least_once_because = None
+        if self._target is None or self._keep or ends.transactions is None:
+            if self._target is not None and not self._keep:
+                self._at_least_once_because = "no transaction spans two namespaces"
+            return replace(ends, transactions=None)
+        mover = ends.transactions.mover(self._source.path, dead_letter=self._request.dead_letter)
+        try:
+            refused = await mover.why_not()
+        finally:
+            await close_quietly(mover)
+        if refused is None:
+            return ends
+        label = self._source.access.label
+        self._at_least_once_because = f"{label} has no transactions ({refused.message.rstrip('.')})"
+        return replace(ends, transactions=None)
+
     async def _facts(self, ends: "Ends") -> "dict[str, QueueFacts | None]":
         """What the administration tells of the entity, if it may be asked.
 
@@ -217,6 +248,7 @@ class Recovery:
                 with ledger_errors(ledger):
                     async with open_ends(self._source, self._target) as ends:
                         facts = await self._facts(ends)
+                        ends = await stoppable(stop, self._in_transactions(ends))
                         return await self._run(ends, self._request, planned, facts, stop, opened)
             finally:
                 if opened is not None:
@@ -266,7 +298,9 @@ class Recovery:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(source.path) if request.dead_letter else source.path
         to_namespace, to = (None, None) if target is None else (target.access.label, target.path)
-        return Recovered(source.access.label, entity, to_namespace, to, report)
+        because = self._at_least_once_because
+        guarantee = None if target is None or self._keep else EXACTLY_ONCE if because is None else AT_LEAST_ONCE
+        return Recovered(source.access.label, entity, to_namespace, to, report, guarantee, because)
 
 
 def perform(

@@ -23,8 +23,10 @@ def resubmit(
     What the destination would refuse or drop stays where it is, with the reason: too large, no session, no time to
     live, or a MessageId that its duplicate detection is known to remember. Which ids consumers have taken already is
     not to be seen, so a destination that detects duplicates is refused unless --despite-duplicate-detection says that
-    such an id may be dropped. What is dead-lettered again meanwhile is left. A message is completed after the
-    destination has it; after a crash it may be sent twice, with the same MessageId. Needs Listen and Send.
+    such an id may be dropped. What is dead-lettered again meanwhile is left. Within a namespace a message is sent and
+    completed in one transaction, so exactly once; into another namespace, or where there are no transactions (Basic
+    tier), it is completed after the destination has it, and after a crash may be sent twice, with the same MessageId.
+    The dry run says which. Needs Listen and Send.
 
     \b
     Examples:

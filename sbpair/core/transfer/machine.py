@@ -546,7 +546,10 @@ class Settlement:
         self.stopping = True
         self._over(batch)
         for item in batch.items:
-            self._settle(item, Disposition.RELEASE)
+            if item.completed:
+                self._discard(item)
+            else:
+                self._settle(item, Disposition.RELEASE)
 
     def not_recorded(self, settle: Settle) -> None:
         """The ledger could not be written: the message goes back instead."""
@@ -580,6 +583,19 @@ class Settlement:
             items = tuple(item for place, item in enumerate(items) if place not in done)
             error = error.__cause__ if isinstance(error.__cause__, ServiceError) else error
         self._refused(destination, items, error, now)
+        self._over(batch)
+
+    def locks_lost(self, batch: Batch, lost: Iterable[int], now: float) -> None:
+        """The batch was not sent as a whole because the locks of these places are gone: they come again, if they were
+        not moved after all, and the others go with the next."""
+        destination, gone = self._destination(batch.destination), frozenset(lost)
+        for place, item in enumerate(batch.items):
+            item.attempts -= 1
+            if place in gone:
+                self._drop(item, now, lost=True)
+        for place, item in enumerate(batch.items):
+            if place not in gone:
+                self._back_in_line(destination, item, now)
         self._over(batch)
 
     def _refused(self, destination: Destination, items: tuple[Item, ...], error: ServiceError, now: float) -> None:
@@ -725,7 +741,7 @@ class Settlement:
             return False
         if destination.failures and destination.sending:
             return False
-        allowed = self._allowance(now)
+        allowed = min(self._allowance(now), self.limits.batch_messages)
         batch = destination.next_batch(allowed, self._is_blocked) if allowed else None
         if batch is None:
             return False

@@ -22,6 +22,11 @@ class Recovered:
     to_namespace: str | None
     to: str | None
     report: DrainReport = field(metadata=INLINED)
+    guarantee: str | None = None
+    """`exactly-once` or `at-least-once`: how often a crash can leave a message at `to`. None: nothing is sent there and
+    completed here."""
+    at_least_once_because: str | None = None
+    """Why it cannot be exactly once; None if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +92,29 @@ def notes(done: Recovered, doing: Doing) -> Iterator[str]:
             f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} sent, but the completion was not "
             "confirmed: they come again, with the same MessageId."
         )
+    if done.guarantee is not None and report.forwarded:
+        yield _guaranteed(done)
     if done.to is not None and report.forwarded:
         kept = "All bytes that were not edited" if doing.edited else "All bytes"
         yield (
             f"{kept} are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
             "dead-letter reason are new or gone, the time to live starts again, and what was deferred is active."
         )
+
+
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+
+
+def _guaranteed(done: Recovered) -> str:
+    if done.guarantee == EXACTLY_ONCE:
+        return (
+            "Exactly once: a message is sent and completed in one transaction, which no crash divides. Scheduled "
+            "messages go at least once: no transaction can cancel them."
+        )
+    return (
+        f"At least once: {done.at_least_once_because}. After a crash a message may be there twice, with the same "
+        "MessageId; with --ledger it is not sent again once its line is written."
+    )
 
 
 def exit_of(done: Recovered) -> Exit:

@@ -87,6 +87,10 @@ def _perhaps_twice(accepted: Accepted) -> int:
     return accepted.item.attempts > 1
 
 
+def _in_a_transaction(accepted: Accepted) -> int:
+    return accepted.item.completed
+
+
 def _settled_by(*dispositions: Disposition) -> Callable[[Settle], int]:
     return lambda settle: settle.disposition in dispositions
 
@@ -150,6 +154,16 @@ class DrainReport:
             Moment.ACCEPTED,
             _payload_bytes,
             metric="sbpair_forwarded_bytes",
+        ),
+    )
+    in_transactions: int = field(
+        default=0,
+        metadata=_count(
+            "Of these, sent and completed in one transaction.",
+            Moment.ACCEPTED,
+            _in_a_transaction,
+            metric="sbpair_moved_in_transactions_messages",
+            row="moved in transactions",
         ),
     )
     sent_again: int = field(

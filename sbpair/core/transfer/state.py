@@ -88,6 +88,8 @@ class Item:
     renewing: bool = False
     alone: bool = False
     """To be sent in a transfer of its own."""
+    completed: bool = False
+    """It was completed together with its send, in one transaction."""
     counted: bool = False
     """Whether it counts towards the number of messages wanted."""
     releasing: bool = False
@@ -310,6 +312,7 @@ class Limits:
 
     in_flight_messages: int = 2000
     in_flight_bytes: int = 64 * 1024 * 1024
+    batch_messages: int = MAX_BATCH_MESSAGES
     sends: int = 8
     """Batches on their way at the same time."""
     rate_per_second: float | None = None

@@ -26,12 +26,12 @@ from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, LockedQueue, QueueFailure, in_order, reasons
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier, Judge
-from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
+from sbpair.ports import MOST_MOVED_AT_ONCE, Clock, MessageMover, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.browse import Found, survey
 from sbpair.runtime.transfer.dry_run import DryRun, ask_destinations
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.pump import Pump, Source
-from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink
+from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink, TransactionSink
 
 # What a drain is asked and what it answers, and the parts it is put together from.
 
@@ -296,11 +296,13 @@ async def drain(
     judge: Judge | None = None,
     undeliverable: str | None = DEAD_LETTERED,
     sources: Sequence[Source] | None = None,
+    mover: MessageMover | None = None,
 ) -> DrainReport:
     """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
     asked by a dry run only, for what a link to a destination does not tell. `facts`: what is known of the queues, by
     path, if they have just been listed. `judge`: instead of what the request says becomes of a message; `undeliverable`
-    as for `Settlement`; `sources`: instead of the request's queues.
+    as for `Settlement`; `sources`: instead of the request's queues; `mover`: the receiver of the only source, if its
+    messages are to go in transactions.
 
     Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
 
@@ -318,7 +320,7 @@ async def drain(
     judge = judge or make_classifier(request, clock)
     if request.dry_run:
         return await _dry_run(request, judge, sources, primary, primary_admin, clock, stop)
-    sink = make_sink(request, primary, clock)
+    sink = make_sink(request, primary, clock) if mover is None else TransactionSink(mover, primary)
     try:
         run = _Run(request, judge, sources, admin, clock, observer, undeliverable)
         return await run.carry_out(sink, ledger, stop)
@@ -384,6 +386,8 @@ class _Run:
         request, longest = self._request, longest_lock(self._sources)
         lock_wait = request.lock_wait_seconds if request.lock_wait_seconds is not None else longest + LOCK_GRACE_SECONDS
         limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=lock_wait)
+        if isinstance(sink, TransactionSink):
+            limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE)
         machine = Settlement(
             limits,
             undeliverable=self._undeliverable,

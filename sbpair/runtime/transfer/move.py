@@ -4,6 +4,8 @@
   state is set at the destination before the first message goes, and cleared here once the session holds nothing more.
 * Scheduled messages cannot be received. They are browsed, sent with their times, and cancelled here once the
   destination has them, so a crash in between leaves them in both places. What is due soon waits until it is active.
+* Within a namespace that has transactions, what can be received is sent and completed in one: a crash leaves it in
+  one place. Scheduled messages have no such way.
 * Deferred messages are received by their numbers, after all others, and are active at the destination.
 * A copy browses only: nothing is locked, and what it sent stands in its ledger.
 """
@@ -23,13 +25,22 @@ from sbpair.core.names import subscription_of
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.recovery import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
-from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, parts_together, reasons
+from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, in_order, parts_together, reasons
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Forward, Key, Leave, LockClock, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
-from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging, NamespaceAdmin, Observer
+from sbpair.ports import (
+    Clock,
+    MessageMover,
+    MessageReceiver,
+    MessageSender,
+    Messaging,
+    NamespaceAdmin,
+    Observer,
+    TransactedMessaging,
+)
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.drain import DrainRequest, drain, make_limits, make_report, make_sources
+from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainRequest, drain, make_limits, make_report, make_sources
 from sbpair.runtime.transfer.ledger import STATE_MOVED, Entry, Ledger
 from sbpair.runtime.transfer.pump import Source
 from sbpair.runtime.transfer.restore import send_stored
@@ -52,6 +63,8 @@ class Ends:
     target: Messaging
     admin: NamespaceAdmin | None = None
     target_admin: NamespaceAdmin | None = None
+    transactions: TransactedMessaging | None = None
+    """The namespace, if it is one that has transactions: what is received is sent and completed in one."""
 
 
 async def move(
@@ -110,6 +123,11 @@ class _Move:
     def path(self) -> str:
         return self.request.queues[0]
 
+    @property
+    def _lock_seconds(self) -> float:
+        known = self.facts.get(self.path)
+        return known.settings.lock_duration_seconds if known is not None else DEFAULT_LOCK_SECONDS
+
     async def by_session(self) -> bool:
         """Whether the entity hands out messages by session. Who may not ask for its settings asks for its sessions:
         only such an entity has some."""
@@ -140,11 +158,16 @@ class _Move:
             rest = self._less(self.request, parts)
             if rest is not None and True in self.request.kinds:
                 parts.append(await self._safely(replace(rest, dead_letter=True, with_dead_letter=False), parts))
-        elif rest is not None:
+        elif rest is not None and self.ends.transactions is None:
             parts.append(await self._safely(rest, parts))
+        elif rest is not None:
+            for dead_letter in rest.kinds:  # a transaction holds what one receiver has received
+                if (request := self._less(self.request, parts)) is not None:
+                    request = replace(request, dead_letter=dead_letter, with_dead_letter=False)
+                    parts.append(await self._safely(request, parts))
         if scheduled and not parts[0].failures:
             parts[1:] = [_without_scheduled(part) for part in parts[1:]]
-        return parts_together(parts, seconds=self.clock.monotonic() - began)
+        return self._together(parts, began)
 
     def _less(self, request: DrainRequest, parts: list[DrainReport]) -> DrainRequest | None:
         """What is still asked for after these parts; None: nothing."""
@@ -158,14 +181,23 @@ class _Move:
     async def _safely(self, request: DrainRequest, before: list[DrainReport]) -> DrainReport:
         """A drain whose failure does not hide what has moved before."""
         try:
-            return await self.drained(request)
+            if self.ends.transactions is None:
+                return await self.drained(request)
+            mover = self.ends.transactions.mover(self.path, dead_letter=request.dead_letter)
+            return await self.drained(request, mover=mover)
         except ServiceError as error:
             if not any(part.has_moved for part in before):
                 raise
             return DrainReport(failures=(QueueFailure(self.path, error),))
 
-    async def drained(self, request: DrainRequest, source: Source | None = None) -> DrainReport:
-        """`drain` of what can be received. `source`: one session instead of the entity."""
+    async def drained(
+        self, request: DrainRequest, source: Source | None = None, mover: MessageMover | None = None
+    ) -> DrainReport:
+        """`drain` of what can be received. `source`: one session instead of the entity. `mover`: what receives, if it
+        moves in transactions as well."""
+        sources = None if source is None else [source]
+        if source is None and mover is not None:
+            sources = [Source(self.path, mover, LockClock(self._lock_seconds), wait_seconds=IDLE_SECONDS)]
         return await drain(
             request,
             secondary=self.ends.source,
@@ -179,7 +211,8 @@ class _Move:
             facts=self.facts if source is None else {},
             judge=self.judge,
             undeliverable=None,
-            sources=None if source is None else [source],
+            sources=sources,
+            mover=mover,
         )
 
     # Copies and scheduled messages: browsed
@@ -196,7 +229,12 @@ class _Move:
             finally:
                 await close_quietly(source.receiver)
         # Nothing was completed: the counter of the pump says that it was told to.
-        return replace(parts_together(parts, seconds=self.clock.monotonic() - began), completed=0)
+        return replace(self._together(parts, began), completed=0)
+
+    def _together(self, parts: list[DrainReport], began: float) -> DrainReport:
+        """The parts as one. The one judge of all of them counts the faults."""
+        faults = in_order(self.judge.original_faults)
+        return replace(parts_together(parts, seconds=self.clock.monotonic() - began), original_faults=faults)
 
     async def _scheduled(self) -> DrainReport:
         receiver, sender = self.ends.source.receiver(self.path), self.ends.source.sender(self.path)
@@ -339,9 +377,13 @@ class _Move:
     async def _one_session(self, session_id: str, messages: int, request: DrainRequest) -> DrainReport:
         if self.stop.is_set():
             return DrainReport(ended_by="stop", left=reasons({NOT_REACHED: messages}))
-        receiver = self.ends.source.receiver(self.path, session_id=session_id)
+        mover = None
+        if self.ends.transactions is None:
+            receiver = self.ends.source.receiver(self.path, session_id=session_id)
+        else:
+            receiver = mover = self.ends.transactions.mover(self.path, session_id=session_id)
         try:
-            return await self._held_session(receiver, session_id, messages, request)
+            return await self._held_session(receiver, session_id, messages, request, mover)
         except SessionUnavailableError:
             return DrainReport(left=reasons({HELD: max(1, messages)}))
         except ServiceError as error:
@@ -350,7 +392,12 @@ class _Move:
             await close_quietly(receiver)
 
     async def _held_session(
-        self, receiver: MessageReceiver, session_id: str, messages: int, request: DrainRequest
+        self,
+        receiver: MessageReceiver,
+        session_id: str,
+        messages: int,
+        request: DrainRequest,
+        mover: MessageMover | None,
     ) -> DrainReport:
         """One session, whose lock is kept from the look at its state to the end."""
         state = await receiver.session_state()
@@ -361,7 +408,7 @@ class _Move:
                 return DrainReport(left=reasons({stays: max(1, messages)}))
         report = DrainReport(confirmed_empty=True)
         if messages:
-            report = await self._session_messages(receiver, request)
+            report = await self._session_messages(receiver, request, mover)
         if state is None or not self.session_states:
             return report
         if stays is None and report.confirmed_empty:
@@ -374,18 +421,18 @@ class _Move:
         kept = Counter({one.reason: one.count for one in report.left}) + Counter({stays: 1})
         return replace(report, left=reasons(kept), confirmed_empty=False)
 
-    async def _session_messages(self, receiver: MessageReceiver, request: DrainRequest) -> DrainReport:
-        known = self.facts.get(self.path)
-        lock_seconds = known.settings.lock_duration_seconds if known is not None else DEFAULT_LOCK_SECONDS
+    async def _session_messages(
+        self, receiver: MessageReceiver, request: DrainRequest, mover: MessageMover | None
+    ) -> DrainReport:
         source = Source(
             self.path,
             cast(MessageReceiver, _KeptOpen(receiver)),
-            LockClock(lock_seconds),
+            LockClock(self._lock_seconds),
             wait_seconds=SESSION_IDLE_SECONDS,
         )
         few = min(request.in_flight_messages, SESSION_IN_FLIGHT_MESSAGES)
         request = replace(request, in_flight_messages=few, dead_letter=False, with_dead_letter=False)
-        return await self.drained(request, source)
+        return await self.drained(request, source, mover)
 
     async def _place_state(self, session_id: str, state: bytes) -> str | None:
         """Set a session's state at the destination. Why not, if it is not; with `STATE_STAYS` its messages may go all

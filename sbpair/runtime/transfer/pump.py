@@ -15,7 +15,14 @@ from typing import Any
 
 from sbpair.concurrency import NO_USE_WAITING, end, unless
 from sbpair.core.entities import Counts
-from sbpair.core.errors import Category, SbpairError, SendIncompleteError, ServiceError, UnknownServiceError
+from sbpair.core.errors import (
+    Category,
+    LocksLostError,
+    SbpairError,
+    SendIncompleteError,
+    ServiceError,
+    UnknownServiceError,
+)
 from sbpair.core.events import (
     DeadLettered,
     Event,
@@ -457,11 +464,13 @@ class Pump:
                 self._tell(Resumed(self._utc(), entity))
 
     def _settled_at_once(self, settle: Settle) -> bool:
-        """A stored message that was sent is settled by being forgotten; its line is in the ledger already."""
+        """A stored message that was sent is settled by being forgotten, and one that was moved in a transaction is
+        settled already; its line is in the ledger."""
         stored = self._by_path[settle.received.source.lower()].stored
-        if stored is None or settle.outcome != "forwarded":
+        if settle.outcome != "forwarded" or (stored is None and not settle.item.completed):
             return False
-        stored.forget(settle.received)
+        if stored is not None:
+            stored.forget(settle.received)
         self._note(settle)
         self.machine.settled(settle, self._now())
         return True
@@ -504,6 +513,8 @@ class Pump:
             self.machine.remember(accepted)
             if await self._recorded(batch, accepted):
                 self.machine.send_failed(batch, error, self._now())
+        except LocksLostError as error:
+            self.machine.locks_lost(batch, error.lost, self._now())
         except ServiceError as error:
             self.machine.send_failed(batch, error, self._now())
         except SbpairError as error:

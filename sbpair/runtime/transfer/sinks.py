@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sbpair.core.errors import SbpairError
+from sbpair.core.errors import ArgumentRefusedError, SbpairError
 from sbpair.core.redact import json_text
 from sbpair.core.transfer.state import Item
 from sbpair.files import AppendedFile, make_private_folder
-from sbpair.ports import MessageSender, Messaging
+from sbpair.ports import MessageMover, MessageSender, Messaging
 from sbpair.runtime.links import Links
 
 SEND_SECONDS = 30.0
@@ -44,6 +44,44 @@ class NamespaceSink:
 
     async def close(self) -> None:
         await self._links.close()
+
+
+class TransactionSink:
+    """Moves the messages of one receiver to entities of its own namespace: sent and completed in one transaction.
+
+    A partitioned entity takes messages into a transaction only with one session or partition key, so a message without
+    is sent as to another namespace, and completed afterwards.
+    """
+
+    def __init__(self, mover: MessageMover, messaging: Messaging) -> None:
+        self._mover = mover
+        self._plain = NamespaceSink(messaging)
+        self._without_key: set[str] = set()
+        """Destinations that take messages without a key outside transactions only."""
+
+    async def limit_bytes(self, destination: str) -> int:
+        return await self._mover.max_message_bytes(destination)
+
+    async def send(self, destination: str, items: Sequence[Item]) -> None:
+        keyless = items[0].group is None
+        if keyless and destination in self._without_key:
+            await self._plain.send(destination, items)
+            return
+        received, payloads = [one.received for one in items], [one.payload for one in items]
+        try:
+            await self._mover.move(received, payloads, destination, timeout_seconds=SEND_SECONDS)
+        except ArgumentRefusedError:
+            if len(items) > 1:
+                raise
+            await self._plain.send(destination, items)  # and if it is the message that is refused, that says so
+            if keyless:
+                self._without_key.add(destination)
+        else:
+            for one in items:
+                one.completed = True
+
+    async def close(self) -> None:
+        await self._plain.close()
 
 
 class ArchiveSink:

@@ -65,10 +65,22 @@ def test_scheduled_messages_keep_their_time_and_what_is_due_soon_stays(made: Ent
     made.send(queue, compose(body=b"", message_id="soon", scheduled_at=at - 3570), later, *messages("now"))
     ran = made.runner("move", queue, other, "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (3, 2, {DUE: 1}), ran
+    assert (ran.data["guarantee"], ran.data["in_transactions"]) == ("exactly-once", 1), "not the scheduled one"
     assert made.ids(queue) == ["soon"]
     moved = {one.message_id: one for one in made.lying(other)}
     assert moved["later"].state is State.SCHEDULED and moved["now"].state is State.ACTIVE
     assert as_sent(moved["later"].payload).payload == later
+
+
+def test_what_a_partitioned_queue_takes_in_no_transaction_goes_outside_of_one(made: Entities) -> None:
+    queue = made.queue(named("orders"))
+    parts = made.queue(named("parts"), enable_partitioning=True)
+    sent = [compose(body=b"", message_id=f"s{n}", session_id=f"s{n % 2}") for n in range(4)]
+    made.send(queue, *messages("a", "b", "c"), *sent)
+    ran = made.runner("move", queue, parts, "--yes", "-o", "json")
+    assert (ran.code, ran.data["forwarded"], ran.data["in_transactions"]) == (0, 7, 4), ran
+    assert sorted(made.ids(parts)) == ["a", "b", "c", "s0", "s1", "s2", "s3"]
+    assert made.ids(queue) == []
 
 
 def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(made: Entities) -> None:
@@ -83,6 +95,7 @@ def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(mad
     ran = made.runner("move", queue, f"local-secondary:{queue}", "--ledger", f"{queue}.jsonl", "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], ran.data["session_states"], ran.data["left"]) == (0, 31, 2, {}), ran
     assert len(sent_in(made.runner.home / f"{queue}.jsonl")) == 31, "a line of a state is no message"
+    assert (ran.data["guarantee"], ran.data["in_transactions"]) == ("at-least-once", 0)
     assert made.ids(queue) == []
     lies = made.lying(queue, Side.SECONDARY)
     for number in range(3):

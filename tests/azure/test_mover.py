@@ -1,0 +1,153 @@
+"""Messages moved in transactions: sent and completed together, or neither."""
+
+from dataclasses import replace
+
+import pytest
+
+from sbpair.azure.messaging import AzureMessaging
+from sbpair.azure.mover import AzureMover
+from sbpair.azure.receiver import Receipt
+from sbpair.core.errors import (
+    ArgumentRefusedError,
+    ConnectionLostError,
+    EntityDisabledError,
+    EntityNotFoundError,
+    LocksLostError,
+    MessageTooLargeError,
+)
+from sbpair.core.message import Disposition, Received
+from sbpair.emulator.entities import EntityStatus, QueueDescription
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from tests.azure.support import message
+from tests.contract.conftest import access_to
+
+CALL_SECONDS = 60.0
+
+
+@pytest.fixture
+def target(emulator: Emulator) -> str:
+    emulator.namespace("primary").create_queue("parked")
+    return "parked"
+
+
+async def held(messaging: AzureMessaging, mover: AzureMover, count: int, session: str | None = None) -> list[Received]:
+    """So many messages, sent to the mover's queue and received by it."""
+    sender = messaging.sender(mover.source)
+    await sender.send([message(f"m{n}", session_id=session) for n in range(count)], timeout_seconds=CALL_SECONDS)
+    found: list[Received] = []
+    while len(found) < count:
+        found += await mover.receive(count - len(found), wait_seconds=CALL_SECONDS)
+    return found
+
+
+async def move(mover: AzureMover, received: list[Received], entity: str) -> None:
+    await mover.move(received, [one.payload for one in received], entity, timeout_seconds=CALL_SECONDS)
+
+
+def lie(emulator: Emulator, *queues: str) -> list[int]:
+    namespace = emulator.namespace("primary")
+    return [queue.counts().active for name in queues if (queue := namespace.get_queue(name)) is not None]
+
+
+async def test_messages_go_and_are_completed_together(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    mover = messaging.mover("orders")
+    assert await mover.why_not() is None
+    await move(mover, await held(messaging, mover, 3), target)
+    await move(mover, await held(messaging, mover, 1), target)
+    assert lie(emulator, "orders", target) == [0, 4]
+    assert len(emulator.namespace("primary").transactions) == 0
+
+
+async def test_a_session_goes_in_its_order(emulator: Emulator, messaging: AzureMessaging, target: str) -> None:
+    emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    mover = messaging.mover("sessions", session_id="a")
+    received = await held(messaging, mover, 5, "a")
+    await move(mover, received[:2], target)
+    await move(mover, received[2:], target)
+    found = await messaging.receiver(target).peek(10)
+    assert [one.message_id for one in found] == [f"m{n}" for n in range(5)]
+
+
+async def test_a_deferred_message_is_completed_by_its_lock_token(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    mover = messaging.mover("orders")
+    deferred, active = await held(messaging, mover, 2)
+    await mover.settle(deferred, Disposition.DEFER)
+    found = await mover.receive_deferred([deferred.sequence_number])
+    await move(mover, [active, *found], target)
+    assert lie(emulator, "orders", target) == [0, 2]
+
+
+async def test_one_lost_lock_keeps_all_of_them_here_and_is_named(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    mover = messaging.mover("orders")
+    received = await held(messaging, mover, 3)
+    receipt = received[1].receipt
+    assert isinstance(receipt, Receipt)
+    by_token = replace(received[1], receipt=Receipt(deferred_token=receipt.token))
+    await messaging.receiver("orders").settle(by_token, Disposition.COMPLETE)
+    with pytest.raises(LocksLostError) as caught:
+        await move(mover, received, target)
+    assert caught.value.lost == (1,)
+    assert lie(emulator, "orders", target) == [2, 0]
+    await move(mover, [received[0], received[2]], target)
+    assert lie(emulator, "orders", target) == [0, 2]
+
+
+async def test_what_came_on_a_lost_connection_goes_by_its_lock_token_or_comes_again(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    plain, session = messaging.mover("orders"), messaging.mover("sessions", session_id="a")
+    received, of_session = await held(messaging, plain, 2), await held(messaging, session, 1, "a")
+    emulator.faults("primary").add(f"drop:operation=send,entity={target},count=2")
+    for mover, in_hand in ((plain, received), (session, of_session)):
+        with pytest.raises(ConnectionLostError):
+            await move(mover, in_hand, target)
+    assert lie(emulator, "orders", "sessions", target) == [2, 1, 0]
+    with pytest.raises(LocksLostError) as caught:
+        await move(session, of_session, target)
+    assert caught.value.lost == (0,)
+    await plain.receive(1, wait_seconds=0.1)
+    await move(plain, received, target)
+    assert lie(emulator, "orders", target) == [0, 2]
+
+
+async def test_a_refused_destination_leaves_everything_as_it_was(emulator: Emulator, messaging: AzureMessaging) -> None:
+    namespace = emulator.namespace("primary")
+    namespace.create_queue("closed", QueueDescription(status=EntityStatus.SEND_DISABLED))
+    mover = messaging.mover("orders")
+    received = await held(messaging, mover, 2)
+    for entity, kind in (("closed", EntityDisabledError), ("missing", EntityNotFoundError)):
+        with pytest.raises(kind) as caught:
+            await move(mover, received, entity)
+        assert not caught.value.uncertain
+    with pytest.raises(MessageTooLargeError):
+        await mover.move(received[:1], [bytes(300_000)], "orders", timeout_seconds=CALL_SECONDS)
+    namespace.create_queue("open")
+    await move(mover, received, "open")
+    assert lie(emulator, "orders", "closed", "open") == [0, 0, 2]
+
+
+async def test_a_partitioned_destination_refuses_what_has_no_key(emulator: Emulator, messaging: AzureMessaging) -> None:
+    emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
+    mover = messaging.mover("orders")
+    received = await held(messaging, mover, 1)
+    with pytest.raises(ArgumentRefusedError):
+        await move(mover, received, "parts")
+    assert lie(emulator, "orders", "parts") == [1, 0]
+
+
+async def test_the_basic_tier_says_that_it_has_no_transactions() -> None:
+    async with Emulator([NamespaceConfig("small", tier=Tier.BASIC)], seed=1) as emulator:
+        emulator.namespace("small").create_queue("orders")
+        messaging = AzureMessaging(access_to(emulator, "small"))
+        refused = await messaging.mover("orders").why_not()
+        await messaging.close()
+    assert refused is not None
+    assert "Basic tier has no transactions" in refused.message
