@@ -1,13 +1,13 @@
 """Kills `sbpair pipeline follow`, and a stream that sends, at random moments while messages come; counts them all.
 
     python -m tests.soak.follow --seed 7 --kills 50 --cluster
-    python -m tests.soak.follow --seed 7 --kills 50 --take
+    python -m tests.soak.follow --seed 7 --kills 50 --take --delta
 
 A kill takes the driver, at any moment from its first second on; its JVM and workers end when they miss it. With
 --cluster the work is done on a standalone cluster of two workers, and every second kill takes an executor, whose driver
 has to go on. Half of the kills come after the program has committed something. Programs take turns: one that follows,
 and a query that sends the backlog's stream to its destination. With --take nothing is left for such a query, so a
-replay sends what the archive has in the end.
+replay sends what the archive has in the end. With --delta the archive is a Delta table, too, with the same rows.
 
 The last runs are left alone until nothing new comes. Then each message has to be in the archive once, at its
 destination at least once, and in a ledger. With --take the queues have to be empty.
@@ -64,6 +64,8 @@ class Result:
     """By what was killed: `follow driver`, `send executor`, ..."""
     kills_after_a_commit: int
     archived: Counter[str] = field(default_factory=Counter)
+    in_table: Counter[str] | None = None
+    """The same as the Delta table has it."""
     arrived: Counter[str] = field(default_factory=Counter)
     ledgered: set[str] = field(default_factory=set)
     left_in_queues: int = 0
@@ -72,6 +74,8 @@ class Result:
         counts = {
             "in the archive more than once": _often(self.archived),
             "missing in the archive": self.sent - len(self.archived),
+            "other in the Delta table": 0 if self.in_table is None else (self.in_table - self.archived).total(),
+            "missing in the Delta table": 0 if self.in_table is None else (self.archived - self.in_table).total(),
             "missing at the destination": self.sent - len(self.arrived),
             "at the destination without a line in a ledger": len(set(self.arrived) - self.ledgered),
             "too many or too few in the queues": self.left_in_queues - (0 if take else self.sent),
@@ -114,6 +118,13 @@ def archived_in(stage: Stage) -> Counter[str]:
     return Counter(name for table in tables for name in table["message_id"].to_pylist())
 
 
+def in_table(stage: Stage) -> Counter[str]:
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(stage.archive_path).to_pyarrow_table(columns=["message_id"])
+    return Counter(rows["message_id"].to_pylist())
+
+
 def ledgered_in(stage: Stage) -> set[str]:
     """Message ids that a ledger has as sent."""
     lines = (line for file in stage.ledger.glob("*.jsonl") for line in outcomes_in(file))
@@ -128,6 +139,7 @@ class Campaign:
     chance: random.Random
     cluster: Cluster | None
     take: bool
+    delta: bool
     process: "subprocess.Popen[bytes] | None" = None
     program: str = FOLLOW
 
@@ -145,6 +157,7 @@ class Campaign:
         self.program = program
         if program == FOLLOW:
             more = [*(("--take", "--yes") if self.take else ()), *(("--until-idle", "10s") if last else ())]
+            more += ["--format", "delta"] if self.delta else []
             if self.cluster is not None:
                 more += ["--master", self.cluster.master]
             more += [part for one in conf for part in ("--conf", one)]
@@ -207,7 +220,7 @@ class Campaign:
         return (self.stage.folder / "programs.log").read_text(errors="replace")[-4_000:]
 
 
-def soak(seed: int, kills: int, *, take: bool, on_cluster: bool, folder: Path) -> Result:
+def soak(seed: int, kills: int, *, take: bool, delta: bool, on_cluster: bool, folder: Path) -> Result:
     """Carry it out; the progress goes to stdout."""
     with ExitStack() as stack:
         stage = stack.enter_context(on_stage(folder))
@@ -217,7 +230,7 @@ def soak(seed: int, kills: int, *, take: bool, on_cluster: bool, folder: Path) -
             cluster.folder.mkdir()
             stack.callback(cluster.stop)
             cluster.start()
-        campaign = Campaign(stage, random.Random(seed), cluster, take)
+        campaign = Campaign(stage, random.Random(seed), cluster, take, delta)
         stack.callback(campaign.end)
         killed: Counter[str] = Counter()
         after_a_commit = 0
@@ -237,8 +250,15 @@ def soak(seed: int, kills: int, *, take: bool, on_cluster: bool, folder: Path) -
             campaign.finish(SEND)
         arrived = Counter(str(one.message_id) for one in stage.at_home())
         return Result(
-            senders.sent, killed, after_a_commit, archived_in(stage), arrived, ledgered_in(stage), left
-        )  # fmt: skip
+            senders.sent,
+            killed,
+            after_a_commit,
+            archived_in(stage),
+            in_table(stage) if delta else None,
+            arrived,
+            ledgered_in(stage),
+            left,
+        )
 
 
 def main() -> int:
@@ -247,10 +267,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--take", action="store_true")
+    parser.add_argument("--delta", action="store_true")
     parser.add_argument("--cluster", action="store_true", help="a standalone cluster, whose executors are killed, too")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sbpair-follow-") as folder:
-        result = soak(given.seed, given.kills, take=given.take, on_cluster=given.cluster, folder=Path(folder))
+        result = soak(
+            given.seed, given.kills, take=given.take, delta=given.delta, on_cluster=given.cluster, folder=Path(folder)
+        )
     complaints = result.complaints(take=given.take)
     print(
         f"{result.sent:,} sent, {result.kills.total()} kills ({result.kills_after_a_commit} after a commit): "

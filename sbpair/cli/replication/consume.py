@@ -260,18 +260,22 @@ def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
         data,
         (Table("", columns, to_plain(data.counts)),),
         notes=(*unread, *_out(report)),
-        summary=_summary(queue, report),
+        summary=_summary(pair.name, queue, report),
         closing=True,
         exit=_exit_of(report),
     )
 
 
-def _summary(queue: str, report: "ConsumeReport") -> str:
+def _summary(pair: str, queue: str, report: "ConsumeReport") -> str:
     said = f"{report.total('completed'):,} completed, {report.total('failed'):,} failed, "
     said += f"{report.total('duplicate'):,} settled without processing, because they were finished."
     if report.dead_lettered:
         copies = "1 copy was" if report.dead_lettered == 1 else f"{report.dead_lettered:,} copies were"
-        said += f" {copies} dead-lettered; see why: sbpair peek --entity {queue} --dlq"
+        looks = {
+            "primary": f"sbpair peek {pair} --entity {queue} --side primary --dlq",
+            "secondary": f"sbpair peek {pair} --entity {queue} --side secondary --dlq",
+        }
+        said += f" {copies} dead-lettered; see why: {' and '.join(looks[side] for side in report.dead_lettered_on)}"
     return said
 
 

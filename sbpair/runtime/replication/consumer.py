@@ -81,6 +81,9 @@ class ConsumeRequest:
             raise UsageError("Sessions, concurrency and acceptors are 1 or more, and at least one side is read.")
 
 
+_DEAD_LETTERED = ("failed", "dead-lettered")
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumeReport:
     """What became of the copies that were received, by side and result (see `core.events.MessageHandled`)."""
@@ -104,7 +107,12 @@ class ConsumeReport:
     @property
     def dead_lettered(self) -> int:
         """Copies that went to a dead-letter queue: of messages that failed for good, came too late or are malformed."""
-        return self.total("failed") + self.total("dead-lettered")
+        return sum(self.total(which) for which in _DEAD_LETTERED)
+
+    @property
+    def dead_lettered_on(self) -> tuple[str, ...]:
+        """The sides in whose dead-letter queues these copies are."""
+        return tuple(sorted({side for side, which, count in self.counts if which in _DEAD_LETTERED and count}))
 
 
 class _Consumer:

@@ -203,7 +203,9 @@ def test_a_dead_letter_of_any_kind_is_told_by_the_exit_code(replicated: Sbpair, 
         "replicate", "consume", "local", QUEUE, *journal, "--exec", "true", "--until-idle", "8s", "-o", "json"
     )
     assert (ran.code, ran.data["dead_lettered"], ran.data["failed"]) == (3, 1, 0), ran
-    assert "1 copy was dead-lettered" in ran.stderr
+    _, _, advised = ran.stderr.partition("1 copy was dead-lettered; see why: sbpair ")
+    seen = replicated(*advised.split(), "-o", "json")
+    assert "1" in [one["message_id"] for one in seen.data["messages"]], advised
 
 
 @pytest.mark.timeout(240)
