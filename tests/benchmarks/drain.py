@@ -10,6 +10,7 @@ have taken for all is in proportion.
 import argparse
 import sys
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 from tests.benchmarks.embedded import Embedded, embedded
@@ -65,6 +66,19 @@ class Bench:
         yield Row("drain", case, "CPU s per 10,000: careful", round(_per_10k(careful), 2), "s")
         yield Row("drain", case, "CPU s per 10,000: naive", round(_per_10k(naive), 2), "s")
 
+    def over_bare(self, messages: int, pairs: int) -> Iterator[Row]:
+        """What one more message costs, in pairs of runs that alternate: the start of a process is taken off."""
+        case = f"{messages:,} x 1 KB, 0 ms, {pairs} pairs"
+        few, spent = messages // 10, {"ours": [], "bare": []}  # type: tuple[int, dict[str, list[float]]]
+        for _ in range(pairs):
+            for way, found in spent.items():
+                more = self.cost(way, messages).cpu_seconds - self.cost(way, few).cpu_seconds
+                found.append(more * 1e6 / (messages - few))
+        ratios = [ours / bare for ours, bare in zip(spent["ours"], spent["bare"], strict=True)]
+        yield Row("drain", case, "CPU of a message: ours", round(median(spent["ours"])), "us")
+        yield Row("drain", case, "CPU of a message: bare pump", round(median(spent["bare"])), "us", at_most=60)
+        yield Row("drain", case, "CPU of a message / bare pump", round(median(ratios), 2), "x", at_most=1.5)
+
     def ledger(self, messages: int) -> Iterator[Row]:
         case = f"{messages:,} x 1 KB, 0 ms"
         without, with_one = self.cost("ours", messages), self.cost("ours+ledger", messages)
@@ -106,6 +120,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
             rows += bench.compare(many, size_bytes=KB, delay_ms=delay_ms)
         for delay_ms in (0, 10) if quick else (0, 10, 50):
             rows += bench.compare(500 if quick else 2_000, size_bytes=100 * KB, delay_ms=delay_ms)
+        rows += bench.over_bare(many, 1 if quick else 3)
         rows += bench.ledger(many)
         rows += bench.memory([1_000, 5_000] if quick else [10_000, 50_000, 100_000])
         rows += bench.rooms(many)

@@ -66,6 +66,11 @@ def cpu_seconds(root: int) -> float:
     return sum(facts.cpu_seconds + facts.ended_cpu_seconds for _, facts in _tree(root))
 
 
+def resident_bytes(root: int) -> int:
+    """Memory of a process and its descendants."""
+    return sum(facts.resident_bytes for _, facts in _tree(root))
+
+
 class _Facts:
     """What /proc says of a process."""
 
