@@ -14,7 +14,8 @@ What a refused send means (facts of the retired library, seeds 000 and 001):
 
     entity not found                      dead-letter
     too large, argument refused           alone: dead-letter; in a batch: find the culprit by sending one by one
-    server busy                           nothing is sent to the namespace for 10 seconds
+    server busy                           nothing is sent to the namespace for 1 s, growing to 10 s; then more slowly
+                                          (`core.transfer.pace`)
     quota exceeded, unauthorised          the destination waits 10 s, growing to 2 min; never dead-lettered
     everything else                       the destination waits 1 s, growing to 2 min, and is tried with one batch
 
@@ -48,6 +49,7 @@ from sbpair.core.transfer.order import (
     QueueOrder,
     Skipped,
 )
+from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.report import Accepted, Moment, Tally
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
@@ -153,6 +155,7 @@ class Settlement:
         rate = limits.rate_per_second
         self._bucket = None if rate is None else TokenBucket(rate, most=max(rate, 1.0), tokens=1.0)
         """A second's worth can be saved up."""
+        self._pace = Pace()
         self.stopping = False
         self.taken = 0
         """Completed because an archive has them."""
@@ -183,9 +186,10 @@ class Settlement:
         blocked = sum(order.blocked for order in self._orders.values())
         live = max(0, len(self._items) - self._left - held - blocked)
         most = self.limits.in_flight_messages
-        if self.limits.rate_per_second is not None:
+        rates = [one for one in (self.limits.rate_per_second, self._pace.per_second(now)) if one is not None]
+        if rates:
             # What would only wait is left to others, and free when this one rests.
-            most = min(most, max(1, int(self.limits.rate_per_second * AHEAD_SECONDS)))
+            most = min(most, max(1, int(min(rates) * AHEAD_SECONDS)))
         room = min(most - live, 4 * self.limits.in_flight_messages - held - live)
         # Only what has come can be weighed: what is still to come is taken for as heavy as the mean.
         room = min(room, int((self.limits.in_flight_bytes - self._bytes) / self._mean_bytes))
@@ -537,6 +541,7 @@ class Settlement:
         """The namespace accepted the whole batch."""
         destination = self._over(batch)
         self._recovered(destination)
+        self._pace.accepted(len(batch.items), now)
         self._accepted(destination, batch.items)
 
     def unrecorded(self, batch: Batch, now: float) -> None:
@@ -717,6 +722,8 @@ class Settlement:
         times += [when for when in (self._busy_until, self._receive_again_at) if when > now]
         if self._bucket is not None and self._any_waiting() and (wait := self._bucket.seconds_until(1, now)):
             times.append(now + wait)
+        if self._any_waiting() and (wait := self._pace.seconds_until_some(now)):
+            times.append(now + wait)
         return max(now, min(times))
 
     def _any_waiting(self) -> bool:
@@ -747,6 +754,7 @@ class Settlement:
             return False
         if self._bucket is not None:
             self._bucket.take(len(batch.items))
+        self._pace.take(len(batch.items))
         destination.sending += 1
         self._sending += 1
         self._actions.append(Send(batch))
@@ -754,16 +762,21 @@ class Settlement:
 
     def _allowance(self, now: float) -> int:
         """How many messages the rate allows now."""
-        if self._bucket is None:
-            return self.limits.in_flight_messages
-        return int(self._bucket.tokens(now) + 1e-9)
+        allowed = [self.limits.in_flight_messages]
+        if self._bucket is not None:
+            allowed.append(int(self._bucket.tokens(now) + 1e-9))
+        if (paced := self._pace.allowance(now)) is not None:
+            allowed.append(paced)
+        return max(0, min(allowed))
 
     # Trouble
 
     def _trouble(self, destination: Destination, error: ServiceError, now: float) -> None:
         if error.category is Category.BUSY:
-            self._busy_until = now + SERVER_BUSY_SECONDS
-            self._actions.append(PauseBegan("", error.code, SERVER_BUSY_SECONDS))
+            if now >= self._busy_until:
+                seconds = self._pace.refused(now)
+                self._busy_until = now + seconds
+                self._actions.append(PauseBegan("", error.code, seconds))
             return
         destination.failures += 1
         if destination.failing_since is None:

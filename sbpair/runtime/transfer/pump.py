@@ -36,10 +36,11 @@ from sbpair.core.events import (
 )
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path
-from sbpair.core.retry import REFUSED, SERVER_BUSY_SECONDS, SYPHON
+from sbpair.core.retry import REFUSED, SYPHON
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Skipped
+from sbpair.core.transfer.pace import BUSY
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
     Action,
@@ -375,7 +376,7 @@ class Pump:
             return
         seconds = (REFUSED if hopeless else SYPHON).seconds(source.failures)
         if error.category is Category.BUSY:
-            seconds = SERVER_BUSY_SECONDS
+            seconds = BUSY.seconds(source.failures)
         if not self._endless:
             seconds = min(seconds, self._patience_seconds - (now - source.failing_since))
         self._tell(ReceiveFailed(self._utc(), source.path, error.code, seconds, error.message))

@@ -492,18 +492,22 @@ def test_a_batch_accepted_in_part_is_not_sent_twice():
     assert [numbers(batch) for batch in pump.sends()] == [[2]]
 
 
-def test_server_busy_stops_every_send_and_receive_for_ten_seconds():
+def test_server_busy_stops_every_send_and_receive_for_longer_each_time():
     pump = Pump()
     pump.arrive(1)
     [batch] = pump.sends()
     pump.fail(batch, ServerBusyError("throttled"))
     pump.arrive(2, to="invoices")
-    assert PauseBegan("", "server-busy", 10.0) in pump.poll()
-    pump.now = 9.9
-    assert pump.sends() == []
-    assert pump.machine.grant(10, pump.now) == 0
-    pump.now = 10.0
-    assert len(pump.sends()) == 2
+    for began, seconds in [(0.0, 1.0), (1.0, 2.0), (3.0, 4.0), (7.0, 8.0), (15.0, 10.0)]:
+        assert PauseBegan("", "server-busy", seconds) in pump.poll()
+        pump.now = began + seconds - 0.1
+        assert pump.sends() == []
+        assert pump.machine.grant(10, pump.now) == 0
+        pump.now = began + seconds
+        batches = pump.sends()
+        assert len(batches) == 2
+        for batch in batches:
+            pump.fail(batch, ServerBusyError("throttled"))
 
 
 def test_one_probe_at_a_time_until_it_works():

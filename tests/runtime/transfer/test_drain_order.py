@@ -7,7 +7,7 @@ import random
 import pytest
 
 from sbpair.core.entities import QueueSettings
-from sbpair.core.errors import ConnectionLostError
+from sbpair.core.errors import ConnectionLostError, ServerBusyError
 from sbpair.core.events import LedElsewhere, LockedElsewhere
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose, describe, for_backlog
@@ -279,6 +279,39 @@ async def test_a_rate_that_nobody_waits_for_is_kept():
     report = await world.start(rate_per_second=20.0)
     assert report.confirmed_empty
     assert 99 < report.seconds < 112
+    world.check()
+
+
+class Budget:
+    """Of the messages that a namespace takes in a second of the clock; what is beyond is refused."""
+
+    def __init__(self, clock, per_second):
+        self._clock, self._per_second = clock, per_second
+        self._second = self._spent = self.refused = 0
+
+    async def spend(self, operation, messages):
+        if operation != "send":
+            return
+        second = int(self._clock.monotonic())
+        if second != self._second:
+            self._spent = max(0, self._spent - self._per_second * (second - self._second))
+            self._second = second
+        if self._spent >= self._per_second:
+            self.refused += messages
+            raise ServerBusyError("throttled")
+        self._spent += messages
+
+
+@pytest.mark.parametrize("sessions", [0, 40])
+@virtual_time
+async def test_a_throttled_primary_gets_what_its_budget_allows_and_hardly_more(sessions):
+    world = World(queues=4)
+    world.primary.processor = budget = Budget(world.clock, 200)
+    world.fill(6000, sessions)
+    report = await world.start()
+    assert report.confirmed_empty
+    assert report.seconds < 45, "30 at least; what the budget is has to be learnt first"
+    assert budget.refused <= 1000, "hardly more than was under way at the first refusal"
     world.check()
 
 

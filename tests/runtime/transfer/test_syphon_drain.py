@@ -280,7 +280,7 @@ async def test_unauthorised_is_never_a_dead_letter():
 
 
 @virtual_time
-async def test_server_busy_pauses_the_whole_namespace_for_ten_seconds():
+async def test_server_busy_pauses_the_whole_namespace():
     world = World()
     world.primary.add_queue("invoices")
     world.primary.fail("send", ServerBusyError("throttled"), times=1)
@@ -295,8 +295,8 @@ async def test_server_busy_pauses_the_whole_namespace_for_ten_seconds():
     world.divert(message(2), "invoices", queue=1)
     report = await world.drain()
     assert report.forwarded == 2
-    assert all(time >= 10 for time in times[2:])
-    assert world.observer.of(Paused)[0].seconds == 10
+    assert all(time >= 1 for time in times[2:])
+    assert world.observer.of(Paused)[0].seconds == 1
 
 
 # The hard cases

@@ -1,0 +1,83 @@
+"""The pace that a namespace's refusals teach: near its budget, and hardly ever beyond it."""
+
+import math
+
+import pytest
+
+from sbpair.core.transfer.pace import Pace
+
+
+class Budget:
+    """A namespace that takes so many messages in each second of the clock, and refuses a batch beyond."""
+
+    def __init__(self, per_second):
+        self.per_second = per_second
+        self.second, self.spent = 0, 0
+        self.taken = self.refused = 0
+
+    def send(self, messages, now):
+        if math.floor(now) != self.second:
+            self.spent = max(0, self.spent - self.per_second(now) * (math.floor(now) - self.second))
+            self.second = math.floor(now)
+        if self.spent >= self.per_second(now):
+            self.refused += messages
+            return False
+        self.spent += messages
+        self.taken += messages
+        return True
+
+
+def send_for(seconds, budget, *, pace=None, began=0.0, at_once=8, round_trip=0.05):
+    """Send as the pump does, up to 8 batches of 100 on their way, from `began` on; the pace."""
+    pace = pace or Pace()
+    now, paused_until, under_way = began, 0.0, []
+    while now < began + seconds:
+        for due, messages in [one for one in under_way if one[0] <= now]:
+            under_way.remove((due, messages))
+            if budget.send(messages, due):
+                pace.accepted(messages, now)
+            elif now >= paused_until:
+                paused_until = now + pace.refused(now)
+        while now >= paused_until and len(under_way) < at_once:
+            allowed = pace.allowance(now)
+            messages = 100 if allowed is None else min(100, allowed)
+            if not messages:
+                break
+            pace.take(messages)
+            under_way.append((now + round_trip, messages))
+        now = round(now + 0.005, 3)
+    return pace
+
+
+@pytest.mark.parametrize(("per_second", "least"), [(50, 0.9), (1000, 0.95), (4000, 0.95)])
+def test_it_holds_95_percent_of_a_budget_and_less_than_1_percent_is_refused(per_second, least):
+    budget = Budget(lambda now: per_second)
+    send_for(300.0, budget)
+    share, refused = budget.taken / (300 * per_second), budget.refused / (budget.taken + budget.refused)
+    assert share > least, (share, refused)
+    assert refused < max(0.01, 800 / budget.taken), "what was under way at the first refusal, or less than 1 percent"
+
+
+def test_it_follows_a_budget_that_others_use_for_a_while():
+    budget = Budget(lambda now: 300 if 60 <= now < 120 else 1000)
+    pace = send_for(60.0, budget)
+    send_for(60.0, budget, pace=pace, began=60.0)
+    shared = budget.taken
+    assert shared > 0.93 * 60_000 + 0.85 * 18_000
+    send_for(240.0, budget, pace=pace, began=120.0)
+    assert budget.taken - shared > 0.7 * 240_000
+    assert budget.refused < 0.015 * budget.taken
+
+
+def test_nothing_is_bounded_before_the_first_refusal():
+    pace = Pace()
+    assert pace.allowance(0.0) is None
+    pace.take(5000)
+    pace.accepted(5000, 0.1)
+    assert (pace.per_second(0.2), pace.seconds_until_some(0.2)) == (None, 0.0)
+
+
+def test_a_namespace_that_accepts_nothing_is_asked_ever_more_seldom():
+    pace = Pace()
+    assert [pace.refused(float(place)) for place in range(6)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert pace.per_second(10.0) is None
