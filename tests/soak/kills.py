@@ -101,7 +101,7 @@ def _play(world: World, chance: random.Random, *, kills: int, processes: int, sa
                 break  # the backlog is empty
             time.sleep(chance.random() * 1.5)
             moving = [worker for worker in workers if worker.has_moved]
-            victim = chance.choice(moving if chance.random() < 0.8 else workers)
+            victim = chance.choice(moving if moving and chance.random() < 0.8 else workers)
             after_moving += victim.has_moved and victim.process is not None and victim.process.poll() is None
             _end(victim, signal.SIGKILL)
             done += 1
