@@ -5,13 +5,14 @@ import logging
 import time
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.options import PAIR
-from sbpair.core.events import DeadLettered, ReceiveFailed
 from sbpair.render.console import say
 from sbpair.render.formats import dump_json
-from sbpair.render.service import describe_together
+
+if TYPE_CHECKING:
+    from sbpair.core.events import ReceiveFailed
 
 TOGETHER_SECONDS = 0.3
 """A namespace that goes away is noticed by all its queues within this time."""
@@ -39,6 +40,13 @@ class TalkHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
+        if event is None:
+            self._tell_gathered()
+            say(self.format(record))
+            return
+        # Here, since every command has this handler and few have events.
+        from sbpair.core.events import DeadLettered, ReceiveFailed
+
         if isinstance(event, DeadLettered) and not self._each:
             if event.reason in self._more:
                 self._more[event.reason] += 1
@@ -69,6 +77,10 @@ class TalkHandler(logging.Handler):
 
     def _tell_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
+        if not gathered:
+            return
+        from sbpair.render.service import describe_together
+
         for events in gathered.values():
             cause = events[0].error_code, events[0].message
             say(describe_together(events, again=cause in self._told and not self._each))

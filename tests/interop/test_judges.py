@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.judges.__main__ import row, table
 from tests.interop.judges.corpus import COUNT, canonical, corpus, encoded
 from tests.interop.judges.judging import (
     INSTALL_SECONDS,
     JUDGES,
     RUN_SECONDS,
     Judge,
+    Verdict,
     ask,
     folder_of,
     python_programs,
@@ -48,6 +50,13 @@ def test_a_client_of_each_language_passes_every_scenario(
 
 def test_every_sample_is_a_judge() -> None:
     assert {one.name for one in JUDGES} >= SAMPLE
+
+
+def test_the_table_keeps_what_was_not_asked_again() -> None:
+    first, second, third = JUDGES[:3]
+    old = [row(Verdict(one, {"a": "wrong"})) for one in (second, first)]
+    found = table(old, [Verdict(second, {"a": None}), Verdict(third, {}, not_asked="no compiler")])
+    assert [(one["version"], one["passed"]) for one in found] == [(first.version, 0), (second.version, 1)]
 
 
 def test_the_corpus_has_two_hundred_different_messages() -> None:

@@ -85,6 +85,19 @@ def test_what_contacts_nobody_imports_no_sdk(sbpair: Sbpair, arguments: list[str
     assert not loaded & (NEVER | {"asyncio"})
 
 
+def test_the_log_that_every_command_has_loads_no_events_before_there_are_any() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, sbpair.cli.log; print(*sys.modules)"],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert "sbpair.cli.log" in loaded
+    assert not loaded & {"sbpair.core.events", "sbpair.core.transfer.report", "sbpair.render.service"}
+
+
 def test_the_list_of_schemas_imports_every_command_and_no_sdk(sbpair: Sbpair) -> None:
     assert not modules(sbpair, ["schema"]) & NEVER
 

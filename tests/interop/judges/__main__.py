@@ -3,7 +3,9 @@
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import sbpair.emulator
 from tests.interop.judges.judging import JUDGES, Verdict, ask, folder_of
@@ -12,7 +14,7 @@ from tests.interop.judges.passing import OURS, passage, speaker
 KEPT = Path(sbpair.emulator.__file__).parent / "compatibility.json"
 
 
-def row(verdict: Verdict) -> dict[str, object]:
+def row(verdict: Verdict) -> dict[str, Any]:
     judge = verdict.judge
     failed = sorted(name for name, error in verdict.scenarios.items() if error is not None)
     return {
@@ -26,11 +28,18 @@ def row(verdict: Verdict) -> dict[str, object]:
     }
 
 
+def table(before: list[dict[str, Any]], verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """The rows of all judges: as they were found, else as they were known before."""
+    rows = {(one["client"], one["version"]): one for one in before}
+    rows |= {(one.judge.client, one.judge.version): row(one) for one in verdicts if one.not_asked is None}
+    return [rows[key] for judge in JUDGES if (key := (judge.client, judge.version)) in rows]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop.judges", description=__doc__)
     parser.add_argument("--only", default="", help="judges whose name contains this")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "sbpair-judges")
-    parser.add_argument("--write", action="store_true", help=f"keep the table in {KEPT.name}")
+    parser.add_argument("--write", action="store_true", help=f"keep what was found in {KEPT.name}")
     given = parser.parse_args()
     verdicts = []
     for judge in JUDGES:
@@ -58,8 +67,7 @@ def main() -> int:
     for name, ids in ours.items():
         print(f"Of {name}'s typed messages {len(ids)} came to us otherwise than they lay there: {', '.join(ids)}")
     if given.write:
-        rows = [row(verdict) for verdict in verdicts if verdict.not_asked is None]
-        KEPT.write_text(json.dumps(rows, indent=1) + "\n")
+        KEPT.write_text(json.dumps(table(json.loads(KEPT.read_text()), verdicts), indent=1) + "\n")
     return 0 if not ours and all(verdict.passed == len(verdict.scenarios) for verdict in verdicts) else 1
 
 

@@ -128,13 +128,30 @@ def go_release(judge: Judge, folder: Path) -> Programs:
     return Programs([str(folder / "judge")], [str(folder / "judge")])
 
 
+def go_amqp_release(judge: Judge, folder: Path) -> Programs:
+    shutil.copytree(HERE / "goamqp", folder, dirs_exist_ok=True)
+    install(["go", "get", f"github.com/Azure/go-amqp@v{judge.version}"], folder)
+    install(["go", "build", "-o", "judge", "."], folder)
+    return Programs([str(folder / "judge")], [])
+
+
+def jms_release(judge: Judge, folder: Path) -> Programs:
+    return Programs([*_compiled("jms", folder, f"-Dclient.version={judge.version}"), "JmsJudge"], [])
+
+
 def java_release(judge: Judge, folder: Path) -> Programs:
-    shutil.copytree(HERE / "java", folder, dirs_exist_ok=True)
-    classpath = folder / "classpath.txt"
-    goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={classpath}"]
-    install(["mvn", "-q", "-B", f"-Dservicebus.version={judge.version}", *goals], folder)
-    java = ["java", "-cp", os.pathsep.join((str(folder / "target" / "classes"), classpath.read_text().strip()))]
+    java = _compiled("java", folder, f"-Dservicebus.version={judge.version}")
     return Programs([*java, "Judge"], [*java, "Corpus"])
+
+
+def _compiled(sources: str, folder: Path, version: str) -> list[str]:
+    """Maven's work; the command that runs a class."""
+    shutil.copytree(HERE / sources, folder, dirs_exist_ok=True)
+    classpath = folder / "classpath.txt"
+    install(
+        ["mvn", "-q", "-B", version, "compile", "dependency:build-classpath", f"-Dmdep.outputFile={classpath}"], folder
+    )
+    return ["java", "-cp", os.pathsep.join((str(folder / "target" / "classes"), classpath.read_text().strip()))]
 
 
 OLD_PYTHON_RELEASES = ("7.10.0", "7.12.3", "7.14.3")
@@ -151,7 +168,9 @@ JUDGES: tuple[Judge, ...] = (
     ),
     Judge("python-qpid-proton", "0.40.0", "C", ("cc", "cmake"), proton_release),
     Judge("azservicebus", "1.10.0", "Go", ("go",), go_release),
+    Judge("go-amqp", "1.4.0", "Go", ("go",), go_amqp_release, False),
     Judge("azure-messaging-servicebus", "7.17.10", "Java", ("java", "mvn"), java_release),
+    Judge("qpid-jms-client", "2.10.0", "Java", ("java", "mvn"), jms_release, False),
 )
 
 
@@ -165,6 +184,7 @@ def folder_of(judge: Judge, cache: Path) -> Path:
 def make_entities(emulator: Emulator) -> None:
     namespace = emulator.namespace(NAMESPACE)
     namespace.create_queue("orders")
+    namespace.create_queue("short", QueueDescription(lock_duration_seconds=5))
     namespace.create_queue("sessions", QueueDescription(requires_session=True))
     namespace.create_topic("events")
     namespace.create_subscription("events", "all")

@@ -124,6 +124,24 @@ public class Judge {
         }
     }
 
+    static void scheduleInTransaction() {
+        OffsetDateTime later = OffsetDateTime.now().plusHours(1);
+        try (ServiceBusSenderClient sender = BUILDER.sender().queueName("orders").buildClient();
+            ServiceBusReceiverClient receiver =
+                BUILDER.receiver().queueName("orders").disableAutoComplete().buildClient()) {
+            ServiceBusTransactionContext first = sender.createTransaction();
+            sender.scheduleMessage(text("taken back"), later, first);
+            sender.rollbackTransaction(first);
+            check(receiver.peekMessage() == null, "a message was scheduled in spite of the rollback");
+            ServiceBusTransactionContext second = sender.createTransaction();
+            long number = sender.scheduleMessage(text("later"), later, second);
+            check(receiver.peekMessage() == null, "a message of an open transaction is seen");
+            sender.commitTransaction(second);
+            check(receiver.peekMessage().getSequenceNumber() == number, "another number");
+            sender.cancelScheduledMessage(number);
+        }
+    }
+
     public static void main(String[] arguments) {
         run("send, receive and settle", Judge::settle);
         run("dead letters", Judge::deadLetters);
@@ -132,6 +150,7 @@ public class Judge {
         run("sessions", Judge::sessions);
         run("topic", Judge::topic);
         run("transactions", Judge::transactions);
+        run("schedule in a transaction", Judge::scheduleInTransaction);
         System.exit(0);
     }
 }
