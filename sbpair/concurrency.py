@@ -2,9 +2,13 @@
 locks, and settlement")."""
 
 import asyncio
+import itertools
+import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -88,6 +92,45 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+# What the process waits for, so that whoever sits before it can be told.
+
+
+@dataclass(slots=True)
+class Wait:
+    """Something that an answer is outstanding for."""
+
+    tried: str
+    """What is tried, as a verb with its object: `browse orders on contoso`."""
+    since: float
+    """Monotonic seconds."""
+    error: str = ""
+    """Why the last try failed; none has failed if this is empty."""
+    until: float | None = None
+    """Monotonic seconds at which `afterwards` happens; None where that is not known here."""
+    afterwards: str = "given up"
+
+
+_waits: dict[int, Wait] = {}
+_numbers = itertools.count()
+
+
+@contextmanager
+def waiting(tried: str, within_seconds: float | None = None) -> Iterator[Wait]:
+    """Let `waits` know what the block waits for, and what bounds it."""
+    number, now = next(_numbers), time.monotonic()
+    until = None if within_seconds is None else now + within_seconds
+    wait = _waits[number] = Wait(tried, now, until=until)
+    try:
+        yield wait
+    finally:
+        del _waits[number]
+
+
+def waits() -> list[Wait]:
+    """What an answer is outstanding for at the moment, the longest wait first."""
+    return sorted((one for one in list(_waits.values()) if one.tried or one.error), key=lambda one: one.since)
+
+
 # Calls that are tried again, and calls that are not waited for once somebody says stop.
 
 NO_USE_WAITING = frozenset(
@@ -127,24 +170,32 @@ async def patiently(
     call: Callable[[], Awaitable[T]],
     *,
     patience_seconds: float,
+    unreached_seconds: float = math.inf,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
-    """The result of `call()`, tried again with growing pauses while it fails in a way that may pass.
+    """The result of `call()`, tried again with growing pauses while it fails in a way that may pass. As long as nobody
+    answers, not even to say that it is busy, `unreached_seconds` bounds it, too.
 
     Raises:
-        ServiceError: waiting does not help, or did not for `patience_seconds`.
+        ServiceError: waiting does not help, or did not for so long.
     """
-    deadline = now() + patience_seconds
+    began = now()
 
-    def pause(error: ServiceError, failures: int) -> float | None:
-        seconds = SERVER_BUSY_SECONDS if error.category is Category.BUSY else SYPHON.seconds(failures)
-        if error.category in NO_USE_WAITING or now() + seconds > deadline:
-            return None
-        # A link that was idle between two calls is simply opened again.
-        return 0.0 if isinstance(error, ConnectionLostError) and failures == 1 else seconds
+    with waiting("") as wait:
 
-    return await retried(call, pause, sleep=sleep)
+        def pause(error: ServiceError, failures: int) -> float | None:
+            busy = error.category is Category.BUSY
+            seconds = SERVER_BUSY_SECONDS if busy else SYPHON.seconds(failures)
+            bound = patience_seconds if busy else min(patience_seconds, unreached_seconds)
+            left = began + bound - now()
+            if error.category in NO_USE_WAITING or seconds > left:
+                return None
+            wait.error, wait.until = error.message, time.monotonic() + left
+            # A link that was idle between two calls is simply opened again.
+            return 0.0 if isinstance(error, ConnectionLostError) and failures == 1 else seconds
+
+        return await retried(call, pause, sleep=sleep)
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

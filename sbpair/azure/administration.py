@@ -184,7 +184,7 @@ class DataPlaneAdmin:
     def _reading(self, tried: str, path: str | None = None) -> Iterator[None]:
         """Around one call about an entity, or (no path) about the namespace as a whole."""
         check_scope(self._access, path, tried)
-        with translating(tried, path):
+        with translating(tried, path, within_seconds=self._access.call_seconds):
             yield
 
     async def close(self) -> None:

@@ -158,7 +158,7 @@ class LazyClient:
     def sdk(self) -> Any:
         """The SDK's client, made now if this is its first use."""
         if self._sdk is None:
-            with translating(f"prepare {self._purpose}"):
+            with translating(f"prepare {self._purpose}", waited_for=False):
                 from sbpair.azure.http import make_transport
 
                 origin = check_credential(self.access, resource_manager=self._resource_manager)

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sbpair.concurrency import waiting
 from sbpair.core import errors
 from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.redact import scrub
@@ -143,10 +144,17 @@ class WireError(Exception):
 
 
 @contextmanager
-def translating(tried: str, entity: str | None = None) -> Iterator[None]:
-    """Turn whatever the block raises into a ServiceError that says what was `tried` (`send to orders on contoso`)."""
+def translating(
+    tried: str, entity: str | None = None, *, waited_for: bool = True, within_seconds: float | None = None
+) -> Iterator[None]:
+    """Turn whatever the block raises into a ServiceError that says what was `tried` (`send to orders on contoso`).
+    `waited_for`: an answer is expected soon, unlike a message; `within_seconds`: what bounds the block."""
     try:
-        yield
+        if waited_for:
+            with waiting(tried, within_seconds):
+                yield
+        else:
+            yield
     except SbpairError:
         raise
     except Exception as error:
@@ -254,6 +262,8 @@ def _detail(error: BaseException) -> str:
         text = f"{error.description} ({label})" if error.description and label else error.description or label
     elif isinstance(error, _NOT_UNDERSTOOD):
         text = f"the answer is not what this service answers ({type(error).__name__}: {error})"
+    elif isinstance(error, TimeoutError) and not str(error):
+        text = "no answer in time"
     else:
         text = str(error)
         detail = _ATOM_DETAIL.search(text)

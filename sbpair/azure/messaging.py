@@ -151,7 +151,7 @@ class AzureMessaging:
 
     def _sdk_client(self) -> Any:
         if self._client is None:
-            with translating(f"prepare the connection to {self._access.label}"):
+            with translating(f"prepare the connection to {self._access.label}", waited_for=False):
                 self._client = self._make_client()
         return self._client
 

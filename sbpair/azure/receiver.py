@@ -12,7 +12,7 @@ from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.payloads import to_received
 from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Settling, Wire
-from sbpair.concurrency import as_they_end
+from sbpair.concurrency import as_they_end, waiting
 from sbpair.core.errors import ArgumentRefusedError, LockLostError, ServiceError, SessionUnavailableError
 from sbpair.core.message import PARTITION_SHIFT, Disposition, Received
 
@@ -170,7 +170,7 @@ class AzureReceiver:
         return held.session_id if held is not None else self._wanted_session
 
     async def receive(self, max_messages: int, *, wait_seconds: float) -> list[Received]:
-        with translating(f"receive from {self._source} on {self._host}", self._source):
+        with translating(f"receive from {self._source} on {self._host}", self._source, waited_for=False):
             wire = await self._wire()
             deadline = time.monotonic() + wait_seconds
             async with asyncio.timeout(wait_seconds + _FLOW_SECONDS), self._receiving:
@@ -183,7 +183,10 @@ class AzureReceiver:
         if self._next_session and self._held_session is not None and self._held_session.failed:
             raise LockLostError(f"The session of {self._source} is lost; ask for the next one.", entity=self._source)
         try:
-            wire = await self._link.get(timeout_seconds=self._open_seconds)
+            # The service looks for the next session as long as it is let, so that is no wait for an answer.
+            tried = "" if self._next_session else f"open a link to {self._source} on {self._host}"
+            with waiting(tried, self._open_seconds):
+                wire = await self._link.get(timeout_seconds=self._open_seconds)
         except WireError as error:
             if self._next_session and error.condition == _NO_SESSION_WAITS:
                 raise SessionUnavailableError(f"No session of {self._source} waits.", entity=self._source) from error

@@ -10,6 +10,7 @@ from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.payloads import batch, schedule_entry
 from sbpair.azure.wire import Answer, Outgoing, SenderWire, SendingLink
+from sbpair.concurrency import waiting
 from sbpair.core.errors import MessageTooLargeError, SbpairError, SendIncompleteError
 
 DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024
@@ -43,6 +44,10 @@ class AzureSender:
         if not payloads:
             return
         tried = f"send to {self._entity} on {self._host}"
+        with waiting(tried):
+            await self._send(payloads, tried, timeout_seconds)
+
+    async def _send(self, payloads: Sequence[bytes], tried: str, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
         try:
             wire = await self._link.get(timeout_seconds=timeout_seconds)

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from sbpair.cli.options import COMPLETION_VARIABLE, Finished, LogFormat, Options
 from sbpair.cli.renamed import new_name
+from sbpair.cli.waits import telling_waits
 from sbpair.core.errors import ConfigurationError, InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import printable
@@ -35,7 +36,8 @@ def run(arguments: list[str]) -> int:
         know_the_shells()
         app(prog_name=PROGRAM)  # answers the shell and ends the process
     try:
-        finished = _invoke(app, arguments)
+        with telling_waits():
+            finished = _invoke(app, arguments)
         return _finish(finished) if isinstance(finished, Finished) else Exit.OK
     except typer.Exit as ended:
         return ended.exit_code

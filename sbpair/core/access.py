@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from sbpair.core.errors import ConfigurationError
 
-CALL_SECONDS = 60.0
+CALL_SECONDS = 30.0
+"""Longest wait for one answer, unless told otherwise."""
 
 
 class Secret:

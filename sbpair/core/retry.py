@@ -7,6 +7,13 @@ SERVER_BUSY_SECONDS = 10.0
 Availability")."""
 
 
+PATIENCE_SECONDS = 120.0
+"""How long a queue or destination that has answered before may fail before the work goes on without it."""
+
+UNREACHED_SECONDS = 30.0
+"""The same for one that has never answered: whoever waits at a terminal wants to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Waits that grow by `factor` from `first_seconds` to `most_seconds`."""

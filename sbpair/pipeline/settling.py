@@ -15,13 +15,14 @@ from pathlib import Path
 
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.message import Disposition, Received, State
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.machine import TAKEN, Settlement
 from sbpair.core.transfer.state import Finish, Item, Leave, Limits, Verdict
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.runs import ledger_of
-from sbpair.runtime.browse import PATIENCE_SECONDS, pages
+from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.pump import Pump, Source

@@ -15,6 +15,7 @@ from sbpair.pipeline.ledgers import LEDGER_KEY
 from sbpair.pipeline.source.options import spans_to_json
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span
+from sbpair.runtime.transfer.restore import not_known
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -84,15 +85,12 @@ def looked(look: Callable[[], list[Span]]) -> list[Span]:
     """What `look` finds, for a replay.
 
     Raises:
-        UsageError: it could not look, and so cannot know.
+        ServiceError: it could not look, and so cannot know.
     """
     try:
         return look()
     except ServiceError as error:
-        raise UsageError(
-            f"Whether these messages still wait in the backlog queues is not known: {error.message} Nothing was sent.",
-            hint="Browsing needs the Listen right on the secondary. --although-in-the-queues sends without looking.",
-        ) from error
+        raise not_known(error) from error
 
 
 def refused_as_waiting(waiting: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:

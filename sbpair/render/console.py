@@ -5,6 +5,7 @@ import errno
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -242,12 +243,22 @@ def say_lines(text: str) -> None:
         say(line)
 
 
+_said_at = time.monotonic()
+
+
+def silent_seconds() -> float:
+    """How long nothing has been said on stderr, or this process has existed."""
+    return time.monotonic() - _said_at
+
+
 def say(text: str) -> None:
     """Write one line to stderr, whatever is in the text: a line end in a foreign value must not begin another record.
     When nobody is there to listen any more the work goes on without it.
 
     `sys.stderr` is asked for every time, because a progress bar puts itself in between while it is shown.
     """
+    global _said_at
+    _said_at = time.monotonic()
     line = printable(text)
     try:
         sys.stderr.write((defused(line) if in_build_runner(os.environ) else line) + "\n")

@@ -16,6 +16,7 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.message import Received, State
 from sbpair.core.pairing import Side
+from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.serialization import INLINED
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.order import why_left
@@ -59,8 +60,6 @@ PAGE_MESSAGES = 250
 PAGE_GROWTH = 16
 """So many times as much the next page of a browse asks for that began with a small one."""
 FIRST_SEQUENCE_NUMBER = 1
-PATIENCE_SECONDS = 120.0
-"""How long a namespace may fail before a browse does."""
 NOT_VISIBLE = "counted by the service, but not visible to a browse"
 
 
@@ -106,10 +105,11 @@ async def page_from(
     clock: Clock,
     most: int = PAGE_MESSAGES,
     patience_seconds: float = PATIENCE_SECONDS,
+    unreached_seconds: float = UNREACHED_SECONDS,
     page_seconds: float | None = None,
 ) -> list[Received]:
     """One page from this number on; tried again while it fails in a way that may pass. `page_seconds` bounds each try,
-    where the receiver's own bound is not enough.
+    where the receiver's own bound is not enough. As long as nobody answers `unreached_seconds` bounds all of them.
 
     Raises:
         ServiceError: waiting does not help, or did not for `patience_seconds`.
@@ -124,6 +124,7 @@ async def page_from(
     return await patiently(
         peek,
         patience_seconds=patience_seconds,
+        unreached_seconds=unreached_seconds,
         now=clock.monotonic,
         sleep=clock.sleep,
     )
@@ -136,6 +137,7 @@ async def pages(
     *,
     clock: Clock,
     patience_seconds: float = PATIENCE_SECONDS,
+    unreached_seconds: float = UNREACHED_SECONDS,
     page_seconds: float | None = None,
     first_page_messages: int = PAGE_MESSAGES,
 ) -> AsyncGenerator[list[Received], None]:
@@ -150,7 +152,13 @@ async def pages(
         most = page_messages if last is None else min(page_messages, last - number + 1)
         page_messages = min(PAGE_MESSAGES, PAGE_GROWTH * page_messages)
         page = await page_from(
-            receiver, number, clock=clock, most=most, patience_seconds=patience_seconds, page_seconds=page_seconds
+            receiver,
+            number,
+            clock=clock,
+            most=most,
+            patience_seconds=patience_seconds,
+            unreached_seconds=unreached_seconds if number == first else patience_seconds,
+            page_seconds=page_seconds,
         )
         if not page:
             return
@@ -179,20 +187,23 @@ async def survey(
     *,
     clock: Clock,
     patience_seconds: float,
+    unreached_seconds: float = UNREACHED_SECONDS,
     visit: Callable[[Received], None] | None = None,
     also: Collection[State] = (),
 ) -> Found:
     """Browse a queue to its end. `left`: what was left on purpose; `visit` is shown every active message, and those in
     the states `also` as if they were active.
 
-    A page that fails is tried again, with pauses, for up to `patience_seconds`.
+    A page that fails is tried again, with pauses, for up to `patience_seconds`; the first one, as long as nobody
+    answers, for `unreached_seconds`.
 
     Raises:
         ServiceError: the queue cannot be browsed.
     """
     found = Found()
     unexplained: set[Key] = set()
-    async for page in pages(receiver, clock=clock, patience_seconds=patience_seconds):
+    asked = pages(receiver, clock=clock, patience_seconds=patience_seconds, unreached_seconds=unreached_seconds)
+    async for page in asked:
         for received in page:
             if key_of(received) in left:
                 found.explained += 1
@@ -208,7 +219,7 @@ async def survey(
     return found
 
 
-DEFAULT_TIMEOUT_SECONDS = 60.0
+DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,9 @@
 """Progress on stderr, where it is no terminal: a plain line every ten seconds, nothing when quiet."""
 
+import re
+import sys
+from io import StringIO
+
 import pytest
 
 from sbpair.cli.options import Options
@@ -30,6 +34,22 @@ def test_a_move_says_a_line_when_it_is_time(capsys: pytest.CaptureFixture[str], 
     said = capsys.readouterr().err
     assert said == ("" if quiet else "drain: 50 of 100 messages, 5/s, about 10s left\n")
     assert (progress.done, progress.size_bytes) == (60, 6_000)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_tells_the_rate_and_large_numbers_as_the_line_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with MoveProgress("drain") as progress:
+        progress.notify(BacklogCounted(0.0, "q", 20_500))
+        progress.notify(Forwarded(0.0, "q", "orders", 5_983, 4_000))
+    assert re.search(r"5,983/20,500 [\d,]+/s", terminal.getvalue()), terminal.getvalue()
 
 
 @pytest.mark.parametrize(

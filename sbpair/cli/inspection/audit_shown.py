@@ -39,7 +39,7 @@ def findings_table(reports: Sequence[AuditReport], *, each: bool = False) -> Tab
             "count": len(some.findings),
             "subject": some.subject,
             "message": some.message,
-            "remedy": some.remedy,
+            "remedy": audit.in_one_line(some.remedy),
         }
         for report in reports
         for some in ([audit.Likes((one,)) for one in report.findings] if each else audit.alike(report.findings))
@@ -106,7 +106,8 @@ def _unreadable(snapshots: Sequence[Snapshot], errors: Sequence[tuple[str, Sbpai
 
 def _checks(report: AuditReport) -> Iterator[Check]:
     for finding in report.findings:
-        yield Check(finding.code, finding.subject, Shown(finding.severity.value), f"{finding.message} {finding.remedy}")
+        text = f"{finding.message} {audit.in_one_line(finding.remedy)}"
+        yield Check(finding.code, finding.subject, Shown(finding.severity.value), text)
     for one in report.skipped:
         yield Check(one.code, report.pair, Shown.SKIPPED, f"Skipped, because {one.reason}")
     spoken = {finding.code for finding in report.findings} | {one.code for one in report.skipped}

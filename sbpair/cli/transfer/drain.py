@@ -60,15 +60,15 @@ def drain(
         check_report(moves.report)
     chosen = pair_to_write(options, load_settings(options), pair, "Drain")
     request = make_request(chosen, moves)
-    patience = duration_option(moves.give_up_after)
-    if patience is None:
-        patience = options.timeout_seconds(request.patience_seconds)
+    told = duration_option(moves.give_up_after)
+    patience = options.timeout_seconds(request.patience_seconds) if told is None else told
     request = replace(
         request,
         max_messages=moves.limit,
         deferred=moves.deferred,
         dry_run=moves.dry_run,
         patience_seconds=patience,
+        unreached_seconds=request.unreached_seconds if told is None else told,
         leave_missing=moves.on_missing is OnMissing.LEAVE,
     )
     only = named_paths(chosen, moves.queues)

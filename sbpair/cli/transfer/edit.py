@@ -22,6 +22,7 @@ from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.resending import check_destination, sent_there_before, to_or_itself
 from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
 from sbpair.core.redact import printable
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.serialization import INLINED
 from sbpair.core.transfer.recovered import Doing, Recovered
 from sbpair.files import write_private_temporary
@@ -165,7 +166,7 @@ def _recovery(
         to=ToQueue(target.path),
         max_messages=1,
         leave_missing=True,
-        patience_seconds=options.timeout_seconds(120.0),
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
     return Recovery(options, source, target, request, make_judge, despite_duplicate_detection=despite, one_message=True)
 
@@ -186,7 +187,7 @@ def _find(options: Options, source: Place, number: int, *, dead_letter: bool) ->
         async with open_namespace(source.access) as (messaging, _):
             receiver = messaging.receiver(source.path, dead_letter=dead_letter)
             try:
-                patience = options.timeout_seconds(120.0)
+                patience = options.timeout_seconds(PATIENCE_SECONDS)
                 asked = page_from(receiver, number, clock=system_clock(), most=1, patience_seconds=patience)
                 page = await stoppable(stop, asked)
             finally:

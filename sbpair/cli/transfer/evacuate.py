@@ -39,6 +39,7 @@ from sbpair.core.inspection.evacuation import (
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.names import dead_letter_path
 from sbpair.core.outcome import Exit
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.words import counted, listed
 from sbpair.render.console import say
@@ -527,7 +528,7 @@ def _move_one(
         rate_per_second=wish.rate,
         concurrency=wish.concurrency,
         leave_missing=True,
-        patience_seconds=options.timeout_seconds(120.0),
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
 
     def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":

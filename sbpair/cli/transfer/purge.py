@@ -13,6 +13,7 @@ from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, f
 from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, perform
 from sbpair.core.errors import UsageError
 from sbpair.core.names import subscription_of
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.recovered import Doing
 from sbpair.render.result import CommandResult
 
@@ -143,7 +144,7 @@ def _purge(
         to=ToPrimary() if archive is None else ToArchive(archive),
         max_messages=limit,
         deferred=not dead_letter,
-        patience_seconds=options.timeout_seconds(120.0),
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
     noun = "dead letter" if dead_letter else "message"
     given = filter_words(filters, reasons)

@@ -11,6 +11,7 @@ from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.recovered import Doing
 from sbpair.render.result import CommandResult
 
@@ -74,7 +75,7 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
         rate_per_second=chosen.rate,
         concurrency=chosen.concurrency,
         leave_missing=True,
-        patience_seconds=options.timeout_seconds(120.0),
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
     recovery = Recovery(
         options,

@@ -28,6 +28,7 @@ from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.state import key_of
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
@@ -140,7 +141,7 @@ def restore(
                         stop=stop,
                         rate_per_second=rate,
                         concurrency=concurrency,
-                        patience_seconds=options.timeout_seconds(120.0),
+                        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
                     )
             finally:
                 if opened_ledger is not None:
@@ -157,15 +158,12 @@ def restore(
 async def _refuse_doubles(
     secondary: Any, messages: "Sequence[Restorable]", pair: "Pair", *, although_gone: bool
 ) -> None:
-    from sbpair.runtime.transfer.restore import still_queued
+    from sbpair.runtime.transfer.restore import not_known, still_queued
 
     try:
         waiting = await still_queued(secondary, messages, clock=system_clock())
     except ServiceError as error:
-        raise UsageError(
-            f"Whether these messages still wait in the backlog queues is not known: {error.message} Nothing was sent.",
-            hint="Browsing needs the Listen right on the secondary. --although-in-the-queues sends without looking.",
-        ) from error
+        raise not_known(error) from error
     if waiting:
         raise UsageError(
             f"{waiting:,} of {len(messages):,} messages still wait in the backlog queues; a drain would send them a "

@@ -794,6 +794,7 @@ class Settlement:
         self._actions.append(PauseBegan(destination.path, error.code, seconds))
 
     def _recovered(self, destination: Destination) -> None:
+        destination.reached = True
         if destination.failures:
             self._actions.append(PauseEnded(destination.path))
         destination.failures = 0
@@ -807,7 +808,8 @@ class Settlement:
             return
         for destination in self._destinations.values():
             since = destination.failing_since
-            if destination.abandoned is None and since is not None and now - since >= patience:
+            bound = patience if destination.reached else min(patience, self.limits.unreached_seconds)
+            if destination.abandoned is None and since is not None and now - since >= bound:
                 self._abandon(destination, destination.last_error)
 
     def _abandon(self, destination: Destination, error: ServiceError | None) -> None:

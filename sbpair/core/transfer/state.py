@@ -7,6 +7,7 @@ batch but never two batches on their way.
 A message behind a gap waits: one that comes before it is in its queue and not in our hands (`core.transfer.order`).
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -169,6 +170,8 @@ class Destination:
         self.sending = 0
         self.failures = 0
         self.failing_since: float | None = None
+        self.reached = False
+        """Whether it has taken a message."""
         self.last_error: ServiceError | None = None
         self.paused_until = 0.0
         self.probe_at: float | None = None
@@ -319,6 +322,8 @@ class Limits:
     total_messages: int | None = None
     patience_seconds: float | None = None
     """How long a destination may fail before its messages are left; None: for ever."""
+    unreached_seconds: float = math.inf
+    """The same, if that is less, for one that has not taken a message yet."""
     lock_wait_seconds: float | None = None
     """How long to wait behind messages that somebody else has locked and does not move; None: for ever."""
     shared: bool = True

@@ -46,6 +46,7 @@ from sbpair.core.access import namespace_name
 from sbpair.core.errors import MessageError, UsageError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
 from sbpair.core.transfer.report import Tally as Counters
@@ -67,7 +68,6 @@ from sbpair.pipeline.runs import (
 )
 from sbpair.pipeline.source.new_messages import ROWS, check_new_messages, new_messages
 from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namespace_in, truth
-from sbpair.runtime.browse import PATIENCE_SECONDS
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger, Way
 from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored

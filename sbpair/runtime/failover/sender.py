@@ -6,12 +6,13 @@ lost may have stored the message: if the message is then stored elsewhere, or se
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 
-from sbpair.concurrency import overlapped, within
+from sbpair.concurrency import Wait, overlapped, waiting, within
 from sbpair.core.errors import (
     Category,
     InterruptedWorkError,
@@ -332,6 +333,17 @@ class FailoverSender:
     async def _send_patiently(
         self, item: _Item, timeout_seconds: float | None, retry_seconds: float, stop: asyncio.Event | None
     ) -> SendResult:
+        with waiting("") as wait:
+            return await self._send_until(item, timeout_seconds, retry_seconds, stop, wait)
+
+    async def _send_until(
+        self,
+        item: _Item,
+        timeout_seconds: float | None,
+        retry_seconds: float,
+        stop: asyncio.Event | None,
+        wait: Wait,
+    ) -> SendResult:
         deadline = self._clock.monotonic() + retry_seconds
         uncertain = False
         failures = 0
@@ -346,7 +358,15 @@ class FailoverSender:
                 stopped = stop is not None and stop.is_set()
                 if stopped or not self._failover.worth_retrying(error) or self._clock.monotonic() + pause > deadline:
                     raise
+                self._note_wait(wait, error, deadline)
             await self._clock.sleep(pause)
+
+    def _note_wait(self, wait: Wait, error: ServiceError, deadline: float) -> None:
+        """What becomes of a message that the primary has not taken yet, and when."""
+        left, diverts_in = deadline - self._clock.monotonic(), self._failover.timer_seconds_left
+        if diverts_in is not None and diverts_in < left:
+            left, wait.afterwards = diverts_in, "sent to the backlog"
+        wait.error, wait.until = error.message, time.monotonic() + left
 
     async def _deliver(
         self,

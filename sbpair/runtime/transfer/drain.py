@@ -18,6 +18,7 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
 from sbpair.core.message import State
 from sbpair.core.names import subscription_of
+from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
@@ -36,7 +37,6 @@ from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink, Tran
 # What a drain is asked and what it answers, and the parts it is put together from.
 
 DEFAULT_CONCURRENCY = 8
-DEFAULT_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,10 @@ class DrainRequest:
     leave_missing: bool = False
     """Messages for a destination that does not exist stay in the backlog; otherwise they are dead-lettered, as the
     retired library did. A drain only."""
-    patience_seconds: float = DEFAULT_PATIENCE_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
     """How long a destination or queue may fail before its messages are left."""
+    unreached_seconds: float = UNREACHED_SECONDS
+    """The same for one that has not worked since the beginning, if that is less."""
     lock_wait_seconds: float | None = None
     """How long to wait for messages that somebody else has locked; None: as long as the queue's lock lasts, after
     which a crashed process's locks are gone."""
@@ -153,6 +155,7 @@ def make_limits(request: DrainRequest, *, patience_seconds: float | None, lock_w
         rate_per_second=request.rate_per_second,
         total_messages=request.max_messages,
         patience_seconds=patience_seconds,
+        unreached_seconds=request.unreached_seconds,
         lock_wait_seconds=lock_wait_seconds,
     )
 
@@ -344,7 +347,8 @@ async def _dry_run(
         most=request.max_messages,
         dead_letter_missing=not request.leave_missing,
     )
-    await run.browse(sources, clock=clock, stop=stop, patience_seconds=request.patience_seconds)
+    patience = min(request.patience_seconds, request.unreached_seconds)
+    await unless(stop, run.browse(sources, clock=clock, stop=stop, patience_seconds=patience))
     raise_if_none_was_readable(sources)
     seen: list[DestinationSeen] = []
     if not isinstance(request.to, ToArchive):
@@ -404,6 +408,7 @@ class _Run:
             ledger=ledger,
             endless=False,
             patience_seconds=self._request.patience_seconds,
+            unreached_seconds=self._request.unreached_seconds,
         )
         halt = asyncio.Event()
         watch = asyncio.create_task(self._watch(stop, halt))
@@ -514,7 +519,16 @@ class _Run:
         explained = pump.machine.left()
         patience = self._request.patience_seconds
         browsed = await asyncio.gather(
-            *(survey(source.receiver, explained, clock=self._clock, patience_seconds=patience) for source in readable),
+            *(
+                survey(
+                    source.receiver,
+                    explained,
+                    clock=self._clock,
+                    patience_seconds=patience,
+                    unreached_seconds=patience if source.was_read else self._request.unreached_seconds,
+                )
+                for source in readable
+            ),
             return_exceptions=True,
         )
         facts = await facts_of(self._admin, list(dict.fromkeys(source.path for source in readable)))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sbpair.core.errors import ServiceError
+from sbpair.core.errors import ConnectionLostError, OperationTimeoutError, ServiceError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.transfer import machine
@@ -49,12 +49,16 @@ class DryRun:
         self, sources: Sequence[Source], *, clock: Clock, stop: asyncio.Event, patience_seconds: float
     ) -> None:
         """Look at every message. A source that cannot be read keeps its error; the others go on."""
-        patience = patience_seconds
+        patience, unreachable = patience_seconds, None
         for source in sources:
-            if not stop.is_set():
+            if unreachable is not None:
+                source.failed = unreachable  # the namespace was waited for once; nobody would answer for this one
+            elif not stop.is_set():
                 await self._browse_one(source, clock, patience)
                 if source.failed is not None and source.failed.retryable:
-                    patience = 0.0  # it was waited for once; the next queues are on the same namespace
+                    patience = 0.0
+                    if isinstance(source.failed, ConnectionLostError | OperationTimeoutError):
+                        unreachable = source.failed
             await source.receiver.close()
 
     async def _browse_one(self, source: Source, clock: Clock, patience: float) -> None:
@@ -64,6 +68,7 @@ class DryRun:
                 {},
                 clock=clock,
                 patience_seconds=patience,
+                unreached_seconds=patience,
                 visit=self.add,
                 also=self.also,
             )

@@ -6,6 +6,7 @@ again.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
@@ -113,6 +114,7 @@ class Pump:
     Args:
         endless: an empty source is polled again and an unreadable one never given up.
         patience_seconds: how long a source may fail before it is given up (not when endless).
+        unreached_seconds: the same, if that is less, for a source that nobody has answered for yet.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Pump:
         ledger: Ledger | None,
         endless: bool,
         patience_seconds: float,
+        unreached_seconds: float = math.inf,
     ) -> None:
         self.sources = list(sources)
         self.machine = machine
@@ -137,6 +140,7 @@ class Pump:
         self._ledger = ledger
         self._endless = endless
         self._patience_seconds = patience_seconds
+        self._unreached_seconds = unreached_seconds
         self._by_path = {source.receiver.source.lower(): source for source in sources}
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -236,11 +240,12 @@ class Pump:
     async def _receive_once(self, source: Source, granted: int) -> None:
         path = source.receiver.source
         patience = min(source.wait_seconds, TRY_SECONDS) if self.machine.standing_back(path) else source.wait_seconds
+        began = self._now()
         try:
             received = await source.receiver.receive(granted, wait_seconds=patience)
         except ServiceError as error:
             self.machine.returned(granted)
-            await self._receive_failed(source, error)
+            await self._receive_failed(source, error, since=began)
             return
         except BaseException:
             self.machine.returned(granted)
@@ -254,7 +259,7 @@ class Pump:
             proven = await self._browse_skipped(source, received, verdicts)
         except ServiceError as error:
             self._refuse(source, received, verdicts)
-            await self._receive_failed(source, error)
+            await self._receive_failed(source, error, since=began)
             return
         finally:
             self.machine.returned(granted)
@@ -362,13 +367,16 @@ class Pump:
         else:
             self.machine.sampled(sample, page, in_hand=in_hand, now=self._now())
 
-    async def _receive_failed(self, source: Source, error: ServiceError) -> None:
+    async def _receive_failed(self, source: Source, error: ServiceError, *, since: float) -> None:
+        """`since`: when what failed was begun, which may have been a while ago where nobody answers."""
         now = self._now()
         source.failures += 1
         source.last_error = error
-        source.failing_since = source.failing_since if source.failing_since is not None else now
+        source.failing_since = source.failing_since if source.failing_since is not None else since
         hopeless = error.category in NO_USE_WAITING
-        if not self._endless and (hopeless or now - source.failing_since >= self._patience_seconds):
+        answered = source.was_read or error.category is Category.BUSY
+        patience = self._patience_seconds if answered else min(self._patience_seconds, self._unreached_seconds)
+        if not self._endless and (hopeless or now - source.failing_since >= patience):
             source.failed = error
             self.machine.rests(source.receiver.source)
             self._tell(ReceiveFailed(self._utc(), source.path, error.code, None, error.message))
@@ -378,7 +386,7 @@ class Pump:
         if error.category is Category.BUSY:
             seconds = BUSY.seconds(source.failures)
         if not self._endless:
-            seconds = min(seconds, self._patience_seconds - (now - source.failing_since))
+            seconds = min(seconds, patience - (now - source.failing_since))
         self._tell(ReceiveFailed(self._utc(), source.path, error.code, seconds, error.message))
         await self._clock.sleep(seconds)
 

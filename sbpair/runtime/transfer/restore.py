@@ -13,6 +13,7 @@ from sbpair.concurrency import NO_USE_WAITING
 from sbpair.core.errors import Category, ServiceError
 from sbpair.core.message import Received
 from sbpair.core.names import split_source
+from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.state import Forward, Limits, LockClock, Verdict, key_of
 from sbpair.ports import Clock, Messaging, Observer
@@ -84,6 +85,14 @@ async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, 
     return found
 
 
+def not_known(error: ServiceError) -> ServiceError:
+    """The error of looking whether messages still wait, saying what follows from it."""
+    return error.with_state(
+        "So it is not known whether these messages still wait in the backlog queues. Nothing was sent; "
+        "--although-in-the-queues sends without looking."
+    )
+
+
 async def restore(
     messages: Sequence[Restorable],
     *,
@@ -94,10 +103,12 @@ async def restore(
     stop: asyncio.Event,
     rate_per_second: float | None = None,
     concurrency: int = 8,
-    patience_seconds: float = 120.0,
+    patience_seconds: float = PATIENCE_SECONDS,
+    unreached_seconds: float = UNREACHED_SECONDS,
 ) -> Restored:
     """Send the messages, given in the order in which they were put into the backlog. `stop` ends it after the batches
-    under way; what the ledger has is not sent again.
+    under way; what the ledger has is not sent again. A destination that fails for `patience_seconds`, or from the
+    beginning for `unreached_seconds`, keeps its messages.
 
     Raises:
         OSError: the ledger cannot be written; what was sent and not recorded will be sent again.
@@ -110,6 +121,7 @@ async def restore(
         rate_per_second=rate_per_second,
         shared=False,
         patience_seconds=patience_seconds,
+        unreached_seconds=unreached_seconds,
         left_messages=len(todo) + 1,  # all of them are in memory already
         no_use_waiting=NOT_TO_BE_WAITED_FOR,
     )

@@ -9,7 +9,7 @@ import pytest
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity, alike, explain, run
+from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity, alike, explain, in_one_line, run
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import to_plain
@@ -415,3 +415,15 @@ def test_findings_that_differ_in_what_to_do_say_where_the_rest_is_told() -> None
     (likes,) = alike(some)
     assert (likes.subject, likes.remedy) == ("a, b, c and 1 more", "sbpair cleanup a (the others with -v)")
     assert alike([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("remedy", "line"),
+    [
+        ("sbpair provision p", "sbpair provision p"),
+        ("sbpair config show\nUse Entra ID.\nOr a key.", "sbpair config show  # Use Entra ID. Or a key."),
+        ("Use Entra ID.\nOr a key.", "Use Entra ID. Or a key."),
+    ],
+)
+def test_a_remedy_in_one_line_can_be_pasted(remedy: str, line: str) -> None:
+    assert in_one_line(remedy) == line

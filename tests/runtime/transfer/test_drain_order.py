@@ -338,7 +338,7 @@ async def test_a_browse_that_fails_overtakes_nothing():
     dead = world.secondary.messaging().receiver(world.paths[0])
     await dead.receive(50, wait_seconds=1)
     world.secondary.fail("peek", ConnectionLostError("no answer"), times=8)
-    report = await world.start(patience_seconds=1000)
+    report = await world.start(patience_seconds=1000, unreached_seconds=1000)
     assert report.confirmed_empty
     world.check()
 

@@ -225,7 +225,7 @@ async def test_an_unavailable_destination_is_waited_for_while_others_go_on():
         world.primary.heal(fault)
 
     healing = asyncio.create_task(heal_later())
-    report = await world.drain(patience_seconds=300)
+    report = await world.drain(patience_seconds=300, unreached_seconds=300)
     await healing
     assert (report.forwarded, report.dead_lettered) == (20, 0)
     assert world.observer.of(Paused)[0].entity == "orders"

@@ -19,6 +19,7 @@ from sbpair.core.inspection.audit.findings import (
     Thresholds,
     View,
     alike,
+    in_one_line,
 )
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
@@ -35,6 +36,7 @@ __all__ = [
     "Thresholds",
     "alike",
     "explain",
+    "in_one_line",
     "run",
 ]
 

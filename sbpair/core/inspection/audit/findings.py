@@ -26,6 +26,12 @@ class Finding:
     remedy: str
 
 
+def in_one_line(remedy: str) -> str:
+    """A remedy for a cell or a line: what is no command is a comment behind it, so that the whole can be pasted."""
+    first, *more = remedy.splitlines() or [""]
+    return f"{first}  # {' '.join(more)}" if more and first.startswith("sbpair ") else " ".join((first, *more))
+
+
 @dataclass(frozen=True, slots=True)
 class Likes:
     """Findings of one check and severity in one pair: ten missing queues are one thing to do."""

@@ -1,0 +1,74 @@
+"""Says what a command waits for, once it has been silent for a few seconds."""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sbpair.core.durations import format_duration
+from sbpair.render.console import silent_seconds
+
+if TYPE_CHECKING:
+    from sbpair.concurrency import Wait
+
+SILENT_SECONDS = 3.0
+AGAIN_SECONDS = 10.0
+"""Between two lines of ours, if nothing else was said meanwhile."""
+LEAST_SECONDS = 0.5
+"""What has been asked for only now is not what a command waits for."""
+_POLL_SECONDS = 0.25
+
+
+@contextmanager
+def telling_waits() -> Iterator[None]:
+    """Log, while the block runs, what an answer is outstanding for whenever nothing was said for `SILENT_SECONDS`.
+
+    A thread, because some commands run a loop of asyncio and some do not.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=_tell, args=(ended,), name="sbpair-waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tell(ended: threading.Event) -> None:
+    log = logging.getLogger("sbpair")
+    ours, error = 0.0, ""
+    while not ended.wait(_POLL_SECONDS):
+        now, silent = time.monotonic(), silent_seconds()
+        again = now - silent <= ours  # nobody else has spoken since
+        if silent < (AGAIN_SECONDS if again else SILENT_SECONDS):
+            continue
+        waits = [one for one in _waits() if now - one.since >= LEAST_SECONDS]
+        if not waits:
+            continue
+        log.info(in_words(waits, now, known=error if again else ""))
+        ours, error = time.monotonic(), waits[0].error
+
+
+def _waits() -> "list[Wait]":
+    """Nobody who has not imported the module waits; importing it here would cost every command its start."""
+    module = sys.modules.get("sbpair.concurrency")
+    return [] if module is None else module.waits()
+
+
+def in_words(waits: "list[Wait]", now: float, *, known: str = "") -> str:
+    """One line for what is waited for, the longest wait first; an error that is `known` is not told again."""
+    first, seconds = waits[0], format_duration(round(now - waits[0].since))
+    if not first.error:
+        text = f"No answer for {seconds}: still trying to {first.tried}"
+    elif first.error == known:
+        text = f"Still failing after {seconds}; trying again"
+    else:
+        text = f"{first.error.rstrip('. ')}; trying again after {seconds}"
+    if first.until is not None:
+        text += f", {first.afterwards} in {format_duration(max(0, round(first.until - now)))} at the latest"
+    others = len({one.error or one.tried for one in waits} - {first.error or first.tried})
+    return f"{text}{f', and {others} more like it' if others else ''}."

@@ -1,0 +1,89 @@
+"""A command that waits says so: never silent for long, and never about what nobody waits for."""
+
+import re
+
+import pytest
+
+from sbpair.cli.waits import in_words
+from sbpair.concurrency import Wait, patiently, waiting, waits
+from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError
+from tests.cli.process import Sbpair
+from tests.cli.program.test_timeout import mute
+
+__all__ = ["mute"]
+
+
+@pytest.mark.parametrize(
+    ("waits", "known", "said"),
+    [
+        ([Wait("browse orders on neu", 90.0)], "", "No answer for 10s: still trying to browse orders on neu."),
+        (
+            [Wait("list queues of neu", 97.0, until=127.0), Wait("browse orders on neu", 98.0)],
+            "",
+            "No answer for 3s: still trying to list queues of neu, given up in 27s at the latest, and 1 more like it.",
+        ),
+        ([Wait("", 96.0, "Refused.", 130.0)], "", "Refused; trying again after 4s, given up in 30s at the latest."),
+        (
+            [Wait("", 90.0, "Refused.", 99.0, "sent to the backlog")],
+            "Refused.",
+            "Still failing after 10s; trying again, sent to the backlog in 0s at the latest.",
+        ),
+    ],
+)
+def test_what_is_waited_for_in_words(waits: list[Wait], known: str, said: str) -> None:
+    assert in_words(waits, 100.0, known=known) == said
+
+
+def test_a_wait_ends_with_its_block_however_that_ends() -> None:
+    with pytest.raises(ValueError, match="broken"), waiting("browse orders", 30.0):
+        (known,) = waits()
+        assert known.until is not None
+        assert (known.tried, round(known.until - known.since)) == ("browse orders", 30)
+        raise ValueError("broken")
+    assert waits() == []
+
+
+class Clock:
+    """Time passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.mark.parametrize(
+    ("error", "least", "most"),
+    [(ConnectionLostError("Refused."), 10, 30), (ServerBusyError("Busy."), 100, 120)],
+)
+async def test_who_never_answers_is_given_up_sooner_than_who_is_busy(
+    error: ServiceError, least: float, most: float
+) -> None:
+    clock = Clock()
+    known: list[str] = []
+
+    async def call() -> None:
+        known.extend(one.error for one in waits())
+        raise error
+
+    with pytest.raises(type(error)):
+        await patiently(call, patience_seconds=120, unreached_seconds=30, now=clock.now, sleep=clock.sleep)
+    assert least < clock.seconds <= most
+    assert set(known) == {error.message}, "only what has failed is told"
+
+
+@pytest.mark.parametrize("line", ["cleanup environment --dry-run", "peek"])
+def test_a_silent_namespace_is_named_while_it_is_waited_for(mute: Sbpair, line: str) -> None:
+    ran = mute(*line.split(), "--timeout", "8s")
+    assert ran.code == 6, ran
+    assert re.search(r"^No answer for \d+s: still trying to .* mute-secondary", ran.stderr, re.MULTILINE), ran.stderr
+
+
+def test_quiet_is_quiet_while_it_waits(mute: Sbpair) -> None:
+    ran = mute("cleanup", "environment", "--dry-run", "--timeout", "5s", "-q")
+    assert ran.code == 6, ran
+    assert "still trying" not in ran.stderr
