@@ -1,10 +1,17 @@
 """`python -m tests.pictures`: draw the README's pictures anew, into tests/approved/pictures.
 
 A picture is what a terminal of 80 columns would show of a pair that is written down here, so that it changes only when
-the words or the layout of the command do. It brings no font and fetches none.
+the words or the layout of the command do. It brings no font and fetches none. The page of an analysis is photographed
+in Chromium, and left as it is where that is not installed.
 """
 
+import asyncio
+import base64
+import math
 import re
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -12,11 +19,18 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from sbpair.cli.inspection.status_shown import result
+from sbpair.cli.pipeline.analyze_shown import result_of
+from sbpair.core.cost.prices import built_in
 from sbpair.core.entities import Tier
 from sbpair.core.inspection.backlog import Backlog, QueueContents
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus
+from sbpair.pipeline.analysis.analyze import Analysis, forecast
+from sbpair.pipeline.analysis.question import Question
+from sbpair.pipeline.analysis.results import Destination, Minute, Outage, Queue, Rows, SizeRange, Total
+from sbpair.render.html import to_html
 from sbpair.render.result import CommandResult
 from sbpair.render.tables import as_renderable
+from tests.render.chromium import browser, executable
 
 FOLDER = Path(__file__).parent / "approved" / "pictures"
 NOW = 1_763_800_000.0
@@ -89,8 +103,135 @@ def drawn(shown: RenderableType, command: str, *, columns: int = 80) -> str:
     return "\n".join(line.rstrip() for line in without_fonts.splitlines()) + "\n"
 
 
+# The page of an analysis
+
+PHOTOGRAPH = "analysis.png"
+_WIDTH, _HEIGHT = 1000, 900
+_SHARES = {"orders": 23, "invoices/incoming": 9, "events": 5}
+"""Destination -> messages a minute, roughly."""
+_KILOBYTES = 2
+
+
+def analysis() -> CommandResult:
+    """The backlog of an outage of four hours, three destinations."""
+    began = datetime.fromtimestamp(NOW, UTC) - timedelta(seconds=15_000)
+    minutes = [
+        Minute(
+            pair="orders",
+            destination=name,
+            minute=began + timedelta(minutes=at),
+            messages=round(share * (1.2 + 0.5 * math.sin(at / 37) + 0.15 * math.sin(1.3 * at))),
+        )
+        for name, share in _SHARES.items()
+        for at in range(240)
+    ]
+    of = {name: sum(one.messages for one in minutes if one.destination == name) for name in _SHARES}
+    size = 1024 * _KILOBYTES
+    destinations = [
+        Destination(
+            pair="orders",
+            destination=name,
+            messages=messages,
+            bytes=messages * size,
+            units=messages,
+            dead_letters=int(name == "orders"),
+            pings=0,
+            sessions=412 if name == "invoices/incoming" else 0,
+            oldest_at=began,
+            newest_at=began + timedelta(minutes=239),
+            age_p50_seconds=7_200,
+            age_p95_seconds=14_400,
+            age_max_seconds=15_000,
+            size_p50=size,
+            size_p95=3 * size,
+            size_p99=4 * size,
+            size_max=9 * size,
+            near_limit=0,
+            expired=140 if name == "events" else 0,
+            expiring=52 if name == "events" else 0,
+            exists=True,
+        )
+        for name, messages in of.items()
+    ]
+    outages = [
+        Outage(
+            pair="orders",
+            destination=name,
+            began_at=began,
+            ended_at=began + timedelta(minutes=239),
+            seconds=239 * 60,
+            messages=messages,
+            bytes=messages * size,
+            busiest_minute=max(one.messages for one in minutes if one.destination == name),
+            going_on=False,
+        )
+        for name, messages in of.items()
+    ]
+    all_messages = sum(of.values())
+    queues = [
+        Queue(
+            pair="orders",
+            queue=f"contoso-weu/x-servicebus-transfer/{index}",
+            dead_letter=False,
+            messages=all_messages // 10 + index * 37 % 90,
+            bytes=all_messages // 10 * size,
+            units=all_messages // 10,
+            oldest_at=began,
+            newest_at=began + timedelta(minutes=239),
+        )
+        for index in range(10)
+    ]
+    total = Total(pair="orders", messages=all_messages, bytes=all_messages * size, units=all_messages, dead_letters=1)
+    shares = ((0, 1, 4), (1, 2, 6), (2, 4, 8), (4, 8, 2))
+    sizes = [
+        SizeRange(
+            pair="orders",
+            from_bytes=1024 * low,
+            to_bytes=1024 * high,
+            messages=all_messages * share // 20,
+            bytes=all_messages * share // 20 * 1024 * high,
+        )
+        for low, high, share in shares
+    ]
+    question = Question(as_of=NOW)
+    rows = Rows(
+        destinations=tuple(destinations),
+        hours=(),
+        minutes=tuple(minutes),
+        queues=tuple(queues),
+        outages=tuple(outages),
+        time_to_live=(),
+        dead_letters=(),
+        sessions=(),
+        duplicates=(),
+        size_histogram=tuple(sizes),
+        totals=(total,),
+    )
+    found = Analysis(
+        archives=("archive",),
+        as_of=NOW,
+        sessions_in_trouble=0,
+        duplicate_ids=0,
+        rows=rows,
+        forecast=(forecast(total, question, built_in()),),
+    )
+    return result_of(found, question)
+
+
+async def photographed(result: CommandResult, chromium: str) -> bytes:
+    """The upper part of a result's page as PNG."""
+    assert result.page is not None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "page.html"
+        file.write_text(to_html(result.page), encoding="utf-8")
+        async with browser(chromium) as tab:
+            await tab.visit(file, width=_WIDTH, scheme="light")
+            clip = {"x": 0, "y": 0, "width": _WIDTH, "height": _HEIGHT, "scale": 1}
+            return base64.b64decode((await tab.call("Page.captureScreenshot", clip=clip))["data"])
+
+
 def pictures() -> dict[str, str]:
-    """File name -> picture."""
+    """File name -> drawing."""
     return {
         "demo.svg": drawn(demo(), "sbpair demo", columns=100),
         "status.svg": drawn(as_renderable(status()), "sbpair status orders"),
@@ -102,6 +243,11 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, svg in pictures().items():
         (FOLDER / name).write_text(svg, encoding="utf-8")
+    chromium = executable()
+    if chromium is None:
+        print(f"{PHOTOGRAPH} stays as it is: Chromium is not installed.", file=sys.stderr)
+        return
+    (FOLDER / PHOTOGRAPH).write_bytes(asyncio.run(photographed(analysis(), chromium)))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """The README's pictures show what the commands show today."""
 
+import base64
 import html
+import json
 import re
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.pictures import FOLDER, WAITING, pictures
+from tests.pictures import FOLDER, PHOTOGRAPH, WAITING, analysis, photographed, pictures
 from tests.readme import README, ROOT
+from tests.render.chromium import browser, executable
 
 PICTURES = pictures()
 
@@ -40,4 +43,42 @@ def test_the_status_shows_every_queue_and_their_sum() -> None:
 
 
 def test_no_picture_is_left_over() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == set(PICTURES)
+    assert {path.name for path in FOLDER.iterdir()} == {*PICTURES, PHOTOGRAPH}
+
+
+ALIKE = 0.03
+"""Other fonts move words by a few pixels; a card, a chart or a colour that is gone differs by more."""
+_DIFFERENCE = """
+(async () => {
+    const shades = [];
+    for (const picture of %s) {
+        const image = new Image();
+        image.src = "data:image/png;base64," + picture;
+        await image.decode();
+        const canvas = new OffscreenCanvas(50, 45);
+        const context = canvas.getContext("2d");
+        context.drawImage(image, 0, 0, 50, 45);
+        shades.push(context.getImageData(0, 0, 50, 45).data);
+    }
+    const [one, other] = shades;
+    return one.reduce((sum, shade, at) => sum + Math.abs(shade - other[at]), 0) / one.length / 255;
+})()
+"""
+
+
+@pytest.mark.skipif(executable() is None, reason="Chromium is not installed")
+async def test_the_photograph_is_what_the_page_looks_like_now() -> None:
+    """If this fails and the new looks are right: python -m tests.pictures"""
+    chromium = executable()
+    assert chromium is not None
+    kept, now = (FOLDER / PHOTOGRAPH).read_bytes(), await photographed(analysis(), chromium)
+    shown = json.dumps([base64.b64encode(picture).decode() for picture in (kept, now)])
+    async with browser(chromium) as tab:
+        answer = await tab.call(
+            "Runtime.evaluate", expression=_DIFFERENCE % shown, awaitPromise=True, returnByValue=True
+        )
+    assert answer["result"]["value"] < ALIKE, answer
+
+
+def test_the_photograph_is_in_the_readme() -> None:
+    assert f"]({(FOLDER / PHOTOGRAPH).relative_to(ROOT).as_posix()})" in README
