@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
 
 import typer
 
+from sbpair.cli.options import duration_option
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit, exit_of_failures
@@ -209,18 +210,50 @@ class Lines(Generic[F]):
         return Exit.FINDINGS if elsewhere else Exit.OK
 
 
-def to_payload(line: bytes, form: InputFormat, *, now: float) -> bytes:
-    """The encoded message of one input line. A message without an id gets one, so that a copy can be recognised.
-
-    `now` is UTC epoch seconds, for messages that come out of a backlog.
+def values_of(
+    *, message_id: str | None, session_id: str | None, properties: Sequence[str], ttl: str | None, scheduled: str | None
+) -> Mapping[str, Any]:
+    """The fields of a message that options give; what is not given is not in it.
 
     Raises:
-        UsageError: not JSON, an unknown field, a value of the wrong type.
+        UsageError: a property without a name or a value, a duration or time that is none.
+    """
+    named: dict[str, str] = {}
+    for one in properties:
+        name, equals, value = one.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--property is NAME=VALUE, not {quoted(one)}.")
+        named[name] = value
+    duration_option(ttl)
+    try:
+        _moment(scheduled)
+    except UsageError as error:
+        raise UsageError(f"--scheduled: {error.message.removeprefix('scheduled_at ')}") from error
+    given = {
+        "message_id": message_id,
+        "session_id": session_id,
+        "application_properties": named or None,
+        "ttl": ttl,
+        "scheduled_at": scheduled,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def to_payload(line: bytes, form: InputFormat, *, now: float, values: Mapping[str, Any] | None = None) -> bytes:
+    """The encoded message of one input line. A message without an id gets one, so that a copy can be recognised.
+
+    `now` is UTC epoch seconds, for messages that come out of a backlog. `values`: fields that the line does not give.
+
+    Raises:
+        UsageError: not JSON, an unknown field, a value of the wrong type, `values` for a line with exact bytes.
     """
     from sbpair.core.rewrite import compose
     from sbpair.settings import DocumentError, parse_json
 
+    values = values or {}
     if form is InputFormat.LINES:
+        if values:
+            return _composed({**values, "body_base64": base64.b64encode(line).decode()})
         return compose(body=line, message_id=str(uuid.uuid4()))
     try:
         record = parse_json(line)
@@ -229,8 +262,11 @@ def to_payload(line: bytes, form: InputFormat, *, now: float) -> bytes:
     if not isinstance(record, dict):
         raise UsageError("a JSON line is an object with the fields of one message")
     if "payload_base64" in record:
+        if values:
+            raise UsageError(f"a line with exact bytes takes no {', '.join(values)} from an option")
         return _exact(_bytes(record, "payload_base64"), now)
-    return _composed(record)
+    properties = {**values.get("application_properties", {}), **_properties(record)}
+    return _composed({**values, **record, **({"application_properties": properties} if properties else {})})
 
 
 def _exact(payload: bytes, now: float) -> bytes:

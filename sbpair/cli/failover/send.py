@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,9 +22,10 @@ from sbpair.cli.failover.records import (
     Lines,
     open_input,
     to_payload,
+    values_of,
 )
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.core.errors import EntityNotFoundError
+from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.render.result import Column, CommandResult, Format, Table
@@ -121,6 +122,36 @@ def send(
     hold_sessions: Annotated[
         bool, typer.Option("--hold-sessions", help="Keep order within a session across failover and failback.")
     ] = False,
+    message_id: Annotated[
+        str | None, typer.Option("--message-id", help="MessageId of the only line.", show_default=False)
+    ] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--session-id", help="Session of lines that name none.", show_default=False)
+    ] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="Application property, a text, of lines that do not have it; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            "--ttl", metavar="DURATION", help="Time to live of lines that name none, e.g. 1h.", show_default=False
+        ),
+    ] = None,
+    scheduled: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduled",
+            metavar="TIME",
+            help="When lines that name no time appear in the queue, e.g. 2026-12-01T08:00Z.",
+            show_default=False,
+        ),
+    ] = None,
     only_look: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -134,11 +165,16 @@ def send(
     \b
     Examples:
       echo hello | sbpair send orders-pair orders
+      echo hello | sbpair send orders-pair orders --session-id customer-7 --property country=DE --ttl 1h
       sbpair send orders-pair orders -f events.jsonl --dry-run
       sbpair peek local -o jsonl | sbpair send local orders
     """
     pair_name, entity = (None, first) if second is None else (first, second)
     check_entity_path(entity)
+    values = values_of(
+        message_id=message_id, session_id=session_id, properties=property_ or (), ttl=ttl, scheduled=scheduled
+    )
+    to_message = _payloads(values)
     settings = load_settings(options)
     chosen = (
         settings.pair(pair_name) if only_look else pair_to_write(options, settings, pair_name, f"Send to {entity} of")
@@ -155,7 +191,7 @@ def send(
 
     if only_look:
         lines = _Tally(streaming=False, known=pair.entities)
-        return dry_run(options, "send", pair, entity, [Side.PRIMARY], lines, source, form, _payload)
+        return dry_run(options, "send", pair, entity, [Side.PRIMARY], lines, source, form, to_message)
 
     async def work(stop: "asyncio.Event") -> "_Tally":
         from sbpair.connect import open_pairing
@@ -170,7 +206,7 @@ def send(
             _close_when_stopped(stack, pairing, stop)
             sender = pairing.sender(entity, partitioned=partitioned or None)
             results = sender.send_all(
-                tally.payloads(source, form, stop, _payload),
+                tally.payloads(source, form, stop, to_message),
                 overlap=concurrency,
                 timeout_seconds=options.timeout_seconds(60.0),
                 retry_seconds=retry_seconds,
@@ -215,8 +251,18 @@ def _with_options(pair: Pair, failover: str | None, ping: str | None, policy: Po
     return replace(pair, options=replace(pair.options, **changes))
 
 
-def _payload(line: bytes, form: InputFormat) -> bytes:
-    return to_payload(line, form, now=system_clock().now().timestamp())
+def _payloads(values: Mapping[str, Any]) -> Callable[[bytes, InputFormat], bytes]:
+    """Makes the message of a line; a MessageId among `values` is for one line alone."""
+    used = False
+
+    def payload(line: bytes, form: InputFormat) -> bytes:
+        nonlocal used
+        if used and "message_id" in values:
+            raise UsageError("--message-id is for one line alone; as JSON each line has its own message_id")
+        used = True
+        return to_payload(line, form, now=system_clock().now().timestamp(), values=values)
+
+    return payload
 
 
 class _Tally(Lines[FailedLine]):

@@ -20,6 +20,7 @@ PRIMARY = "local-primary"
 def queue(local: Sbpair) -> None:
     local.make_queue("orders")
     local.make_queue("copies")
+    local.make_queue("values")
     provisioned = local("provision", "local", "--no-input")
     assert provisioned.code == 0, provisioned.stderr
 
@@ -39,6 +40,22 @@ def test_raw_lines_and_json_lines(local: Sbpair) -> None:
     sent = local("send", "local", "orders", stdin=json.dumps(record) + "\n")
     assert sent.code == 0, sent.stderr
     assert {"one", "two", '{"n": 3}'} <= set(bodies(local, "orders"))
+
+
+def test_options_give_what_a_line_does_not_say(local: Sbpair) -> None:
+    options = ("--session-id", "s1", "--property", "country=DE", "--property", "colour=red", "--ttl", "1h")
+    lines = ["plain", json.dumps({"body": "own", "session_id": "s2", "application_properties": {"colour": "blue"}})]
+    for line in lines:
+        sent = local("send", "local", "values", *options, "--message-id", f"id of {line[:5]}", stdin=f"{line}\n")
+        assert sent.code == 0, sent.stderr
+    asked = ("--side", "primary", "--entity", "values", "--body", "-o", "json")
+    plain, own = sorted(local("peek", "local", *asked).data["messages"], key=lambda one: str(one["session_id"]))
+    assert (plain["body"], plain["session_id"], plain["message_id"]) == ("plain", "s1", "id of plain")
+    assert plain["application_properties"] == {"country": "DE", "colour": "red"}
+    assert (own["session_id"], own["ttl_seconds"]) == ("s2", 3600)
+    assert own["application_properties"] == {"country": "DE", "colour": "blue"}
+    twice = local("send", "local", "values", "--message-id", "m", stdin="a\nb\n")
+    assert (twice.code, "for one line alone" in twice.stderr) == (3, True), twice.stderr
 
 
 def test_a_stream_tells_what_became_of_each_line(local: Sbpair) -> None:
