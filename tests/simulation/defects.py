@@ -11,12 +11,15 @@ from typing import Any, Protocol
 from sbpair.amqp import sections
 from sbpair.azure import wire
 from sbpair.azure.receiver import AzureReceiver
-from sbpair.core.errors import ServiceError
+from sbpair.core.errors import JournalConflictError, ServiceError
 from sbpair.core.message import Disposition
+from sbpair.core.replication import ownership
 from sbpair.core.transfer import machine, order, state
 from sbpair.core.transfer.report import Accepted, Moment
+from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
 from sbpair.runtime.browse import Found
+from sbpair.runtime.replication import lease, session, store
 from sbpair.runtime.transfer import drain, ledger, pump, sinks
 
 
@@ -372,6 +375,82 @@ def _never_tried_again() -> None:
         return final
 
     replace(machine.Settlement, "_trouble", make)
+
+
+# Active/active
+
+
+@defect("a lease of somebody else counts as free")
+def _lease_of_another_ignored() -> None:
+    ownership._leased_to_another = lambda entry, owner, now, terms: None
+
+
+@defect("what comes first in a session is not waited for")
+def _predecessor_not_awaited() -> None:
+    ownership._predecessor = lambda entry, copy, outcomes: None
+
+
+@defect("the journal's entry is written whoever has changed it meanwhile")
+def _swap_without_comparison() -> None:
+    def make(swap: Any) -> Any:
+        async def blind(self: Any, known: Any, entry: Any) -> Any:
+            try:
+                return await swap(self, known, entry)
+            except JournalConflictError:
+                return await swap(self, await self.read(entry.session_id), entry)
+
+        return blind
+
+    replace(store.SessionStore, "swap", make)
+
+
+@defect("a handler goes on when its lease is over")
+def _handler_outlives_its_lease() -> None:
+    def make(begin: Any) -> Any:
+        def endless(self: Any, *arguments: Any, **options: Any) -> None:
+            begin(self, *arguments, **options)
+            self._over_at = self._renew_at = 1e12
+
+        return endless
+
+    replace(lease.LeaseHeldRun, "__init__", make)
+
+
+@defect("no record is kept of what is finished")
+def _finished_not_recorded() -> None:
+    async def record(self: Any, *_: Any, **options: Any) -> None:
+        """Write nothing."""
+
+    store.SessionStore.record = record  # type: ignore[method-assign]
+
+
+@defect("the copy is settled before the journal says what became of it")
+def _copy_settled_first() -> None:
+    def make(process: Any) -> Any:
+        async def hasty(self: Any, copy: Any, claim: Any, run: Any) -> None:
+            received = self._held[copy]
+            await self.receiver.settle(received, Disposition.COMPLETE)
+            await process(self, copy, claim, run)
+
+        return hasty
+
+    replace(session.SessionWorker, "_process", make)
+
+
+# The namespace's own store
+
+
+@defect("the namespace confirms what is not on its disk yet")
+def _confirmed_before_commit() -> None:
+    Store.after_commit = lambda self, action, otherwise=None: action()  # type: ignore[method-assign]
+
+
+@defect("what was completed is left in the namespace's files")
+def _completed_stays_in_the_files() -> None:
+    def drop(self: Any, message: Any) -> None:
+        message.row = 0
+
+    Store.drop_message = drop  # type: ignore[method-assign]
 
 
 # The hunt

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HOUR = 3600.0
+PRIMARIES = ("primary", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,33 @@ class Plan:
     receive_messages: int
     in_flight_messages: int
     bursts: tuple[Burst, ...]
+    pairs: int = 1
+    """Primaries that share the secondary."""
+    durable: bool = False
+    """The brokers keep everything in files, so that they can crash."""
+    broker_skews: tuple[float, ...] = (0.0,)
+    """How far their clocks are off: one of these after each start, in turns."""
+    consumers: int = 0
+    """Of a queue that is replicated."""
+    dual_senders: int = 0
+    lease_seconds: float = 10.0
+    message_leases: bool = False
+    """Whether a consumer claims one message at a time."""
+    open_sessions: int = 8
+    handler_seconds: float = 0.1
+    handler_failures: float = 0.0
+    """How many of the handlers fail, and how many ask for the message again."""
+    copy_delay_seconds: float = 0.0
+    moves: bool = False
+    """Somebody moves what a queue and a subscription hold."""
+    move_across: bool = False
+    move_sessions: bool = False
+    manage: bool = True
     troubles: tuple[Trouble, ...] = field(default=())
+
+    @property
+    def primaries(self) -> tuple[str, ...]:
+        return PRIMARIES[: self.pairs]
 
     @property
     def movers(self) -> int:
@@ -84,8 +111,15 @@ KINDS: dict[str, tuple[float, float]] = {
     "stop": (0.0, 0.0),
     "dark": (5.0, 400.0),
     "crash-sender": (0.0, 0.0),
+    "clock-step": (0.0, 0.0),
 }
 """What can go wrong, and how long it lasts at least and at most (seconds)."""
+BROKER_KINDS: dict[str, tuple[float, float]] = {
+    "crash-broker": (0.2, 90.0),
+    "power-broker": (1.0, 200.0),
+    "store-full": (0.5, 30.0),
+}
+"""And with brokers that keep what they have in files."""
 
 
 MOMENTS = ("line", "writing", "arrived", "completed", "lock expired", "start")
@@ -95,13 +129,45 @@ WORST = {
     "power": ("line", "writing", "arrived", "completed"),
     "disk-full": ("writing",),
     "disk-error": ("writing",),
+    "crash-broker": ("line", "writing", "arrived", "completed", "stored"),
+    "power-broker": ("line", "writing", "arrived", "completed", "stored"),
+    "crash-move": ("at", "gone", "line", "writing"),
+    "power-move": ("at", "gone", "line", "writing"),
+    "stop-move": ("at", "gone", "line", "writing"),
+    "crash-consumer": ("handler", "worked", "writing", "copy done"),
+    "freeze-consumer": ("handler", "worked", "writing", "copy"),
+    "journal-down": ("handler", "worked", "writing", "replicated"),
+    "journal-answers-lost": ("handler", "worked", "writing", "replicated"),
 }
 """The moments of these kinds."""
 
 
+JOURNAL_KINDS: dict[str, tuple[float, float]] = {
+    "crash-consumer": (0.0, 0.0),
+    "freeze-consumer": (1.0, 90.0),
+    "stop-consumer": (0.0, 0.0),
+    "journal-down": (0.5, 60.0),
+    "journal-answers-lost": (1.0, 60.0),
+}
+"""And with consumers that have a journal."""
+MOVE_KINDS: dict[str, tuple[float, float]] = {
+    "crash-move": (0.0, 0.0),
+    "power-move": (0.0, 0.0),
+    "stop-move": (0.0, 0.0),
+}
+"""And with somebody who moves messages."""
+_ALL_KINDS = KINDS | BROKER_KINDS | JOURNAL_KINDS | MOVE_KINDS
+
+
 def draw(seed: int, hours: float) -> Plan:
     dice = random.Random(f"{seed} plan")
+    durable = dice.random() < 0.4
+    consumers = dice.choice([1, 2, 3]) if dice.random() < 0.35 else 0
     kinds = [kind for kind in KINDS if dice.random() < dice.choice([0.0, 0.25, 0.5])]
+    kinds += [kind for kind in (*BROKER_KINDS,) * 2 if durable and dice.random() < 0.5]
+    moves = dice.random() < 0.35
+    kinds += [kind for kind in MOVE_KINDS if moves and dice.random() < 0.7]
+    kinds += [kind for kind in (*JOURNAL_KINDS,) * 2 if consumers and dice.random() < 0.5]
     alone = dice.random() < 0.7
     drains, syphons = (dice.choice([(1, 0), (1, 0), (0, 1)])) if alone else (dice.randint(0, 2), dice.randint(1, 2))
     end = hours * HOUR
@@ -131,6 +197,21 @@ def draw(seed: int, hours: float) -> Plan:
         receive_messages=dice.choice([3, 20, 100]),
         in_flight_messages=dice.choice([4, 20, 2000, 2000]),
         bursts=tuple(bursts),
+        pairs=dice.choice([1, 1, 1, 2]),
+        durable=durable,
+        broker_skews=tuple(dice.choice([0.0, 0.0, 0.0, -200.0, 45.0]) for _ in range(3)),
+        consumers=consumers,
+        dual_senders=dice.choice([1, 2]) if consumers else 0,
+        lease_seconds=dice.choice([6.0, 15.0, 30.0]),
+        message_leases=dice.random() < 0.5,
+        open_sessions=dice.choice([1, 8]),
+        handler_seconds=dice.choice([0.01, 0.5, 6.0]),
+        handler_failures=dice.choice([0.0, 0.0, 0.1]),
+        copy_delay_seconds=dice.choice([0.0, 2.0, 15.0]),
+        moves=moves,
+        move_across=dice.random() < 0.5,
+        move_sessions=dice.random() < 0.5,
+        manage=dice.random() < 0.7,
         troubles=tuple(_troubles(dice, kinds, bursts, end)),
     )
 
@@ -141,10 +222,10 @@ def _troubles(dice: random.Random, kinds: list[str], bursts: list[Burst], end: f
     for burst in bursts if kinds else ():
         for _ in range(dice.choice([0, 1, 1, 2, 4])):
             kind = dice.choice(kinds)
-            least, most = KINDS[kind]
+            least, most = _ALL_KINDS[kind]
             at = burst.at + dice.choice([dice.expovariate(1.0), dice.expovariate(0.2), dice.uniform(0.0, 120.0)])
             seconds = least * (most / least) ** dice.random() if least else 0.0
-            side = dice.choice(["primary", "secondary"])
+            side = dice.choice(["primary", "secondary", "secondary", "other"])
             after = dice.choice(WORST.get(kind, MOMENTS)) if dice.random() < 0.7 else ""
             at = burst.at if after else min(at, end)
             count = dice.choice([1, 2, 5, 20])

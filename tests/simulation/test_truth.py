@@ -8,33 +8,43 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.rewrite import compose, for_backlog
-from sbpair.emulator.broker.journal import KeptEntity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.namespace import Namespace
+from tests.simulation.brokers import Notes
 from tests.simulation.trace import Trace
-from tests.simulation.truth import Notes, Sent, Truth, Violation
+from tests.simulation.truth import Sent, Truth, Violation
 
 QUEUES = ("primary/x-servicebus-transfer/0", "primary/x-servicebus-transfer/1")
 
 
+class Copies:
+    """A witness that also notes where copies lie."""
+
+    def __init__(self, truth: Truth) -> None:
+        self.truth = truth
+        self.found: list[tuple[str, int]] = []
+
+    def stored(self, side: str, path: str, place: str, message: Message, row: int) -> None:
+        self.truth.stored(side, path, place, message, row)
+        self.found.append((path, message.sequence_number))
+
+    def let_go(self, side: str, message: Message, row: int) -> None:
+        self.truth.let_go(side, message, row)
+
+
 def stored_twice(truth: Truth) -> list[tuple[str, int]]:
     """A message of which a sender, left without an answer, has put a copy into each backlog queue; where they lie."""
-    copies: list[tuple[str, int]] = []
-
-    def stored(entity: KeptEntity, place: str, message: Message) -> None:
-        truth.backlog_stored(entity, place, message)
-        copies.append((entity.path, message.sequence_number))
+    copies = Copies(truth)
 
     async def store() -> None:
-        notes = Notes(stored, truth.backlog_dropped, lambda violation: pytest.fail(str(violation)))
-        namespace = Namespace("secondary", clock=SystemClock(), store=notes)
+        namespace = Namespace("secondary", clock=SystemClock(), store=Notes("secondary", copies))
         for queue in QUEUES:
             namespace.create_queue(queue).send(for_backlog(compose(body=b"a", message_id="m1"), "orders"))
 
-    truth.sent["m1"] = Sent(1, "orders", None, b"a", backlog=False)
+    truth.sent["m1"] = Sent(1, "primary", "orders", None, b"a", backlog=False)
     asyncio.run(store())
-    return copies
+    return copies.found
 
 
 def write(ledger: Path, copies: Sequence[tuple[str, int]]) -> Path:

@@ -5,15 +5,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sbpair.amqp import sections
 from sbpair.amqp.sections import Section
+from sbpair.core.names import BACKLOG_INFIX
 from sbpair.core.transfer.report import DrainReport
-from sbpair.emulator.broker.journal import KeptEntity
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN
 from sbpair.emulator.broker.messages import Message
-from sbpair.emulator.namespace import Namespace, NamespaceStore
+from sbpair.emulator.namespace import Namespace
 from tests.simulation.trace import Trace
 
 Stored = tuple[str, int]
@@ -29,6 +29,8 @@ class Sent:
     """A message that was accepted by a namespace."""
 
     number: int
+    side: str
+    """The primary whose pair it is sent with."""
     destination: str
     session_id: str | None
     body: bytes
@@ -40,10 +42,26 @@ class Sent:
     """Whether somebody was told that it is not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lies:
+    """Where a stored message lies: on which namespace, in which entity (lower case), in which place of it."""
+
+    side: str
+    path: str
+    place: str
+
+
+class Watcher(Protocol):
+    """Judges what happens in some entities. `before`: where the message lay; None: it is new."""
+
+    def stored(self, before: Lies | None, lies: Lies, message: Message) -> None: ...
+    def dropped(self, lies: Lies, message: Message) -> None: ...
+
+
 class Truth:
     """Told by the brokers of every message they take in and let go, and by the disk of every line.
 
-    `strict_order`: only one process at a time moves messages, so sessions arrive in their order.
+    `strict_order`: only one process at a time moves messages of a pair, so sessions arrive in their order.
     """
 
     def __init__(self, trace: Trace, *, strict_order: bool) -> None:
@@ -61,55 +79,91 @@ class Truth:
         """What each ledger has on disk: the message of each stored copy."""
         self.last_in_session: dict[tuple[str, str], int] = {}
         self.now: Callable[[], float] = lambda: 0.0
-        self._places: dict[Message, str] = {}
-        self.last_stored_at = float("-inf")
-        self.dropped = 0
-        """Messages that have left the backlog."""
+        self.wrong: Callable[[BaseException], None] = lambda violation: None
+        self.watchers: dict[tuple[str, str], Watcher] = {}
+        """Who judges an entity, by namespace and path; the others are a backlog or destinations of it."""
+        self._places: dict[tuple[str, int], Lies] = {}
+        self.last_stored_at: dict[str, float] = {}
+        """When a message came into the backlog of a primary last."""
+        self.dropped: Counter[str] = Counter()
+        """Messages that have left the backlog, by their primary."""
 
     # -- from the brokers
 
-    def backlog_stored(self, entity: KeptEntity, place: str, message: Message) -> None:
-        key, where = str(message.head.message_id), f"{entity.path}|{place}"
-        before = self._places.get(message)
-        if before == where:
+    def stored(self, side: str, path: str, place: str, message: Message, row: int) -> None:
+        lies, before = Lies(side, path.lower(), place), self._places.get((side, row))
+        self._places[side, row] = lies
+        watcher = self.watchers.get((side, lies.path))
+        self._judged(self._otherwise_stored if watcher is None else watcher.stored, before, lies, message)
+
+    def let_go(self, side: str, message: Message, row: int) -> None:
+        lies = self._places.pop((side, row), None)
+        if lies is None:
+            self.wrong(Violation(f"message {message.head.message_id} was taken from {side}, and had left it before"))
+            return
+        watcher = self.watchers.get((side, lies.path))
+        self._judged(self._otherwise_dropped if watcher is None else watcher.dropped, lies, message)
+
+    def _judged(self, judge: Callable[..., None], *what: Any) -> None:
+        """Whoever tells goes on, as the broker it is."""
+        try:
+            judge(*what)
+        except Violation as violation:
+            self.wrong(violation)
+
+    def _otherwise_stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
+        (self.backlog_stored if BACKLOG in lies.path else self.primary_stored)(before, lies, message)
+
+    def _otherwise_dropped(self, lies: Lies, message: Message) -> None:
+        if BACKLOG in lies.path:
+            self.backlog_dropped(lies, message)
+        else:
+            raise Violation(f"message {message.head.message_id} was taken from {lies.path}, where nobody receives")
+
+    def backlog_stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
+        key, where = str(message.head.message_id), f"{lies.path}|{lies.place}"
+        if before == lies:
             return
         if before is None:
-            self.last_stored_at = self.now()
+            self.last_stored_at[primary_of(lies.path)] = self.now()
             self.copies[key] += 1
         else:
-            self.waiting[key][before] -= 1
-        self._places[message] = where
+            self.waiting[key][f"{before.path}|{before.place}"] -= 1
         self.waiting[key][where] += 1
         self.trace.note("stored", key, where)
-        if place != MAIN:
+        if lies.place != MAIN:
             raise Violation(f"message {key} was dead-lettered, and nothing is wrong with it")
 
-    def backlog_dropped(self, message: Message) -> None:
-        key, where = str(message.head.message_id), self._places.pop(message)
-        self.waiting[key][where] -= 1
+    def backlog_dropped(self, lies: Lies, message: Message) -> None:
+        key = str(message.head.message_id)
+        self.waiting[key][f"{lies.path}|{lies.place}"] -= 1
         self.trace.note("completed", key)
-        self.dropped += 1
+        self.dropped[primary_of(lies.path)] += 1
         if key not in self.sent:
             return
         if not self.arrived[key]:
             raise Violation(f"message {key} was completed in the backlog and has not arrived anywhere: it is lost")
-        copy = where.partition("|")[0].lower(), message.sequence_number
+        copy = lies.path, message.sequence_number
         if self.ledgers and not any(copy in lines for lines in self.ledgers.values()):
             raise Violation(f"message {key} was completed before a ledger had it on disk")
 
-    def primary_stored(self, entity: KeptEntity, place: str, message: Message) -> None:
+    def backlog_counts(self, side: str) -> int:
+        """Messages in the backlog of a primary."""
+        return sum(BACKLOG in one.path and primary_of(one.path) == side for one in self._places.values())
+
+    def primary_stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
         key = str(message.head.message_id)
-        if message in self._places:
+        if before == lies:
             return
-        self._places[message] = entity.path
-        self.trace.note("arrived", key, entity.path)
+        self.trace.note("arrived", key, lies.path)
         sent = self.sent.get(key)
         if sent is None:
-            raise Violation(f"message {key} arrived at {entity.path} and was never sent")
-        if place == DEAD_LETTER:
-            raise Violation(f"message {key} was dead-lettered at {entity.path}")
-        if sent.destination.lower() != entity.path.lower():
-            raise Violation(f"message {key} was for {sent.destination} and arrived at {entity.path}")
+            raise Violation(f"message {key} arrived at {lies.path} and was never sent")
+        if lies.place == DEAD_LETTER:
+            raise Violation(f"message {key} was dead-lettered at {lies.path}")
+        if (sent.side, sent.destination.lower()) != (lies.side, lies.path):
+            there = f"{lies.path} of {lies.side}"
+            raise Violation(f"message {key} was for {sent.destination} of {sent.side} and arrived at {there}")
         self._same_content(key, sent, message)
         first = not self.arrived[key]
         if not first:
@@ -131,7 +185,7 @@ class Truth:
 
     def _in_order(self, key: str, sent: Sent) -> None:
         assert sent.session_id is not None
-        place = sent.destination, sent.session_id
+        place = f"{sent.side}/{sent.destination}", sent.session_id
         last = self.last_in_session.get(place, -1)
         if sent.number < last:
             raise Violation(f"message {key} of session {sent.session_id} was overtaken by number {last}")
@@ -182,24 +236,25 @@ class Truth:
         dropped_before: int,
         ledger: Path | None,
         alone: bool,
-        namespace: Namespace,
+        side: str,
     ) -> None:
         """A run has told what it did."""
         told = report.forwarded
         if ledger is not None:
-            self._same_as_ledger(told, whole_lines(ledger)[lines_before:])
+            self.same_as_ledger(told, whole_lines(ledger)[lines_before:])
         self.trace.note("report", report.ended_by, told, report.completed, report.uncompleted, report.confirmed_empty)
-        gone = self.dropped - dropped_before
+        gone = self.dropped[side] - dropped_before
         if alone and report.completed + report.already_forwarded > gone:
             told_gone = report.completed + report.already_forwarded
             raise Violation(f"the report says {told_gone} were completed, {gone} have left the backlog")
-        left = backlog_counts(namespace)
-        if report.confirmed_empty and left and alone and self.last_stored_at < self.now() - report.seconds:
+        left = self.backlog_counts(side)
+        began = self.now() - report.seconds
+        if report.confirmed_empty and left and alone and self.last_stored_at.get(side, 0.0) < began:
             raise Violation(f"the drain says the backlog is empty; it holds {left}")
         if report.confirmed_empty and report.left:
             raise Violation(f"the drain says the backlog is empty, and that it holds {report.left}")
 
-    def _same_as_ledger(self, told: int, lines: list[dict[str, Any]]) -> None:
+    def same_as_ledger(self, told: int, lines: list[dict[str, Any]]) -> None:
         counted = len([one for one in lines if one["outcome"] == "forwarded"])
         if told != counted:
             raise Violation(f"the report says {told} forwarded, the ledger of the run has {counted}")
@@ -229,6 +284,14 @@ class Truth:
                     raise Violation(f"{queue.path} of {namespace.name} holds {len(queue.main.locks)} locks for ever")
 
 
+BACKLOG = f"/{BACKLOG_INFIX}/"
+
+
+def primary_of(path: str) -> str:
+    """Whose backlog queue it is."""
+    return path.partition("/")[0].lower()
+
+
 DOUBT_SECONDS = 400.0
 """A lost answer is noticed so late at the latest, by a silence of 90 seconds and the attempts after that."""
 
@@ -241,34 +304,3 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
     except ValueError as error:
         raise Violation(f"{path.name} has a line that is none of a ledger: {error}") from error
-
-
-def backlog_counts(namespace: Namespace) -> int:
-    return sum(len(queue.main.log) for queue in namespace.queues())
-
-
-class Notes(NamespaceStore):
-    """A broker's journal that tells the truth of everything."""
-
-    def __init__(
-        self,
-        stored: Callable[[KeptEntity, str, Message], None],
-        dropped: Callable[[Message], None],
-        wrong: Callable[[BaseException], None],
-    ) -> None:
-        self._stored, self._dropped, self._wrong = stored, dropped, wrong
-
-    def restore(self, namespace: Namespace) -> None:
-        """It begins empty."""
-
-    def put_message(self, entity: KeptEntity, place: str, message: Message) -> None:
-        try:
-            self._stored(entity, place, message)
-        except Violation as violation:
-            self._wrong(violation)
-
-    def drop_message(self, message: Message) -> None:
-        try:
-            self._dropped(message)
-        except Violation as violation:
-            self._wrong(violation)

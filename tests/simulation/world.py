@@ -5,7 +5,6 @@ import contextlib
 import random
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,22 +12,18 @@ from typing import Any, cast
 
 from sbpair.amqp.types import Long
 from sbpair.azure.messaging import AzureMessaging
-from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import SbpairError, SendIncompleteError, ServiceError
 from sbpair.core.message import Disposition
+from sbpair.core.names import backlog_queue_path
 from sbpair.core.pairing import MAX_DELIVERY_COUNT, Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import DrainReport
-from sbpair.emulator.broker.sessions import Lock
-from sbpair.emulator.clock import SystemClock
-from sbpair.emulator.endpoints import Endpoints
+from sbpair.emulator.broker.entity import MessageEntity
+from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.engine.connection import IDLE_TIMEOUT_SECONDS
-from sbpair.emulator.engine.port import FirstBytes, Port
-from sbpair.emulator.entities import ROOT_KEY_NAME, QueueDescription
-from sbpair.emulator.faults import Faults
+from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.tls import TlsFiles
 from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces
@@ -36,18 +31,23 @@ from sbpair.runtime.transfer import pump
 from sbpair.runtime.transfer.drain import DrainRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
+from tests.simulation.brokers import Broker
 from tests.simulation.determinism import take_over, wall
 from tests.simulation.disk import Disk
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
+from tests.simulation.moves import Moves
 from tests.simulation.network import Network
 from tests.simulation.plan import HOUR, Burst, Plan, Trouble
+from tests.simulation.replicated import Replicated
 from tests.simulation.trace import Trace
-from tests.simulation.truth import Notes, Sent, Truth, Violation, backlog_counts, whole_lines
+from tests.simulation.truth import Sent, Truth, Violation, whole_lines
 
-PORTS = {"primary": 5671, "secondary": 5672}
+PORTS = {"primary": 5671, "secondary": 5672, "other": 5673}
 DESTINATIONS = ("orders", "invoices")
 SESSIONS_ONLY = "invoices"
-PREFIX = "primary/x-servicebus-transfer"
+SECONDARY = "secondary"
+MOVERS = {"primary": "mover", "other": "other-mover"}
+"""How the processes are called that empty the backlog of a primary."""
 LONGEST_DRAIN_SECONDS = 2 * HOUR
 """Without any trouble a drain ends by itself long before."""
 
@@ -66,12 +66,6 @@ class Clock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-@dataclass(slots=True)
-class Broker:
-    namespace: Namespace
-    process: Process
 
 
 class WatchedSender:
@@ -134,7 +128,7 @@ class WatchedMessaging:
 
 
 class Admin:
-    """What the administration says of the secondary's queues, over the same network."""
+    """What the administration says of a namespace's queues, over the same network."""
 
     control_plane = "data-plane"
 
@@ -144,22 +138,26 @@ class Admin:
     async def _ask(self) -> None:
         network, me = self._world.network, PROCESS.get() or self._world.loop.world
         await asyncio.sleep(2 * network.delay())
-        faults = self._broker.namespace.faults
-        if network.are_apart(me, self._broker.process) or faults.refusing():
+        process, faults = self._broker.process, self._broker.namespace.faults
+        if not process.alive or network.are_apart(me, process) or faults.refusing():
             await asyncio.sleep(30.0)
             raise ServiceError("The administration did not answer.")
 
     def _facts(self, path: str) -> QueueFacts | None:
         queue = self._broker.namespace.get_queue(path)
-        if queue is None:
-            return None
-        counts = queue.counts()
-        settings = QueueSettings(lock_duration_seconds=queue.lock_seconds, max_delivery_count=queue.max_delivery_count)
-        return QueueFacts(queue.path, settings, Counts(active=counts.active, dead_letter=counts.dead_letter))
+        return None if queue is None else _facts_of(queue)
 
     async def get_queue(self, path: str) -> QueueFacts | None:
         await self._ask()
         return self._facts(path)
+
+    async def get_topic(self, path: str) -> None:
+        await self._ask()
+
+    async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
+        await self._ask()
+        found = self._broker.namespace.get_subscription(topic, name)
+        return None if found is None else _facts_of(found)
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
         await self._ask()
@@ -169,6 +167,16 @@ class Admin:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+def _facts_of(entity: MessageEntity) -> QueueFacts:
+    counts = entity.counts()
+    settings = QueueSettings(
+        lock_duration_seconds=entity.lock_seconds,
+        max_delivery_count=entity.max_delivery_count,
+        requires_session=entity.requires_session,
+    )
+    return QueueFacts(entity.path, settings, Counts(active=counts.active, dead_letter=counts.dead_letter))
 
 
 class World:
@@ -183,7 +191,7 @@ class World:
         take_over(self.loop, dice)
         self.trace = Trace(self.loop.time, follow=follow)
         self.truth = Truth(self.trace, strict_order=plan.movers == 1)
-        self.truth.now = self.loop.time
+        self.truth.now, self.truth.wrong = self.loop.time, self.wrong
         self.loop.on_call = lambda process: self.trace.note("writing", process.name)
         self.disk = Disk(self.loop)
         self.disk.synced = self._synced
@@ -199,71 +207,73 @@ class World:
         """Messages have been put into the backlog: time for senders to send, too."""
         self.stops: dict[Process, asyncio.Event] = {}
         self.endless: set[Process] = set()
-        self.queues = tuple(f"{PREFIX}/{number}" for number in range(plan.queues))
+        self.queues = {
+            side: tuple(backlog_queue_path(side, number) for number in range(plan.queues)) for side in plan.primaries
+        }
+        """The backlog queues of each primary."""
         self.ending = False
         self.number = 0
         self.runs = 0
         self._failed = asyncio.Event()
+        self.over = asyncio.Event()
+        """No more trouble, and no more messages."""
+        self.replicated = Replicated(self)
+        self.moves = Moves(self)
 
     def _synced(self, path: Path) -> None:
         try:
-            self.truth.written(path)
+            (self.moves if path.name.startswith("moved-") else self.truth).written(path)
         except Violation as violation:
             self.wrong(violation)
 
     # -- making it
 
     def _make_brokers(self) -> None:
-        truth = self.truth
-        for name, stored, dropped in (
-            ("primary", truth.primary_stored, lambda message: None),
-            ("secondary", truth.backlog_stored, truth.backlog_dropped),
-        ):
-            process = Process(self.loop, name)
-            self.brokers[name] = process.context.run(
-                self._make_broker, name, process, Notes(stored, dropped, self.wrong)
+        for name in (*self.plan.primaries, SECONDARY):
+            self.brokers[name] = Broker(
+                name,
+                PORTS[name],
+                seed=self.plan.seed,
+                loop=self.loop,
+                network=self.network,
+                trace=self.trace,
+                witness=self.truth,
+                file=self.folder / f"{name}.sqlite3" if self.plan.durable else None,
+                make=self._make_entities,
+                lock_expired=self._lock_expired,
             )
-        for destination in DESTINATIONS:
-            self.brokers["primary"].namespace.create_queue(
-                destination, QueueDescription(requires_session=destination == SESSIONS_ONLY)
-            )
+            self._start_broker(self.brokers[name])
+
+    def _start_broker(self, broker: Broker) -> None:
+        if broker.starts == 0 or not broker.process.alive:
+            skews = self.plan.broker_skews
+            broker.start(skew_seconds=skews[(broker.port + broker.starts) % len(skews)])
+
+    def _make_entities(self, namespace: Namespace) -> None:
+        if namespace.name != SECONDARY:
+            for destination in DESTINATIONS:
+                sessions = destination == SESSIONS_ONLY
+                namespace.create_queue(destination, QueueDescription(requires_session=sessions))
+        self.replicated.make(namespace)
+        self.moves.make(namespace)
+        if namespace.name != SECONDARY:
+            return
         description = QueueDescription(
             lock_duration_seconds=self.plan.lock_seconds, max_delivery_count=MAX_DELIVERY_COUNT
         )
-        for path in self.queues:
-            box = self.brokers["secondary"].namespace.create_queue(path, description).main
-            box.locks._on_expiry = self._expiry_of(box.locks._on_expiry)
+        for queues in self.queues.values():
+            for path in queues:
+                namespace.create_queue(path, description)
 
-    def _expiry_of(self, expired: Callable[[Lock], None]) -> Callable[[Lock], None]:
-        def told(lock: Lock) -> None:
-            self.trace.note("lock expired", lock.message.head.message_id)
-            self.truth.doubt("a lock that ran out")
-            expired(lock)
+    def _lock_expired(self, message: Message) -> None:
+        self.trace.note("lock expired", message.head.message_id)
+        self.truth.doubt("a lock that ran out")
 
-        return told
-
-    def _make_broker(self, name: str, process: Process, notes: Notes) -> Broker:
-        clock = SystemClock()
-        namespace = Namespace(name, clock=clock, faults=Faults(clock, f"{self.plan.seed} {name}"), store=notes)
-        namespace.host, namespace.port = "localhost", PORTS[name]
-        namespace.endpoint = f"localhost:{PORTS[name]}"
-        # Never started: it only keeps the connections that the network gives it.
-        port = Port(namespace, Endpoints(namespace), cast(TlsFiles, None), cast(Any, None))
-        self.network.listen(PORTS[name], process, lambda: FirstBytes(port), namespace.faults.refusing)
-        return Broker(namespace, process)
+    def admin(self, name: str) -> NamespaceAdmin:
+        return cast(NamespaceAdmin, Admin(self, self.brokers[name]))
 
     def messaging(self, name: str) -> AzureMessaging:
-        return AzureMessaging(self._access(name))
-
-    def _access(self, name: str) -> NamespaceAccess:
-        key = self.brokers[name].namespace.auth_rules[ROOT_KEY_NAME].primary_key
-        text = (
-            f"Endpoint=sb://localhost:{PORTS[name]};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={key};"
-            "UseDevelopmentEmulator=true"
-        )
-        return NamespaceAccess(
-            name, f"localhost:{PORTS[name]}", AuthMethod.CONNECTION_STRING, connection_string=Secret(text)
-        )
+        return AzureMessaging(self.brokers[name].access())
 
     # -- living
 
@@ -290,12 +300,13 @@ class World:
 
     async def _live(self) -> None:
         plan = self.plan
-        for number in range(plan.drains):
-            self._supervise(number, endless=False)
-        for number in range(plan.drains, plan.movers):
-            self._supervise(number, endless=True)
+        for side in plan.primaries:
+            for number in range(plan.movers):
+                self.loop.create_task(self._again_and_again(side, number, endless=number >= plan.drains))
         for number in range(plan.senders):
             self.loop.create_task(self._sending_again_and_again(number))
+        self.replicated.begin()
+        self.moves.begin()
         happening: list[tuple[float, int, Burst | Trouble]] = sorted(
             (one.at, order, one) for order, one in enumerate((*plan.bursts, *plan.troubles))
         )
@@ -304,6 +315,7 @@ class World:
             self.truth.check()
             if isinstance(one, Burst):
                 self._fill(one)
+                self.moves.fill(one)
                 self.wanted.set()
             else:
                 self._arm(one)
@@ -313,37 +325,56 @@ class World:
     async def _come_to_rest(self) -> None:
         """No more trouble: those that run are stopped, the last drain must find and return everything."""
         self.ending = True
+        self.over.set()
         self.network.join_all()
+        self.network.slow_share = 0.0  # a late packet may cost a short lock
         self.disk.full = self.disk.failing = False
         for broker in self.brokers.values():
+            broker.disk_full(False)
+            self._start_broker(broker)
             broker.namespace.faults.clear()
         self.trace.note("rest")
-        asleep = [one.frozen_until - self.loop.time() for one in (*self.movers, *self.senders)]
+        asleep = [one.frozen_until - self.loop.time() for one in self._processes()]
         await asyncio.sleep(max([0.0, *asleep]))
         for process in [one for one in self.senders if one.alive]:
-            await self._ended_within(process, 900.0, "did not close within 15 minutes")
+            await self.ended_within(process, 900.0, "did not close within 15 minutes")
         running = [one for one in self.movers if one.alive]
         if serving := [one for one in running if one in self.endless and not self.stops[one].is_set()]:
             await self._emptied_within(HOUR, serving)
         for process in running:
             self.stops[process].set()
         for process in running:
-            await self._ended_within(process, 600.0, "did not end within 10 minutes of being told to stop")
+            await self.ended_within(process, 600.0, "did not end within 10 minutes of being told to stop")
+        await self.replicated.come_to_rest()
+        await self.moves.come_to_rest()
         await asyncio.sleep(2 * self.plan.lock_seconds + IDLE_TIMEOUT_SECONDS + 60.0)
-        process, _ = self._start(0, endless=False, last=True)
-        await self._ended_within(process, LONGEST_DRAIN_SECONDS, "did not end by itself, and nothing was wrong")
+        for side in self.plan.primaries:
+            process, _ = self._start(side, 0, endless=False, last=True)
+            await self.ended_within(process, LONGEST_DRAIN_SECONDS, "did not end by itself, and nothing was wrong")
         await asyncio.sleep(2 * self.plan.lock_seconds)
         self.truth.check_end(*(one.namespace for one in self.brokers.values()))
+
+    def _processes(self) -> list[Process]:
+        return [
+            *self.movers,
+            *self.senders,
+            *self.replicated.consumers,
+            *self.replicated.senders,
+            *self.moves.processes,
+        ]
 
     async def _emptied_within(self, seconds: float, serving: list[Process]) -> None:
         """These syphons run, and nothing is wrong any more. One that has ended by itself has said why."""
         until = self.loop.time() + seconds
-        while (left := backlog_counts(self.brokers["secondary"].namespace)) and self.loop.time() < until:
-            await asyncio.sleep(10.0)
-        if left and any(one.alive for one in serving):
-            raise Violation(f"a syphon has run for an hour without any trouble, and {left} messages wait")
+        for side in self.plan.primaries:
+            of_this = [one for one in serving if one.name.startswith(f"{MOVERS[side]}-")]
+            while of_this and (left := self.truth.backlog_counts(side)):
+                await asyncio.sleep(10.0)
+                if self.loop.time() >= until and any(one.alive for one in of_this):
+                    raise Violation(f"a syphon has run for an hour without any trouble, and {left} messages wait")
+                of_this = [one for one in of_this if one.alive]
 
-    async def _ended_within(self, process: Process, seconds: float, otherwise: str) -> None:
+    async def ended_within(self, process: Process, seconds: float, otherwise: str) -> None:
         done, _ = await asyncio.wait({process.ended}, timeout=seconds)
         if not done:
             raise Violation(f"{process.name} {otherwise}")
@@ -352,53 +383,68 @@ class World:
 
     def _fill(self, burst: Burst) -> None:
         plan, dice = self.plan, self.dice
-        for _ in range(burst.count):
+        broker = self.brokers[SECONDARY]
+        for _ in range(burst.count if broker.process.alive else 0):
+            side = dice.choice(plan.primaries)
             session = f"s{dice.randrange(plan.sessions)}" if dice.random() < plan.session_share else None
             destination = dice.choice(DESTINATIONS) if session is not None else DESTINATIONS[0]
-            _, payload = self._message(destination, session, backlog=True)
             place = dice.randrange(plan.queues) if session is None else int(session[1:]) % plan.queues
-            broker = self.brokers["secondary"]
-            queue = broker.namespace.get_queue(self.queues[place])
-            assert queue is not None
-            broker.process.context.copy().run(queue.send, for_backlog(payload, destination))
+            key, payload = self._message(side, destination, session, backlog=True)
+            self._put(self.queues[side][place], for_backlog(payload, destination), self.truth.sent[key])
 
-    def _message(self, destination: str, session: str | None, *, backlog: bool = False) -> tuple[str, bytes]:
+    def _put(self, path: str, payload: bytes, sent: Sent) -> None:
+        """Into a queue of the secondary, by its own process."""
+        broker, sent.accepted = self.brokers[SECONDARY], False
+        queue = broker.namespace.get_queue(path)
+        assert queue is not None
+
+        def put() -> None:
+            queue.send(payload)
+            broker.namespace.when_durable(lambda: setattr(sent, "accepted", True))
+
+        broker.run(put)
+
+    def _message(self, side: str, destination: str, session: str | None, *, backlog: bool = False) -> tuple[str, bytes]:
         """A new message: its id and its bytes."""
         self.number += 1
         number, key = self.number, f"m{self.number}"
         body = self.dice.randbytes(self.dice.choice(self.plan.body_bytes)) + number.to_bytes(4, "big")
-        self.truth.sent[key] = Sent(number, destination, session, body, backlog)
+        self.truth.sent[key] = Sent(number, side, destination, session, body, backlog)
         return key, compose(body=body, message_id=key, session_id=session, application_properties={"n": Long(number)})
 
     # -- processes
 
-    def _supervise(self, number: int, *, endless: bool) -> None:
-        self.loop.create_task(self._again_and_again(number, endless=endless))
+    def process(self, name: str, *, skew_seconds: float = 0.0) -> Process:
+        """A new one of this name."""
+        self.runs += 1
+        process = Process(self.loop, f"{name}-{self.runs}", skew_seconds=skew_seconds)
+        process.on_end.append(lambda power: self._ended(process, power))
+        self.trace.note("start", process.name)
+        return process
 
-    async def _again_and_again(self, number: int, *, endless: bool) -> None:
+    async def _again_and_again(self, side: str, number: int, *, endless: bool) -> None:
         """As an operator's timer or service manager does: started again a while after it has ended."""
         while not self.ending:
-            process, _ = self._start(number, endless=endless)
+            process, _ = self._start(side, number, endless=endless)
             await process.ended
             await asyncio.sleep(self.dice.choice([0.1, 2.0, 30.0, 300.0]) * self.dice.uniform(0.5, 1.5))
 
-    def _start(self, number: int, *, endless: bool, last: bool = False) -> "tuple[Process, asyncio.Task[None]]":
-        self.runs += 1
-        skew = 0.0 if last else self.plan.skews[number]
-        process = Process(self.loop, f"mover-{number}-{self.runs}", skew_seconds=skew)
-        process.on_end.append(lambda power: self._mover_ended(process, power))
+    def _start(
+        self, side: str, number: int, *, endless: bool, last: bool = False
+    ) -> "tuple[Process, asyncio.Task[None]]":
+        process = self.process(f"{MOVERS[side]}-{number}", skew_seconds=0.0 if last else self.plan.skews[number])
         self.movers = [one for one in self.movers if one.alive] + [process]
         self.stops[process] = asyncio.Event()
         if endless:
             self.endless.add(process)
-        self.trace.note("start", process.name)
-        return process, process.start(self._guarded(process, self._move(process, number, endless=endless, last=last)))
+        work = self._move(process, side, number, endless=endless, last=last)
+        return process, process.start(self.guarded(process, work))
 
-    def _mover_ended(self, process: Process, power: bool) -> None:
+    def _ended(self, process: Process, power: bool) -> None:
         self.trace.note("end", process.name, "power" if power else "")
         self.network.process_ended(process, power)
 
-    async def _guarded(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
+    async def guarded(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except (SbpairError, OSError) as error:
@@ -412,14 +458,14 @@ class World:
             if not process.ended.done():
                 process.ended.set_result(None)
 
-    async def _move(self, process: Process, number: int, *, endless: bool, last: bool) -> None:
-        stop, path = self.stops[process], self.folder / f"ledger-{number}.jsonl"
+    async def _move(self, process: Process, side: str, number: int, *, endless: bool, last: bool) -> None:
+        stop, path = self.stops[process], self.folder / f"ledger-{side}-{number}.jsonl"
         ledger = Ledger(path, resume=True, opened=self.disk.opened) if self.plan.ledgers else None
-        lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped
-        secondary = self.messaging("secondary")
-        primary = WatchedMessaging(self.messaging("primary"), self.truth, path.name, self.wrong)
-        request = DrainRequest(self.queues, in_flight_messages=self.plan.in_flight_messages)
-        admin = cast(NamespaceAdmin, Admin(self, self.brokers["secondary"]))
+        lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped[side]
+        secondary = self.messaging(SECONDARY)
+        primary = WatchedMessaging(self.messaging(side), self.truth, path.name, self.wrong)
+        request = DrainRequest(self.queues[side], in_flight_messages=self.plan.in_flight_messages)
+        admin = self.admin(SECONDARY)
         try:
             if endless:
                 report = await self._syphon(request, secondary, primary, admin, ledger, stop)
@@ -444,7 +490,7 @@ class World:
             dropped_before=dropped_before,
             ledger=path if ledger is not None else None,
             alone=alone,
-            namespace=self.brokers["secondary"].namespace,
+            side=side,
         )
         if last and not report.confirmed_empty:
             raise Violation(f"the last drain could not confirm that the backlog is empty: {report.left}")
@@ -479,27 +525,27 @@ class World:
 
     async def _sending_again_and_again(self, number: int) -> None:
         while not self.ending:
-            process = Process(self.loop, f"sender-{number}-{self.loop.steps}")
-            process.on_end.append(partial(self.network.process_ended, process))
+            process = self.process(f"sender-{number}")
             self.senders = [one for one in self.senders if one.alive] + [process]
-            process.start(self._guarded(process, self._send(number)))
+            process.start(self.guarded(process, self._send(number)))
             await process.ended
             await asyncio.sleep(self.dice.choice([0.1, 30.0]))
 
     async def _send(self, number: int) -> None:
         """An application with a pairing: sends what it has, one batch after another, until the end."""
         plan = self.plan
+        side = plan.primaries[number % plan.pairs]
         options = SendAvailabilityOptions(
             backlog_queue_count=plan.queues,
             failover_interval_seconds=plan.failover_seconds,
             ping_interval_seconds=plan.ping_seconds,
             hold_sessions=plan.hold_sessions,
         )
-        pair = Pair("simulated", self._access("primary"), self._access("secondary"), options)
+        pair = Pair("simulated", self.brokers[side].access(), self.brokers[SECONDARY].access(), options)
         pairing = await PairedNamespaces.open(
             pair,
-            primary=self.messaging("primary"),
-            secondary=self.messaging("secondary"),
+            primary=self.messaging(side),
+            secondary=self.messaging(SECONDARY),
             clock=self.clock,
             observer=Quiet(),
             draw=self.loop.dice.random,
@@ -508,7 +554,7 @@ class World:
             while not self.ending:
                 self.wanted.clear()
                 for _ in range(self.dice.choice([1, 3, 8])):
-                    await self._send_some(pairing, f"p{number}")
+                    await self._send_some(pairing, side, f"p{number}")
                     await asyncio.sleep(self.dice.expovariate(0.5))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(60.0):
@@ -516,10 +562,10 @@ class World:
         finally:
             await pairing.close()
 
-    async def _send_some(self, pairing: PairedNamespaces, session: str) -> None:
+    async def _send_some(self, pairing: PairedNamespaces, side: str, session: str) -> None:
         destination = self.dice.choice(DESTINATIONS)
         session_id = session if destination == SESSIONS_ONLY or self.dice.random() < 0.3 else None
-        made = [self._message(destination, session_id) for _ in range(self.dice.choice([1, 1, 4]))]
+        made = [self._message(side, destination, session_id) for _ in range(self.dice.choice([1, 1, 4]))]
         keys = [key for key, _ in made]
         for key in keys:
             self.truth.sent[key].accepted = False
@@ -553,13 +599,14 @@ class World:
     def _strike(self, trouble: Trouble) -> None:
         movers = [one for one in self.movers if one.alive]
         process = movers[trouble.place % len(movers)] if movers else None
-        broker = self.brokers[trouble.side]
+        consumers = [one for one in self.replicated.consumers if one.alive]
+        broker = self.brokers.get(trouble.side, self.brokers["primary"])
         self.truth.doubt(trouble.kind)
         match trouble.kind:
             case "crash" | "power" if process is not None:
                 process.end(power=trouble.kind == "power")
             case "crash-sender":
-                alive = [one for one in self.senders if one.alive]
+                alive = [one for one in (*self.senders, *self.replicated.senders) if one.alive]
                 if alive:
                     alive[trouble.place % len(alive)].end(power=trouble.place % 2 == 0)
             case "stop" if process is not None:
@@ -574,18 +621,48 @@ class World:
                 if found:
                     connection = found[trouble.place % len(found)]
                     (connection.reset if trouble.kind == "cut" else connection.die)()
-            case "part" if process is not None:
-                name = process.name
-                self.network.part(name, trouble.side)
-                self._later(trouble.seconds, trouble.kind, lambda: self.network.join(name, trouble.side))
+            case "part" if movers or consumers:
+                able = movers + consumers + [one for one in self.moves.processes if one.alive]
+                name = able[trouble.place % len(able)].name
+                self.network.part(name, broker.name)
+                self._later(trouble.seconds, trouble.kind, lambda: self.network.join(name, broker.name))
             case "disk-full" | "disk-error":
                 name = "full" if trouble.kind == "disk-full" else "failing"
                 setattr(self.disk, name, True)
                 self._later(trouble.seconds, trouble.kind, lambda: setattr(self.disk, name, False))
             case "foreign":
                 self._foreign(trouble)
+            case "crash-consumer" | "freeze-consumer" | "stop-consumer" if consumers:
+                consumer = consumers[trouble.place % len(consumers)]
+                if trouble.kind == "crash-consumer":
+                    consumer.end(power=trouble.place % 2 == 0)
+                elif trouble.kind == "stop-consumer":
+                    self.stops[consumer].set()
+                else:
+                    consumer.frozen_until = self.loop.time() + trouble.seconds
+                    self._later(trouble.seconds, trouble.kind, lambda: None)
+            case "crash-move" | "power-move" | "stop-move":
+                for operator in [one for one in self.moves.processes if one.alive]:
+                    if trouble.kind == "stop-move":
+                        self.stops[operator].set()
+                    else:
+                        operator.end(power=trouble.kind == "power-move")
+            case "journal-down":
+                self.replicated.journal_down = True
+                self._later(trouble.seconds, trouble.kind, partial(setattr, self.replicated, "journal_down", False))
+            case "journal-answers-lost":
+                self.replicated.answers_lost = (0.05, 0.3)[trouble.place % 2]
+                self._later(trouble.seconds, trouble.kind, partial(setattr, self.replicated, "answers_lost", 0.0))
+            case "clock-step" if process is not None:
+                process.skew_seconds += (-300.0, -2.0, 2.0, 300.0)[trouble.place % 4]
+            case "crash-broker" | "power-broker":
+                broker.process.end(power=trouble.kind == "power-broker")
+                self._later(trouble.seconds, trouble.kind, lambda: self._start_broker(broker))
+            case "store-full":
+                broker.disk_full(True)
+                self._later(trouble.seconds, trouble.kind, lambda: broker.disk_full(False))
             case "throttle" | "fail-sends" | "refuse" | "lose-settlement-reply" | "short-locks" | "detach" | "dark":
-                broker.process.context.copy().run(broker.namespace.faults.add, self._fault(trouble))
+                broker.run(broker.namespace.faults.add, self._fault(trouble))
                 self._later(trouble.seconds, trouble.kind, lambda: None)
 
     def _later(self, seconds: float, kind: str, undo: Any) -> None:
@@ -618,8 +695,9 @@ class World:
         process.on_end.append(lambda power: self.network.process_ended(process, power))
 
         async def hold() -> None:
-            messaging = self.messaging("secondary")
-            receiver = messaging.receiver(self.queues[trouble.place % len(self.queues)])
+            messaging = self.messaging(SECONDARY)
+            queues = [path for paths in self.queues.values() for path in paths]
+            receiver = messaging.receiver(queues[trouble.place % len(queues)])
             taken = await receiver.receive(1 + trouble.place, wait_seconds=5.0)
             self.trace.note("foreign", len(taken))
             await asyncio.sleep(trouble.seconds)
