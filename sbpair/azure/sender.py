@@ -11,7 +11,7 @@ from sbpair.azure.links import Link
 from sbpair.azure.payloads import batch, schedule_entry
 from sbpair.azure.wire import Answer, Outgoing, SenderWire, SendingLink
 from sbpair.concurrency import waiting
-from sbpair.core.errors import MessageTooLargeError, SbpairError, SendIncompleteError
+from sbpair.core.errors import MessageTooLargeError, OperationTimeoutError, SbpairError, SendIncompleteError
 
 DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024
 _MAX_BATCH_BYTES = 1024 * 1024
@@ -88,11 +88,13 @@ class AzureSender:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
                 await outgoing.confirmed
         except Exception as error:
-            in_doubt = outgoing is not None and outgoing.written and not outgoing.answered
-            if in_doubt and isinstance(error, TimeoutError):
+            written = outgoing is not None and outgoing.written
+            unanswered = written and outgoing is not None and not outgoing.answered
+            if unanswered and isinstance(error, TimeoutError):
                 await self._give_up_silent(wire)
-            translated = translate(_with_text(error, in_doubt), tried, self._entity)
-            translated.uncertain = in_doubt
+            translated = translate(_with_text(error, unanswered), tried, self._entity)
+            # The answer that the service ran out of time does not say whether it has stored the message.
+            translated.uncertain = unanswered or (written and isinstance(translated, OperationTimeoutError))
             raise translated from error
 
     async def _give_up_silent(self, wire: SenderWire) -> None:
@@ -130,9 +132,9 @@ class AzureSender:
         self._on_close(self)
 
 
-def _with_text(error: Exception, in_doubt: bool) -> Exception:
+def _with_text(error: Exception, unanswered: bool) -> Exception:
     if isinstance(error, TimeoutError) and not str(error):
-        return TimeoutError("no confirmation in time" if in_doubt else "the service granted no link credit in time")
+        return TimeoutError("no confirmation in time" if unanswered else "the service granted no link credit in time")
     return error
 
 

@@ -239,6 +239,16 @@ async def test_a_namespace_gone_silent_times_out_and_a_new_connection_is_tried(
     await sender.send([message("c")], timeout_seconds=SECONDS)
 
 
+@pytest.mark.parametrize(("condition", "uncertain"), [("com.microsoft:timeout", True), ("amqp:internal-error", False)])
+async def test_a_service_that_ran_out_of_time_does_not_say_whether_it_has_the_message(
+    emulator: Emulator, messaging: AzureMessaging, condition: str, uncertain: bool
+) -> None:
+    emulator.faults("primary").add(f"fail:op=send,condition={condition},count=1")
+    with pytest.raises(errors.ServiceError) as caught:
+        await messaging.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    assert caught.value.uncertain is uncertain
+
+
 async def test_a_lost_settlement_reply_times_out_as_uncertain(
     emulator: Emulator, messaging: AzureMessaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:

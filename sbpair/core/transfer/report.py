@@ -372,7 +372,10 @@ def together(reports: Iterable[DrainReport], *, seconds: float) -> DrainReport:
 
 
 def parts_together(parts: Sequence[DrainReport], *, seconds: float) -> DrainReport:
-    """The parts of one run, each over messages of its own, as one: everything is added up."""
+    """The parts of one run, each over messages of its own, as one: everything is added up. There are none if it
+    was stopped before the first one began."""
+    if not parts:
+        return DrainReport(seconds=seconds, ended_by="stop")
     left: Counter[str] = Counter()
     for part in parts:
         left.update({one.reason: one.count for one in part.left})

@@ -20,6 +20,8 @@ from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, Dis
 
 DEFAULT_LOCK_SECONDS = 60.0
 """Lock duration of the documented backlog queues ("Paired Namespaces: Implementation Details and Cost")."""
+LEAST_LOCK_SECONDS = 5.0
+"""The shortest lock duration that the service lets a queue have."""
 
 
 class LockClock:
@@ -29,12 +31,17 @@ class LockClock:
     far the two wall clocks are apart, which minutes of skew on a laptop or container would otherwise turn into
     "already expired" (never sent) or "still valid" (sent too late).
 
+    Where nobody may ask for the queue's lock duration, the freshest lock is also all that is known of it: it counts as
+    no longer than it says. A wall clock that is ahead makes it look shorter, and it is renewed more often; one that is
+    behind makes it look longer, up to the documented duration.
+
     Args:
-        lock_seconds: the queue's lock duration.
+        lock_seconds: the queue's lock duration; None: not known.
     """
 
-    def __init__(self, lock_seconds: float = DEFAULT_LOCK_SECONDS) -> None:
-        self.lock_seconds = lock_seconds
+    def __init__(self, lock_seconds: float | None = None) -> None:
+        self.lock_seconds = DEFAULT_LOCK_SECONDS if lock_seconds is None else lock_seconds
+        self._known = lock_seconds is not None
         self._most_left: float | None = None
 
     def deadline(self, locked_until: float | None, *, now_utc: float, now: float) -> float:
@@ -44,6 +51,8 @@ class LockClock:
         left = locked_until - now_utc
         if self._most_left is None or left > self._most_left:
             self._most_left = left
+            if not self._known and left > 0:
+                self.lock_seconds = min(DEFAULT_LOCK_SECONDS, max(LEAST_LOCK_SECONDS, left))
         return now + min(self.lock_seconds, left + self.lock_seconds - self._most_left)
 
 

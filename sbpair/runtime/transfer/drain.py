@@ -172,7 +172,7 @@ def make_sources(
     sources = []
     for path in request.queues:
         known = facts.get(path)
-        lock_seconds = known.settings.lock_duration_seconds if known else DEFAULT_LOCK_SECONDS
+        lock_seconds = known.settings.lock_duration_seconds if known else None
         for dead_letter in request.kinds:
             receiver = secondary.receiver(path, dead_letter=dead_letter)
             sources.append(Source(path, receiver, LockClock(lock_seconds), wait_seconds=wait_seconds))

@@ -26,7 +26,7 @@ from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.recovery import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, in_order, parts_together, reasons
-from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Forward, Key, Leave, LockClock, Verdict, key_of
+from sbpair.core.transfer.state import Forward, Key, Leave, LockClock, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import (
     Clock,
@@ -124,9 +124,9 @@ class _Move:
         return self.request.queues[0]
 
     @property
-    def _lock_seconds(self) -> float:
+    def _lock_seconds(self) -> float | None:
         known = self.facts.get(self.path)
-        return known.settings.lock_duration_seconds if known is not None else DEFAULT_LOCK_SECONDS
+        return known.settings.lock_duration_seconds if known is not None else None
 
     async def by_session(self) -> bool:
         """Whether the entity hands out messages by session. Who may not ask for its settings asks for its sessions:

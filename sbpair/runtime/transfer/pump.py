@@ -43,7 +43,6 @@ from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Skipped
 from sbpair.core.transfer.pace import BUSY
 from sbpair.core.transfer.state import (
-    DEFAULT_LOCK_SECONDS,
     Action,
     Batch,
     Followed,
@@ -86,7 +85,7 @@ class Source:
 
     path: str
     receiver: MessageReceiver
-    locks: LockClock = field(default_factory=lambda: LockClock(DEFAULT_LOCK_SECONDS))
+    locks: LockClock = field(default_factory=LockClock)
     idle: bool = False
     """The last receive brought nothing."""
     failed: ServiceError | None = None

@@ -107,6 +107,32 @@ def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(mad
         assert made.state(queue, session) is None
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_is_stopped_before_it_begins_says_so(made: Entities, keep: bool) -> None:
+    source, target = made.queue(named("stopped")), made.queue(named("target"))
+    made.send(source, *messages("waits"))
+
+    async def work(sides: Sides) -> tuple[str, int, bool]:
+        stop, seen = asyncio.Event(), DestinationSeen(target)
+        stop.set()
+        report = await move(
+            DrainRequest((source,), to=ToQueue(target), leave_missing=True),
+            Ends(sides.primary, sides.primary),
+            Resender(seen, Wishes(), same_entity=False, now=time.time),
+            seen=seen,
+            facts={},
+            clock=SystemClock(),
+            observer=RecordingObserver(),
+            ledger=None,
+            stop=stop,
+            keep=keep,
+        )
+        return report.ended_by, report.forwarded, report.confirmed_empty
+
+    assert made.do(work) == ("stop", 0, False)
+    assert made.ids(source) == ["waits"]
+
+
 def test_who_may_not_ask_for_settings_finds_sessions_by_asking_for_them(made: Entities) -> None:
     queue, plain = made.queue(named("sessions"), requires_session=True), made.queue(named("plain"))
     sent = [compose(body=str(n), message_id=f"m{n}", session_id=f"s{n % 2}") for n in range(6)]

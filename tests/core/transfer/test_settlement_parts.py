@@ -20,6 +20,22 @@ def test_a_lock_without_an_end_lasts_from_now():
     assert LockClock(30.0).deadline(None, now_utc=0.0, now=7.0) == 37.0
 
 
+def test_a_lock_of_unknown_duration_lasts_no_longer_than_it_says():
+    clock = LockClock()
+    assert clock.deadline(1012.0, now_utc=1000.0, now=5.0) == 17.0
+    assert clock.lock_seconds == 12.0
+    assert clock.deadline(1030.0, now_utc=1010.0, now=15.0) == 35.0  # a fresher one: the first had lain a while
+    assert clock.lock_seconds == 20.0
+
+
+def test_a_lock_of_unknown_duration_is_the_documented_one_where_the_clocks_are_far_apart():
+    for skew in (-3600.0, 3600.0):
+        clock = LockClock()
+        assert clock.deadline(1060.0, now_utc=1000.0 + skew, now=5.0) == 65.0
+    clock = LockClock()
+    assert clock.deadline(1060.0, now_utc=1059.0, now=5.0) == 10.0  # the shortest that there is
+
+
 def test_back_off_grows_to_its_bound():
     assert [SYPHON.seconds(failures) for failures in (0, 1, 2, 3, 8, 9, 10_000)] == [0, 1, 2, 4, 120, 120, 120]
     assert REFUSED.seconds(1) == 10
