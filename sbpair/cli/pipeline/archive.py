@@ -1,31 +1,23 @@
 """`sbpair pipeline archive`: a backlog into Parquet."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
-    ArchiveDlqOption,
-    ArchiveWithDlqOption,
-    ConfOption,
-    FormatOption,
+    ArchivingOptions,
     IntoOption,
     JobLog,
-    MasterOption,
-    TakenLedgerOption,
-    TakeOption,
     check_folder,
-    check_taking,
     pair_by_name,
     spark_session,
     wants_delta,
 )
-from sbpair.cli.transfer.options import Filters, QueuesOption
+from sbpair.cli.transfer.options import Filters
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_source_path
 from sbpair.core.outcome import Exit
@@ -47,9 +39,6 @@ def archive(
     options: Options,
     into: IntoOption,
     pair: PairArgument = None,
-    queue: QueuesOption = None,
-    dlq: ArchiveDlqOption = False,
-    with_dlq: ArchiveWithDlqOption = False,
     entity: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,10 +55,8 @@ def archive(
         int | None, typer.Option(min=1, help="Last sequence number (inclusive).", show_default=False)
     ] = None,
     *,
+    archiving: ArchivingOptions,
     filters: Filters,
-    format_: FormatOption = "parquet",
-    take: TakeOption = False,
-    ledger: TakenLedgerOption = None,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
     compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
     import_: Annotated[
@@ -79,9 +66,6 @@ def archive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what is not archived yet; exit 5 if anything is.")
     ] = False,
-    yes: YesOption = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
 ) -> CommandResult:
     """Save a backlog as Parquet files, by pair, queue and date. Running it again adds only what is new.
 
@@ -95,41 +79,29 @@ def archive(
       sbpair pipeline archive orders --archive /data/parcels-weu --entity parcels --side primary
       sbpair pipeline archive orders --archive abfss://backlog@lake.dfs.core.windows.net/orders --master spark://head:7077
     """
-    check_taking(dlq=dlq, with_dlq=with_dlq, take=take, ledger=ledger)
-    entities = _entities(entity, queue, side, take=take)
+    archiving.check()
+    entities = _entities(entity, archiving.queue, side, take=archiving.take)
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
-    from sbpair.pipeline.archive import ArchiveRequest
-
-    delta = wants_delta(format_, into)
+    delta = wants_delta(archiving.format_, into)
     chosen = pair_by_name(options, pair)
     if import_ is not None:
         return _import(chosen.name, into, import_, delta=delta)
-    if take and not dry_run:
-        confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
-        what = f"Take the messages of the backlog queues on {side_named(confirmed)}"
-        doing = f"{what} into {into}, which then has the only copy"
-        go_ahead(options, doing, yes=yes, state="Nothing was taken.")
-    request = ArchiveRequest(
-        chosen,
-        options.config,
-        into,
-        tuple(queue or ()),
-        entities,
-        side,
-        (False, True) if with_dlq else (True,) if dlq else (False,),
-        from_sequence,
-        to_sequence,
+    if archiving.take and not dry_run:
+        archiving.ask_to_take(options, pair, into)
+    request = replace(
+        archiving.request(options, chosen, into, delta=delta),
+        entities=entities,
+        side=side,
+        first=from_sequence,
+        last=to_sequence,
         wanted=filters.wanted(),
-        take=take,
-        ledger=None if ledger is None else ledger.expanduser().absolute(),
         unit_messages=unit,
         compact=compact,
-        delta=delta,
         dry_run=dry_run,
     )
-    return _run(options, request, master, conf)
+    return _run(options, request, archiving.master, archiving.conf)
 
 
 def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, take: bool) -> tuple[str, ...]:

@@ -7,21 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import configure_logging, load_settings
+from sbpair.cli.context import configure_logging
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.pipeline.session import (
-    ArchiveDlqOption,
-    ArchiveWithDlqOption,
-    ConfOption,
-    FormatOption,
+    ArchivingOptions,
     IntoOption,
     JobLog,
-    MasterOption,
-    TakenLedgerOption,
-    TakeOption,
     check_folder,
-    check_taking,
     pair_by_name,
     spark_session,
     wants_delta,
@@ -42,17 +34,6 @@ def follow(
     options: Options,
     into: IntoOption,
     pair: PairArgument = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="INDEX|PATH",
-            help="Only this backlog queue; repeatable. Default: every one of the pair.",
-            show_default=False,
-        ),
-    ] = None,
-    dlq: ArchiveDlqOption = False,
-    with_dlq: ArchiveWithDlqOption = False,
     every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Pause between two looks.")] = "30s",
     for_: Annotated[
         str | None,
@@ -64,12 +45,8 @@ def follow(
             "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
         ),
     ] = None,
-    format_: FormatOption = "parquet",
-    take: TakeOption = False,
-    ledger: TakenLedgerOption = None,
-    yes: YesOption = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    archiving: ArchivingOptions,
 ) -> CommandResult:
     """Keep an archive up to date while a backlog grows: look every --every, and add what is new.
 
@@ -83,38 +60,29 @@ def follow(
       sbpair pipeline follow orders --archive /data/outage-2026-11 --format delta
       sbpair pipeline follow orders --archive /data/outage-2026-11 --every 5s --until-idle 10m --take --with-dlq
     """
-    check_taking(dlq=dlq, with_dlq=with_dlq, take=take, ledger=ledger)
+    archiving.check()
     pause = duration_option(every) or 0.0
     if pause < 1:
         raise UsageError(f"--every is one second or more, not {every}.")
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
-    from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.follow import FollowRequest
     from sbpair.pipeline.follow import follow as keep_up_to_date
     from sbpair.pipeline.paths import is_folder
 
-    delta = wants_delta(format_, into)
+    delta = wants_delta(archiving.format_, into)
     chosen = pair_by_name(options, pair)
     if is_folder(into):
         check_folder(Path(into), create=False)
-    if take:
-        confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
-        what = f"Take the messages of the backlog queues on {side_named(confirmed)}"
-        doing = f"{what} into {into}, which then has the only copy, and those that come later"
-        go_ahead(options, doing, yes=yes, state="Nothing was taken.")
-    archiving = ArchiveRequest(
-        chosen,
-        options.config,
-        into,
-        tuple(queue or ()),
-        dead_letters=(False, True) if with_dlq else (True,) if dlq else (False,),
-        take=take,
-        ledger=None if ledger is None else ledger.expanduser().absolute(),
-        delta=delta,
+    if archiving.take:
+        archiving.ask_to_take(options, pair, into, besides=", and those that come later")
+    request = FollowRequest(
+        archiving.request(options, chosen, into, delta=delta),
+        pause,
+        duration_option(for_),
+        duration_option(until_idle),
     )
-    request = FollowRequest(archiving, pause, duration_option(for_), duration_option(until_idle))
     configure_logging(options)
     with ExitStack() as stack:
         opened: list[Session] = []
@@ -122,8 +90,10 @@ def follow(
 
         def session() -> "Session":
             if not opened:
-                sources = take or not is_folder(into)
-                spark = spark_session(options, master, conf, rows=None, name="follow", sources=sources)
+                sources = archiving.take or not is_folder(into)
+                spark = spark_session(
+                    options, archiving.master, archiving.conf, rows=None, name="follow", sources=sources
+                )
                 opened.append(stack.enter_context(spark))
                 stack.enter_context(progress)
             return opened[0]
@@ -132,7 +102,7 @@ def follow(
             _log.info(f"Following {chosen.name} into {into}, every {every}.")
 
         report = keep_up_to_date(session, request, tell=progress, begun=begun, added=_say)
-    return _result(chosen.name, report, take=take)
+    return _result(chosen.name, report, take=archiving.take)
 
 
 def _say(added: ArchiveReport) -> None:

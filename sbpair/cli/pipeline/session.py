@@ -3,12 +3,16 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.options import Options
+from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.context import load_settings
+from sbpair.cli.options import Options, OptionSet
+from sbpair.cli.transfer.options import QueuesOption
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.files import make_private_folder
@@ -18,6 +22,7 @@ from sbpair.render.result import CommandResult
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
+    from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.executors import PairByName
     from sbpair.pipeline.spark.progress import JobProgress
     from sbpair.pipeline.spark.session import Session
@@ -43,30 +48,8 @@ ArchivesArgument = Annotated[
 IntoOption = Annotated[
     str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
 ]
-ArchiveDlqOption = Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")]
-ArchiveWithDlqOption = Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")]
-TakeOption = Annotated[
-    bool,
-    typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
-]
-TakenLedgerOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ledger",
-        metavar="DIR",
-        help="With --take: record each message that was removed in this folder.",
-        show_default=False,
-    ),
-]
 EngineOption = Annotated[
     str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
-]
-
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format", metavar="parquet|delta", help="delta: the folder is a Delta table as well, and stays one."
-    ),
 ]
 
 
@@ -91,16 +74,68 @@ def wants_delta(chosen: str, into: str) -> bool:
     return delta
 
 
-def check_taking(*, dlq: bool, with_dlq: bool, take: bool, ledger: Path | None) -> None:
-    """Refuse options of an archive that contradict each other.
+@dataclass(frozen=True, slots=True)
+class ArchivingOptions(OptionSet):
+    """What `archive` and `follow` share: which queues, in which form, and whether the messages leave them."""
 
-    Raises:
-        UsageError: they do.
-    """
-    if dlq and with_dlq:
-        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
-    if ledger is not None and not take:
-        raise UsageError("--ledger records what --take removes. Give both, or neither.")
+    queue: QueuesOption = None
+    dlq: Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")] = False
+    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")] = False
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="parquet|delta", help="delta: the folder is a Delta table as well, and stays one."
+        ),
+    ] = "parquet"
+    take: Annotated[
+        bool,
+        typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
+    ] = False
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="DIR",
+            help="With --take: record each message that was removed in this folder.",
+            show_default=False,
+        ),
+    ] = None
+    yes: YesOption = False
+    master: MasterOption = None
+    conf: ConfOption = None
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            UsageError: they do.
+        """
+        if self.dlq and self.with_dlq:
+            raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
+        if self.ledger is not None and not self.take:
+            raise UsageError("--ledger records what --take removes. Give both, or neither.")
+
+    def ask_to_take(self, options: Options, pair: str | None, into: str, *, besides: str = "") -> None:
+        """Have it confirmed that messages leave their queues. `besides`: what else does."""
+        confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
+        what = f"Take the messages of the backlog queues on {side_named(confirmed)}"
+        doing = f"{what} into {into}, which then has the only copy{besides}"
+        go_ahead(options, doing, yes=self.yes, state="Nothing was taken.")
+
+    def request(self, options: Options, pair: "PairByName", into: str, *, delta: bool) -> "ArchiveRequest":
+        """What is asked of the archive. `delta`: see `wants_delta`."""
+        from sbpair.pipeline.archive import ArchiveRequest
+
+        return ArchiveRequest(
+            pair,
+            options.config,
+            into,
+            tuple(self.queue or ()),
+            dead_letters=(False, True) if self.with_dlq else (True,) if self.dlq else (False,),
+            take=self.take,
+            ledger=None if self.ledger is None else self.ledger.expanduser().absolute(),
+            delta=delta,
+        )
 
 
 def check_engine(engine: str) -> None:
