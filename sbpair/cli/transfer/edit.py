@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,7 @@ from sbpair.cli.transfer.options import DESPITE, AgainToOption, DespiteOption, L
 from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place, refuse_unnamed
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
-from sbpair.cli.transfer.resending import check_destination, sent_there_before, to_or_itself
+from sbpair.cli.transfer.resending import check_destination, resender, sending_request, sent_there_before, to_or_itself
 from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
 from sbpair.core.redact import printable
 from sbpair.core.retry import PATIENCE_SECONDS
@@ -147,27 +146,22 @@ def _recovery(
 ) -> Recovery:
     """The run that sends this one message and looks for it where it lies."""
     from sbpair.core.message import State
-    from sbpair.core.transfer.recovery import Editor, Resender, Wishes
-    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+    from sbpair.core.transfer.recovery import Editor, Wishes
 
-    before = sent_there_before(source, target)
+    judge = resender(Wishes(), same_entity=sent_there_before(source, target))
 
     def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
-        def now() -> float:
-            return datetime.now(UTC).timestamp()
+        return Editor(judge(seen, recent), found, payload)
 
-        return Editor(Resender(seen, Wishes(), same_entity=before, now=now, recent=recent), found, payload)
-
-    request = DrainRequest(
-        queues=(source.path,),
+    request = sending_request(
+        options,
+        source.path,
+        target.path,
         dead_letter=dead_letter,
         deferred=found.state is State.DEFERRED,
         scheduled=found.state is State.SCHEDULED,
-        to=ToQueue(target.path),
-        max_messages=1,
-        leave_missing=True,
-        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
+    request = replace(request, max_messages=1)
     return Recovery(options, source, target, request, make_judge, despite_duplicate_detection=despite, one_message=True)
 
 

@@ -5,7 +5,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +19,7 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption
 from sbpair.cli.transfer.place import Place
 from sbpair.cli.transfer.recovering import Recovery
+from sbpair.cli.transfer.resending import resender, sending_request
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import EntityFacts, EntityKind, Tier
 from sbpair.core.errors import ServiceError, UsageError
@@ -39,7 +39,6 @@ from sbpair.core.inspection.evacuation import (
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.names import dead_letter_path
 from sbpair.core.outcome import Exit
-from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.words import counted, listed
 from sbpair.render.console import say
@@ -48,8 +47,6 @@ from sbpair.render.result import Column, CommandResult, Table
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.core.transfer.destinations import DestinationSeen
-    from sbpair.core.transfer.verdict import Judge
     from sbpair.ports import Topology
     from sbpair.settings import Settings
 
@@ -514,31 +511,17 @@ def _move_one(
     """Move the messages of one queue or subscription: how many went, why others stay, and how a signal ended it. What
     hinders one entity does not hinder the next."""
     from sbpair.core.transfer.filters import EVERYTHING
-    from sbpair.core.transfer.recovery import Resender, wishes
-    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+    from sbpair.core.transfer.recovery import wishes
 
     source = Place(wish.ends.source, move.entity, None, True)
     target = Place(wish.ends.target, move.to, None, True)
-    request = DrainRequest(
-        queues=(move.entity,),
-        dead_letter=move.dead_letter,
-        deferred=not move.dead_letter,
-        scheduled=not move.dead_letter,
-        to=ToQueue(move.to),
+    active = not move.dead_letter
+    request = replace(
+        sending_request(options, move.entity, move.to, dead_letter=move.dead_letter, deferred=active, scheduled=active),
         rate_per_second=wish.rate,
         concurrency=wish.concurrency,
-        leave_missing=True,
-        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
-
-    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
-        return Resender(
-            seen,
-            wishes(EVERYTHING, ()),
-            same_entity=False,
-            now=lambda: datetime.now(UTC).timestamp(),
-            recent=recent,
-        )
+    make_judge = resender(wishes(EVERYTHING, ()), same_entity=False)
 
     try:
         if move.held:

@@ -16,11 +16,12 @@ from sbpair.core.transfer.recovered import Doing
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sbpair.cli.transfer.options import ResendOptions
     from sbpair.core.transfer.destinations import DestinationSeen
-    from sbpair.core.transfer.verdict import Judge
+    from sbpair.core.transfer.recovery import Resender, Wishes
+    from sbpair.runtime.transfer.drain import DrainRequest
     from sbpair.settings import Settings
 
 
@@ -47,42 +48,32 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
     Raises:
         UsageError: the target is nothing that can be sent to, or the ledger is in the way.
     """
-    from sbpair.core.transfer.recovery import Resender, wishes
-    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+    from sbpair.core.transfer.recovery import wishes
 
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     check_destination(target)
     wanted, before = wishes(chosen.filters.wanted(), sending.reasons), sent_there_before(source, target)
 
-    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
-        return Resender(
-            seen,
-            wanted,
-            same_entity=before,
-            now=lambda: datetime.now(UTC).timestamp(),
-            recent=recent,
-            keep=sending.keep,
-        )
-
-    request = DrainRequest(
-        queues=(source.path,),
-        dead_letter=sending.dead_letter,
+    request = replace(
+        sending_request(
+            options,
+            source.path,
+            target.path,
+            dead_letter=sending.dead_letter,
+            deferred=not sending.dead_letter,
+            scheduled=not sending.dead_letter,
+        ),
         with_dead_letter=sending.with_dead_letter,
-        deferred=not sending.dead_letter,
-        scheduled=not sending.dead_letter,
-        to=ToQueue(target.path),
         max_messages=chosen.limit,
         rate_per_second=chosen.rate,
         concurrency=chosen.concurrency,
-        leave_missing=True,
-        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
     recovery = Recovery(
         options,
         source,
         target,
         request,
-        make_judge,
+        resender(wanted, same_entity=before, keep=sending.keep),
         keep=sending.keep,
         session_states=not chosen.some_only,
         despite_duplicate_detection=chosen.despite_duplicate_detection,
@@ -105,6 +96,38 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
         ledger=chosen.ledger,
         new_ledger=chosen.new_ledger,
     )
+
+
+def sending_request(
+    options: Options, source: str, target: str, *, dead_letter: bool, deferred: bool, scheduled: bool
+) -> "DrainRequest":
+    """What is asked of a run that sends messages of one queue or subscription to one queue or topic."""
+    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+
+    return DrainRequest(
+        queues=(source,),
+        dead_letter=dead_letter,
+        deferred=deferred,
+        scheduled=scheduled,
+        to=ToQueue(target),
+        leave_missing=True,
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+    )
+
+
+def resender(
+    wanted: "Wishes", *, same_entity: bool, keep: bool = False
+) -> "Callable[[DestinationSeen, frozenset[str]], Resender]":
+    """Makes the judge of such a run, at the time of this machine, once the destination is known."""
+    from sbpair.core.transfer.recovery import Resender
+
+    def made(seen: "DestinationSeen", recent: frozenset[str]) -> Resender:
+        def now() -> float:
+            return datetime.now(UTC).timestamp()
+
+        return Resender(seen, wanted, same_entity=same_entity, now=now, recent=recent, keep=keep)
+
+    return made
 
 
 def to_or_itself(settings: "Settings", on: NamespaceOptions, source: Place, to: str | None) -> Place:
