@@ -4,7 +4,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from sbpair.core.durations import format_duration
 from sbpair.render.console import silent_seconds
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from sbpair.concurrency import Wait
 
 SILENT_SECONDS = 3.0
@@ -46,17 +48,18 @@ def _tell(ended: threading.Event) -> None:
         again = now - silent <= ours  # nobody else has spoken since
         if silent < (AGAIN_SECONDS if again else SILENT_SECONDS):
             continue
-        waits = [one for one in _waits() if now - one.since >= LEAST_SECONDS]
+        waits = [one for one in waits_in(sys.modules) if now - one.since >= LEAST_SECONDS]
         if not waits:
             continue
         log.info(in_words(waits, now, known=error if again else ""))
         ours, error = time.monotonic(), waits[0].error
 
 
-def _waits() -> "list[Wait]":
-    """Nobody who has not imported the module waits; importing it here would cost every command its start."""
-    module = sys.modules.get("sbpair.concurrency")
-    return [] if module is None else module.waits()
+def waits_in(modules: "Mapping[str, ModuleType]") -> "list[Wait]":
+    """What is waited for. Nobody who has not imported the module waits; importing it here would cost every command its
+    start, and the thread that works may be in the middle of doing so."""
+    waits: Callable[[], list[Wait]] | None = getattr(modules.get("sbpair.concurrency"), "waits", None)
+    return [] if waits is None else waits()
 
 
 def in_words(waits: "list[Wait]", now: float, *, known: str = "") -> str:

@@ -1,10 +1,12 @@
 """A command that waits says so: never silent for long, and never about what nobody waits for."""
 
 import re
+import sys
+from types import ModuleType
 
 import pytest
 
-from sbpair.cli.waits import in_words
+from sbpair.cli.waits import in_words, waits_in
 from sbpair.concurrency import Wait, patiently, waiting, waits
 from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError
 from tests.cli.process import Sbpair
@@ -32,6 +34,13 @@ __all__ = ["mute"]
 )
 def test_what_is_waited_for_in_words(waits: list[Wait], known: str, said: str) -> None:
     assert in_words(waits, 100.0, known=known) == said
+
+
+def test_nobody_waits_before_the_module_is_imported_whole() -> None:
+    assert waits_in({}) == []
+    assert waits_in({"sbpair.concurrency": ModuleType("sbpair.concurrency")}) == []
+    with waiting("browse orders"):
+        assert [one.tried for one in waits_in(sys.modules)] == ["browse orders"]
 
 
 def test_a_wait_ends_with_its_block_however_that_ends() -> None:
