@@ -356,20 +356,14 @@ class AzureReceiver:
         """What becomes of each delivery, by its id; until all have an answer or the time is up."""
         left = len(settling.open) + len(settling.answered)
         while left:
-            try:
-                async with asyncio.timeout_at(until):
-                    answers = await settling.answers()
-            except TimeoutError:
-                break
+            answers = await settling.answers(until)
             left -= len(answers)
-            yield [
-                (number, None if error is None else self._not_settled(wire, disposition, error))
-                for number, error in answers
-            ]
-        if left:
-            late = TimeoutError("the settlement was not confirmed in time")
-            told = f"{disposition} a message of {self._source} on {self._host}"
-            yield [(number, translate(late, told, self._source)) for number in sorted(settling.open)]
+            yield [(number, self._answer(wire, disposition, error)) for number, error in answers]
+
+    def _answer(self, wire: ReceiverWire, disposition: Disposition, error: Exception | None) -> ServiceError | None:
+        if isinstance(error, TimeoutError):
+            return translate(error, f"{disposition} a message of {self._source} on {self._host}", self._source)
+        return None if error is None else self._not_settled(wire, disposition, error)
 
     async def _settle_by_request(
         self, receipt: Receipt, disposition: Disposition, reason: str, description: str

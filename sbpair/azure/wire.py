@@ -85,12 +85,19 @@ class Settling:
         self.answered.append((delivery_id, error))
         self._news.set()
 
-    async def answers(self) -> list[tuple[int, Exception | None]]:
-        """Take what was answered since the last call; waits until there is something."""
-        await self._news.wait()
+    async def answers(self, until: float) -> list[tuple[int, Exception | None]]:
+        """Take what was answered since the last call; waits until there is something. At `until`, of the loop's clock,
+        whatever has no answer gets a TimeoutError: each delivery is answered once, also if both come together."""
+        late: list[tuple[int, Exception | None]] = []
+        try:
+            async with asyncio.timeout_at(until):
+                await self._news.wait()
+        except TimeoutError:
+            error = TimeoutError("the settlement was not confirmed in time")
+            late = [(number, error) for number in sorted(self.open)]
         self._news.clear()
         answered, self.answered = self.answered, []
-        return answered
+        return answered + late
 
 
 @dataclass(slots=True, eq=False)
