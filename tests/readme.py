@@ -13,7 +13,9 @@ from pathlib import Path
 from tests.cli.process import ROOT  # which has Ctrl-C count, also in a suite that runs in the background
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = "".join((ROOT / "sbpair" / "cli" / f"{page}.md").read_text(encoding="utf-8") for page in ("failover", "spark"))
+PAGES = "".join(
+    (ROOT / "sbpair" / "cli" / "pages" / f"{page}.md").read_text(encoding="utf-8") for page in ("failover", "spark")
+)
 """What the README leaves to `sbpair help TOPIC` and runs with it, after its own commands."""
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL

@@ -46,7 +46,7 @@ def files_of(room: str) -> set[str]:
 
 
 def test_the_page_on_security_says_what_each_dependency_is_for() -> None:
-    page = (ROOT / "sbpair" / "cli" / "security.md").read_text(encoding="utf-8")
+    page = (ROOT / "sbpair" / "cli" / "pages" / "security.md").read_text(encoding="utf-8")
     table = page.partition("What `pip install sbpair` brings")[2].partition("\n\nThe extras add")[0]
     named = {name for row in re.findall(r"^\| ([a-z0-9, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
     assert named - {"package", "---"} == set(DIRECT)

@@ -216,7 +216,7 @@ def help_on(
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
         case [Topic.FAILOVER | Topic.SPARK | Topic.TESTING | Topic.SECURITY | Topic.MEASUREMENTS as topic]:
-            page = _NOTE.sub("", Path(__file__).with_name(f"{topic}.md").read_text(encoding="utf-8"))
+            page = _NOTE.sub("", (Path(__file__).parent / "pages" / f"{topic}.md").read_text(encoding="utf-8"))
             return CommandResult("help", Text(page), text=page)
     text = _help_of(ctx, words or ())
     return CommandResult("help", Text(text), text=text)

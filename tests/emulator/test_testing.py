@@ -244,7 +244,7 @@ def test_the_fixture_is_there_wherever_the_package_is_installed(tmp_path: Path) 
     assert "SharedAccessSignature" not in done.stdout
 
 
-PAGE = (Path(sbpair.__file__).parent / "cli" / "testing.md").read_text(encoding="utf-8")
+PAGE = (Path(sbpair.__file__).parent / "cli" / "pages" / "testing.md").read_text(encoding="utf-8")
 
 
 def test_the_pages_test_case_runs(tmp_path: Path) -> None:
