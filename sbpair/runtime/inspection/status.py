@@ -1,6 +1,7 @@
 """Reads the status of a pair: does each namespace answer, and what does the backlog hold?"""
 
 import asyncio
+import re
 from dataclasses import replace
 
 from sbpair.concurrency import abandoning
@@ -86,12 +87,15 @@ class StatusReader:
         return Backlog(self._pair.name, taken_at, queues, FoundBy.CONFIGURED)
 
 
+_ASKS_FOR_MANAGE = re.compile(r"'Manage\b|\bManage(,\w+)* claims? required|specified action: Manage\b")
+"""The service's ways to say it: for an operation on an endpoint, for reading, and for changing."""
+
 _NO_MANAGE = "No Manage right here: queues are found by opening them and counted by browsing."
 
 
 def _refused(role: str, access: NamespaceAccess, error: ServiceError, *, answered_in_ms: float) -> SideStatus:
     """A namespace that asks for Manage has answered; only what it did not tell is missing."""
-    if isinstance(error, AccessDeniedError) and "'Manage" in error.message:
+    if isinstance(error, AccessDeniedError) and _ASKS_FOR_MANAGE.search(error.message):
         return SideStatus(
             role,
             access.host,
