@@ -106,11 +106,8 @@ class MessageReceiver(Protocol):
         """Release what came and nobody asked for, without raising delivery counts, then close."""
 
 
-class MessageMover(MessageReceiver, Protocol):
-    """A receiver whose messages go to other entities of its namespace in transactions."""
-
-    async def why_not(self) -> ServiceError | None:
-        """What the namespace says if it has no transactions; None if it has. Nothing is received for that."""
+class Moves(Protocol):
+    """Takes messages from one entity to others of its namespace in transactions."""
 
     async def max_message_bytes(self, entity: str) -> int:
         """As `MessageSender.max_message_bytes`, for an entity that is moved to."""
@@ -118,13 +115,26 @@ class MessageMover(MessageReceiver, Protocol):
     async def move(
         self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
     ) -> None:
-        """Send these messages, at most `MOST_MOVED_AT_ONCE`, and complete the received ones: all of it or nothing.
+        """Send these messages, at most `MOST_MOVED_AT_ONCE`, and complete or cancel `received`: all of it or nothing.
 
         Raises:
-            LocksLostError: with the places of those whose locks are gone. Where it names all of them they may have
-                been moved; what was not comes again.
+            LocksLostError: with the places of those that are not to be had any more. Where it is `uncertain` it names
+                all of them: they were moved, or are still there.
             ServiceError: nothing was moved.
         """
+
+
+class MessageMover(Moves, MessageReceiver, Protocol):
+    """A receiver whose messages go to other entities of its namespace in transactions."""
+
+    async def why_not(self) -> ServiceError | None:
+        """What the namespace says if it has no transactions; None if it has. Nothing is received for that."""
+
+
+class ScheduledMover(Moves, Protocol):
+    """Moves scheduled messages, as a browse has shown them."""
+
+    async def close(self) -> None: ...
 
 
 class Messaging(Protocol):
@@ -146,6 +156,9 @@ class TransactedMessaging(Messaging, Protocol):
 
     def mover(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageMover:
         """As `receiver`."""
+
+    def scheduled_mover(self, entity: str) -> ScheduledMover:
+        """For what is scheduled on a queue or topic."""
 
 
 class NamespaceAdmin(Protocol):

@@ -10,7 +10,7 @@ from sbpair.azure.client import authorities, check_scope, quiet_sdk
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.links import OPEN_SECONDS
-from sbpair.azure.mover import AzureMover
+from sbpair.azure.mover import AzureMover, AzureScheduledMover
 from sbpair.azure.receiver import AzureReceiver
 from sbpair.azure.sender import AzureSender
 from sbpair.azure.wire import make_sdk_receiver, make_sdk_sender
@@ -125,6 +125,18 @@ class AzureMessaging:
             self._forget,
             session_id=session_id,
             open_seconds=min(OPEN_SECONDS, self._access.call_seconds),
+            make_sender=self._make_sender,
+        )
+        self._open[mover] = None
+        return mover
+
+    def scheduled_mover(self, entity: str) -> AzureScheduledMover:
+        """A `sbpair.ports.ScheduledMover` on a queue or topic. Opened on first use."""
+        mover = AzureScheduledMover(
+            self._access.label,
+            entity,
+            lambda: self._make_sender(entity),
+            self._forget,
             make_sender=self._make_sender,
         )
         self._open[mover] = None

@@ -5,7 +5,7 @@ is lost, the receipts are lost with it: what was not committed comes again, and 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -14,13 +14,110 @@ from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.receiver import UPDATE, AzureReceiver, Receipt
-from sbpair.azure.sender import DEFAULT_MAX_MESSAGE_BYTES, transfers
-from sbpair.azure.wire import CoordinatorWire, Delivery, SendingLink, TransactedWire, Within
-from sbpair.core.errors import LockLostError, LocksLostError, MessageTooLargeError, SbpairError, ServiceError
+from sbpair.azure.sender import CANCEL, DEFAULT_MAX_MESSAGE_BYTES, transfers
+from sbpair.azure.wire import (
+    CoordinatorWire,
+    Delivery,
+    RequestingWire,
+    SendingLink,
+    SendingWithin,
+    TransactedWire,
+    Within,
+)
+from sbpair.core.errors import (
+    LockLostError,
+    LocksLostError,
+    MessageTooLargeError,
+    SbpairError,
+    ServiceError,
+)
 from sbpair.core.message import Received
 
 _ROLL_BACK_SECONDS = 5.0
 _PROBE_SECONDS = 15.0
+_NOT_THERE = "com.microsoft:message-not-found"
+
+
+async def _move(
+    wire: SendingWithin,
+    payloads: Sequence[bytes],
+    entity: str,
+    take: Callable[[bytes], Awaitable[None]],
+    drop: Callable[[], Awaitable[None]],
+    *,
+    ends: tuple[str, str],
+    timeout_seconds: float,
+) -> None:
+    """Send to `entity`, and take away what was sent, in one transaction.
+
+    Args:
+        take: takes it away within the transaction with this id.
+        drop: gives the connection up, on which nobody knows what was committed.
+        ends: label of the namespace, and path of where the messages lie.
+
+    Raises:
+        LocksLostError: what `take` says of them; or all, and `uncertain`, as the commit was not answered.
+        ServiceError: nothing was moved.
+    """
+    host, source = ends
+    tried = f"move messages of {source} to {entity} on {host}"
+    committing = False
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            link = await wire.sending_to(entity)
+            _check_sizes(link, payloads, f"{entity} on {host}")
+            transaction = await wire.coordinator.declare()
+            try:
+                await _send_and_take(link, transaction, payloads, take)
+            except BaseException:
+                await _roll_back(wire, transaction)
+                raise
+            commit = wire.coordinator.discharge(transaction, fail=False)
+            committing = True
+            await commit.confirmed
+    except SbpairError:
+        raise
+    except Exception as error:
+        if committing and not commit.answered:
+            await drop()
+            unknown = LocksLostError(
+                f"Could not {tried}: the commit was not answered. What was not moved is still there.",
+                entity=source,
+                lost=tuple(range(len(payloads))),
+            )
+            unknown.uncertain = True
+            raise unknown from error
+        translated = translate(error, tried, entity)
+        translated.uncertain = False
+        raise translated from error
+
+
+def _check_sizes(link: SendingLink, payloads: Sequence[bytes], to: str) -> None:
+    limit = link.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+    largest = max(len(one) for one in payloads)
+    if largest > limit:
+        raise MessageTooLargeError(f"Could not send to {to}: {largest} bytes are more than the {limit} that it takes.")
+
+
+async def _send_and_take(
+    link: SendingLink, transaction: bytes, payloads: Sequence[bytes], take: Callable[[bytes], Awaitable[None]]
+) -> None:
+    """All at once. Raises what was refused, a send before the rest."""
+    sending = [
+        link.send(payload, message_format, frames.transactional(transaction)).confirmed
+        for _, payload, message_format in transfers(link, payloads)
+    ]
+    *sent, taken = await asyncio.gather(*sending, take(transaction), return_exceptions=True)
+    for answer in (*sent, taken):
+        if isinstance(answer, BaseException):
+            raise answer
+
+
+async def _roll_back(wire: SendingWithin, transaction: bytes) -> None:
+    """As well as can be: one that is not rolled back ends by itself, without effect."""
+    with suppress(Exception):
+        async with asyncio.timeout(_ROLL_BACK_SECONDS):
+            await wire.coordinator.discharge(transaction, fail=True).confirmed
 
 
 class AzureMover(AzureReceiver):
@@ -68,35 +165,18 @@ class AzureMover(AzureReceiver):
     async def move(
         self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
     ) -> None:
-        tried = f"move messages of {self._source} to {entity} on {self._host}"
         wire, deliveries, tokens = self._in_hand(received)
-        committing = False
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                link = await wire.sending_to(entity)
-                self._check_sizes(link, payloads, entity)
-                transaction = await wire.coordinator.declare()
-                try:
-                    await self._within(wire, link, transaction, (deliveries, tokens), payloads)
-                except BaseException:
-                    await self._roll_back(wire, transaction)
-                    raise
-                commit = wire.coordinator.discharge(transaction, fail=False)
-                committing = True
-                await commit.confirmed
-        except SbpairError:
-            raise
-        except Exception as error:
-            if committing and not commit.answered:
-                await self._drop(wire)
-                raise LocksLostError(
-                    f"Could not {tried}: the commit was not answered. What was not moved comes again.",
-                    entity=self._source,
-                    lost=tuple(range(len(received))),
-                ) from error
-            translated = translate(error, tried, entity)
-            translated.uncertain = False
-            raise translated from error
+
+        async def take(transaction: bytes) -> None:
+            await self._complete(wire, transaction, deliveries, tokens)
+
+        async def drop() -> None:
+            # Nothing is to be done with receipts of which nobody knows whether they are good still.
+            if self._link.current is wire:
+                await self._link.drop()
+
+        ends = self._host, self._source
+        await _move(wire, payloads, entity, take, drop, ends=ends, timeout_seconds=timeout_seconds)
 
     def _in_hand(self, received: Sequence[Received]) -> tuple[TransactedWire, dict[int, Delivery], dict[int, UUID]]:
         """The open connection, and by place what settles each message there: its delivery, or its lock token, by which
@@ -127,39 +207,17 @@ class AzureMover(AzureReceiver):
             )
         return wire, deliveries, tokens
 
-    def _check_sizes(self, link: SendingLink, payloads: Sequence[bytes], entity: str) -> None:
-        limit = link.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
-        largest = max(len(one) for one in payloads)
-        if largest > limit:
-            raise MessageTooLargeError(
-                f"Could not send to {entity} on {self._host}: {largest} bytes are more than the {limit} that it takes.",
-                entity=entity,
-            )
-
-    async def _within(
-        self,
-        wire: TransactedWire,
-        link: SendingLink,
-        transaction: bytes,
-        settled: tuple[dict[int, Delivery], dict[int, UUID]],
-        payloads: Sequence[bytes],
+    async def _complete(
+        self, wire: TransactedWire, transaction: bytes, deliveries: dict[int, Delivery], tokens: dict[int, UUID]
     ) -> None:
-        """Send and complete in the transaction, all at once. Raises what was refused."""
-        deliveries, tokens = settled
-        sending = [
-            link.send(payload, message_format, frames.transactional(transaction)).confirmed
-            for _, payload, message_format in transfers(link, payloads)
-        ]
+        """Complete in the transaction, all at once. Raises what was refused."""
         state = frames.transactional(transaction, frames.ACCEPTED)
         completing = {place: wire.settle(one, state, "accepted") for place, one in deliveries.items()}
-        answers = await asyncio.gather(
-            *completing.values(), self._complete_by_token(wire, transaction, tokens), *sending, return_exceptions=True
+        *answers, by_token = await asyncio.gather(
+            *completing.values(), self._complete_by_token(wire, transaction, tokens), return_exceptions=True
         )
-        refused = [one for one in answers[len(completing) + 1 :] if isinstance(one, BaseException)]
-        if refused:
-            raise refused[0]
-        failed = {place: one for place, one in zip(completing, answers, strict=False) if isinstance(one, BaseException)}
-        if isinstance(by_token := answers[len(completing)], BaseException):
+        failed = {place: one for place, one in zip(completing, answers, strict=True) if isinstance(one, BaseException)}
+        if isinstance(by_token, BaseException):
             failed |= dict.fromkeys(tokens, by_token)
         for error in failed.values():
             translated = translate(error, f"complete messages of {self._source} on {self._host}", self._source)
@@ -172,17 +230,6 @@ class AzureMover(AzureReceiver):
             body = {"disposition-status": "completed", "lock-tokens": wire.array(list(tokens.values()))}
             await self._request(wire, UPDATE, Within(transaction, body))
 
-    async def _roll_back(self, wire: TransactedWire, transaction: bytes) -> None:
-        """As well as can be: one that is not rolled back ends by itself, without effect."""
-        with suppress(Exception):
-            async with asyncio.timeout(_ROLL_BACK_SECONDS):
-                await wire.coordinator.discharge(transaction, fail=True).confirmed
-
-    async def _drop(self, wire: TransactedWire) -> None:
-        """Nothing is to be done with receipts of which nobody knows whether they are good still."""
-        if self._link.current is wire:
-            await self._link.drop()
-
     async def max_message_bytes(self, entity: str) -> int:
         with translating(f"open a link to {entity} on {self._host}", entity):
             async with asyncio.timeout(_PROBE_SECONDS):
@@ -190,3 +237,60 @@ class AzureMover(AzureReceiver):
                 if not isinstance(wire, TransactedWire):
                     raise TypeError("The receiver's connection holds no transactions.")
                 return (await wire.sending_to(entity)).max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+
+
+class AzureScheduledMover:
+    """`sbpair.ports.ScheduledMover`: sent there and cancelled here in one transaction, by requests alone."""
+
+    def __init__(
+        self,
+        host: str,
+        source: str,
+        make_sdk: Callable[[], Any],
+        on_close: Callable[[object], None],
+        *,
+        make_sender: Callable[[str], Any],
+    ) -> None:
+        self._host = host
+        self._source = source
+        self._link = Link(lambda: RequestingWire(make_sdk(), make_sender))
+        self._on_close = on_close
+
+    async def max_message_bytes(self, entity: str) -> int:
+        with translating(f"open a link to {entity} on {self._host}", entity):
+            async with asyncio.timeout(_PROBE_SECONDS):
+                wire = await self._link.get(timeout_seconds=_PROBE_SECONDS)
+                return (await wire.sending_to(entity)).max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+
+    async def move(
+        self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
+    ) -> None:
+        with translating(f"connect to {self._source} on {self._host}", self._source):
+            wire = await self._link.get(timeout_seconds=timeout_seconds)
+
+        async def take(transaction: bytes) -> None:
+            await self._cancel(wire, transaction, [one.sequence_number for one in received], timeout_seconds)
+
+        async def drop() -> None:
+            if self._link.current is wire:
+                await self._link.drop()
+
+        ends = self._host, self._source
+        await _move(wire, payloads, entity, take, drop, ends=ends, timeout_seconds=timeout_seconds)
+
+    async def _cancel(
+        self, wire: RequestingWire, transaction: bytes, numbers: Sequence[int], timeout_seconds: float
+    ) -> None:
+        tried = f"cancel scheduled messages on {self._source} of {self._host}"
+        body = {"sequence-numbers": wire.array([wire.integer(number, "long") for number in numbers])}
+        answer = await wire.request(CANCEL, Within(transaction, body), timeout_seconds=timeout_seconds)
+        if answer.status != 200:
+            refused = WireError(answer.condition, answer.description, status=answer.status)
+            translated = translate(refused, tried, self._source)
+            if answer.condition == _NOT_THERE and len(numbers) == 1:
+                raise LocksLostError(translated.message, entity=self._source, lost=(0,)) from refused
+            raise translated from refused
+
+    async def close(self) -> None:
+        await self._link.close()
+        self._on_close(self)

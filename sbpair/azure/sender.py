@@ -19,7 +19,7 @@ _MAX_BATCH_BYTES = 1024 * 1024
 _SILENT_SECONDS = 2.0
 """A connection without one frame for this long when a send runs out of time is given up."""
 _SCHEDULE = b"com.microsoft:schedule-message"
-_CANCEL = b"com.microsoft:cancel-scheduled-message"
+CANCEL = b"com.microsoft:cancel-scheduled-message"
 
 
 class AzureSender:
@@ -118,7 +118,7 @@ class AzureSender:
             async with asyncio.timeout(timeout_seconds):
                 wire = await self._link.get(timeout_seconds=timeout_seconds)
                 numbers = wire.array([wire.integer(number, "long") for number in sequence_numbers])
-                await self._request(_CANCEL, {"sequence-numbers": numbers}, timeout_seconds)
+                await self._request(CANCEL, {"sequence-numbers": numbers}, timeout_seconds)
 
     async def _request(self, operation: bytes, body: dict[str, Any], timeout_seconds: float) -> Answer:
         wire = await self._link.get(timeout_seconds=timeout_seconds)

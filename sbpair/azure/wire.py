@@ -774,7 +774,7 @@ class Coordinator:
 
 
 class Within(dict[str, Any]):
-    """The body of a `$management` request that belongs to a transaction (`TransactedWire.request`)."""
+    """The body of a `$management` request that belongs to a transaction (`SendingWithin.request`)."""
 
     def __init__(self, transaction_id: bytes, body: dict[str, Any]) -> None:
         super().__init__(body)
@@ -888,9 +888,9 @@ class CoordinatorWire(_Transacting, ManagementWire):
     """A connection that shows whether there are transactions, without a link to an entity."""
 
 
-class TransactedWire(_Transacting, ReceiverWire):
-    """Receives messages, and sends to other entities of the namespace on the same session, so that a transaction can
-    hold both.
+class SendingWithin(_Transacting):
+    """A connection that also sends to other entities of the namespace, on the same session, so that a transaction can
+    hold that and what else is done here.
 
     Args:
         make_sender: gives the SDK's sender for an entity, whose address and claims are used; it is never opened.
@@ -949,6 +949,14 @@ class TransactedWire(_Transacting, ReceiverWire):
         super()._give_up(error)
         for link in self._outgoing.values():
             link.give_up(error)
+
+
+class TransactedWire(SendingWithin, ReceiverWire):
+    """Receives messages, and sends to other entities."""
+
+
+class RequestingWire(SendingWithin, ManagementWire):
+    """Makes requests to `$management` of an entity, and sends to others."""
 
 
 def _read_frame(body: memoryview) -> tuple[int, list[Any]]:

@@ -1,10 +1,11 @@
 """One sending link per entity of a namespace, shared by everybody: a thousand senders do not open a thousand."""
 
 import asyncio
+from typing import Protocol
 
 from sbpair.concurrency import abandoning
 from sbpair.core.errors import ServiceError
-from sbpair.ports import MessageReceiver, MessageSender, Messaging
+from sbpair.ports import MessageSender, Messaging
 
 CLOSE_SECONDS = 5.0
 
@@ -28,7 +29,11 @@ class Links:
         await asyncio.gather(*(close_quietly(sender) for sender in senders.values()))
 
 
-async def close_quietly(closable: MessageSender | MessageReceiver | Messaging) -> bool:
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+async def close_quietly(closable: _Closable) -> bool:
     """Close within a bound. False if the other side did not take part: what is gone cannot be closed, and need not."""
     try:
         await abandoning(CLOSE_SECONDS, closable.close(), what="Closing")

@@ -1,5 +1,6 @@
 """Messages moved in transactions: sent and completed together, or neither."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,8 @@ from sbpair.core.errors import (
     LocksLostError,
     MessageTooLargeError,
 )
-from sbpair.core.message import Disposition, Received
+from sbpair.core.message import Disposition, Received, State
+from sbpair.core.rewrite import as_sent, compose
 from sbpair.emulator.entities import EntityStatus, QueueDescription
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
@@ -141,6 +143,49 @@ async def test_a_partitioned_destination_refuses_what_has_no_key(emulator: Emula
     with pytest.raises(ArgumentRefusedError):
         await move(mover, received, "parts")
     assert lie(emulator, "orders", "parts") == [1, 0]
+
+
+async def scheduled(messaging: AzureMessaging, queue: str, count: int) -> list[Received]:
+    """So many messages for tomorrow, as a browse shows them."""
+    later = round(time.time()) + 86_400
+    sender = messaging.sender(queue)
+    await sender.send(
+        [compose(body=b"", message_id=f"m{n}", scheduled_at=later + n) for n in range(count)],
+        timeout_seconds=CALL_SECONDS,
+    )
+    return await messaging.receiver(queue).peek(100)
+
+
+async def test_scheduled_messages_go_and_are_cancelled_together(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    mover = messaging.scheduled_mover("orders")
+    found = await scheduled(messaging, "orders", 3)
+    payloads = [as_sent(one.payload).payload for one in found]
+    assert await mover.max_message_bytes(target) > 0
+    await mover.move(found, payloads, target, timeout_seconds=CALL_SECONDS)
+    assert await messaging.receiver("orders").peek(10) == []
+    there = await messaging.receiver(target).peek(10)
+    assert [as_sent(one.payload).payload for one in there] == payloads
+    assert {one.state for one in there} == {State.SCHEDULED}
+
+
+async def test_what_is_scheduled_no_more_keeps_the_others_here_and_is_named_alone(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    mover, sender = messaging.scheduled_mover("orders"), messaging.sender("orders")
+    found = await scheduled(messaging, "orders", 3)
+    payloads = [as_sent(one.payload).payload for one in found]
+    await sender.cancel_scheduled([found[1].sequence_number], timeout_seconds=CALL_SECONDS)
+    with pytest.raises(ArgumentRefusedError):
+        await mover.move(found, payloads, target, timeout_seconds=CALL_SECONDS)
+    with pytest.raises(LocksLostError) as caught:
+        await mover.move(found[1:2], payloads[1:2], target, timeout_seconds=CALL_SECONDS)
+    assert (caught.value.lost, caught.value.uncertain) == ((0,), False)
+    assert await messaging.receiver(target).peek(10) == []
+    await mover.move([found[0], found[2]], [payloads[0], payloads[2]], target, timeout_seconds=CALL_SECONDS)
+    assert len(await messaging.receiver(target).peek(10)) == 2
+    assert len(emulator.namespace("primary").transactions) == 0
 
 
 async def test_the_basic_tier_says_that_it_has_no_transactions() -> None:

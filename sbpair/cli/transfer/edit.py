@@ -76,8 +76,8 @@ def edit(
     The difference is shown before anything is sent. If the editor fails, or nothing was changed, nothing happens. To
     reach an active message or a dead letter, the ones before it are locked for a moment and released. The
     original is completed in the transaction that sends the new form; where there is none (--to another namespace, Basic
-    tier, a scheduled message), a crash may leave both forms, and with --ledger it is not sent again. Needs Listen and
-    Send.
+    tier), a crash may leave both forms, and with --ledger it is not sent again. The new form goes to the end of its
+    queue, in a session behind the session's other messages. Needs Listen and Send.
 
     \b
     Examples:

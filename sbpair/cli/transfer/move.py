@@ -48,11 +48,11 @@ def move(
     time; those due within a minute are left. Deferred messages go last and are active then. What the destination would
     refuse or drop stays, with the reason.
 
-    Within a namespace a message is sent and completed in one transaction: exactly once. Into another namespace, where
-    there are no transactions (Basic tier), and for scheduled messages, it is completed or cancelled after the
-    destination has it: at least once; after a crash it may be there twice, with the same MessageId, and --ledger
-    remembers what was sent. The dry run says which it is. Needs Listen on FROM and Send on TO; Send on FROM for
-    scheduled messages, Listen on TO for session states.
+    Within a namespace a message is sent and completed, or cancelled, in one transaction: exactly once. Into another
+    namespace, and where there is no transaction (Basic tier; a partitioned TO, for messages without session id and
+    partition key), that follows once the destination has it: at least once; after a crash it may be there twice, with
+    the same MessageId, and --ledger remembers what was sent. Dry run and result say which it is. Needs Listen on FROM
+    and Send on TO; Send on FROM for scheduled messages, Listen on TO for session states.
 
     \b
     Examples:

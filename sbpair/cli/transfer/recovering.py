@@ -20,12 +20,11 @@ from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import dead_letter_path
 from sbpair.core.outcome import Exit
 from sbpair.core.transfer.recovered import (
-    AT_LEAST_ONCE,
-    EXACTLY_ONCE,
     Doing,
     Recovered,
     closing,
     exit_of,
+    guaranteed,
     notes,
 )
 from sbpair.core.transfer.recovery import Planned
@@ -298,9 +297,23 @@ class Recovery:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(source.path) if request.dead_letter else source.path
         to_namespace, to = (None, None) if target is None else (target.access.label, target.path)
-        because = self._at_least_once_because
-        guarantee = None if target is None or self._keep else EXACTLY_ONCE if because is None else AT_LEAST_ONCE
+        if target is None or self._keep:
+            return Recovered(source.access.label, entity, to_namespace, to, report)
+        guarantee, because = guaranteed(
+            report, target.path, within=self._at_least_once_because, keyless=self._keyless()
+        )
         return Recovered(source.access.label, entity, to_namespace, to, report, guarantee, because)
+
+    def _keyless(self) -> int:
+        """Planned messages that the destination takes into no transaction, if it is known to be partitioned."""
+        seen, planned = self._destination, self._planned
+        if seen is None or planned is None:
+            return 0
+        partitioned = any(
+            one is not None and one.enable_partitioning
+            for one in (seen.topic, None if seen.queue is None else seen.queue.settings)
+        )
+        return planned.without_key if partitioned else 0
 
 
 def perform(

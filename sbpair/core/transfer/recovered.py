@@ -107,13 +107,29 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 def _guaranteed(done: Recovered) -> str:
     if done.guarantee == EXACTLY_ONCE:
-        return (
-            "Exactly once: a message is sent and completed in one transaction, which no crash divides. Scheduled "
-            "messages go at least once: no transaction can cancel them."
-        )
+        return "Exactly once: a message is sent and completed in one transaction, which no crash divides."
     return (
         f"At least once: {done.at_least_once_because}. After a crash a message may be there twice, with the same "
         "MessageId; with --ledger it is not sent again once its line is written."
+    )
+
+
+def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int) -> tuple[str, str | None]:
+    """How often a crash can leave a message at `to`, and why that is not once.
+
+    Args:
+        within: why there are no transactions; None if there are.
+        keyless: of a dry run, messages for a partitioned entity that have no key.
+    """
+    if within is not None:
+        return AT_LEAST_ONCE, within
+    outside = min(keyless, report.forwarded) if report.dry_run else report.forwarded - report.in_transactions
+    if outside <= 0:
+        return EXACTLY_ONCE, None
+    does = "would be" if report.dry_run else _were(outside)
+    return AT_LEAST_ONCE, (
+        f"{outside:,} of {counted(report.forwarded, 'message')} {does} sent outside of a transaction, as {to} is "
+        "partitioned and takes what has neither session id nor partition key into none"
     )
 
 

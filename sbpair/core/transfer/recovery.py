@@ -37,6 +37,8 @@ HELD = "another receiver holds its session"
 OTHER_STATE = "its session has another state at the destination, or got one meanwhile"
 STATE_STAYS = "the state of a session, which the destination does not keep"
 NOT_REACHED = "not reached before the run ended"
+NOT_SCHEDULED = "scheduled no more when its turn came: it became active, or somebody cancelled it"
+IN_DOUBT = "the commit was not answered: it was moved, or is still scheduled here"
 PRESENT = f"{DUPLICATE}: the destination got a message with the same MessageId not long ago"
 
 
@@ -250,6 +252,8 @@ class Planned:
         self._judge = judge
         self._left: dict[Key, Leave] = {}
         self._meant: set[Key] = set()
+        self.without_key = 0
+        """Of those that will be sent, the ones that have neither a session id nor a partition key."""
         self._settled = False
 
     @property
@@ -274,6 +278,8 @@ class Planned:
             return verdict
         if isinstance(verdict, Leave):
             self._left[key] = verdict
-        else:
+        elif key not in self._meant:
             self._meant.add(key)
+            keyed = isinstance(verdict, Forward) and (verdict.session_id, verdict.partition_key) != (None, None)
+            self.without_key += not keyed
         return verdict

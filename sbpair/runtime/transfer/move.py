@@ -3,32 +3,33 @@
 * A queue that hands out messages by session is emptied session by session, each in its order and with its state: the
   state is set at the destination before the first message goes, and cleared here once the session holds nothing more.
 * Scheduled messages cannot be received. They are browsed, sent with their times, and cancelled here once the
-  destination has them, so a crash in between leaves them in both places. What is due soon waits until it is active.
-* Within a namespace that has transactions, what can be received is sent and completed in one: a crash leaves it in
-  one place. Scheduled messages have no such way.
+  destination has them. What is due soon waits until it is active.
+* Within a namespace that has transactions a message is sent and completed, or cancelled, in one: a crash leaves it in
+  one place. Elsewhere it is completed or cancelled afterwards, and a crash in between leaves it in both.
 * Deferred messages are received by their numbers, after all others, and are active at the destination.
 * A copy browses only: nothing is locked, and what it sent stands in its ledger.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any, cast
 
 from sbpair.concurrency import end, side_by_side
 from sbpair.core.entities import QueueFacts
-from sbpair.core.errors import Category, ServiceError, SessionUnavailableError
+from sbpair.core.errors import Category, LocksLostError, ServiceError, SessionUnavailableError
 from sbpair.core.message import Disposition, Origin, Received, State
 from sbpair.core.names import subscription_of
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.recovery import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
+from sbpair.core.transfer.recovery import HELD, IN_DOUBT, NOT_REACHED, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, in_order, parts_together, reasons
 from sbpair.core.transfer.state import Forward, Key, Leave, LockClock, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import (
+    MOST_MOVED_AT_ONCE,
     Clock,
     MessageMover,
     MessageReceiver,
@@ -36,6 +37,7 @@ from sbpair.ports import (
     Messaging,
     NamespaceAdmin,
     Observer,
+    ScheduledMover,
     TransactedMessaging,
 )
 from sbpair.runtime.browse import pages
@@ -44,7 +46,7 @@ from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainRequest, drain, mak
 from sbpair.runtime.transfer.ledger import STATE_MOVED, Entry, Ledger
 from sbpair.runtime.transfer.pump import Source
 from sbpair.runtime.transfer.restore import send_stored
-from sbpair.runtime.transfer.sinks import NamespaceSink
+from sbpair.runtime.transfer.sinks import NamespaceSink, TransactionSink
 from sbpair.runtime.transfer.stored import StoredMessages
 
 SESSIONS_AT_ONCE = 8
@@ -64,7 +66,7 @@ class Ends:
     admin: NamespaceAdmin | None = None
     target_admin: NamespaceAdmin | None = None
     transactions: TransactedMessaging | None = None
-    """The namespace, if it is one that has transactions: what is received is sent and completed in one."""
+    """The namespace, if it is one that has transactions: a message is sent and completed in one."""
 
 
 async def move(
@@ -238,24 +240,34 @@ class _Move:
 
     async def _scheduled(self) -> DrainReport:
         receiver, sender = self.ends.source.receiver(self.path), self.ends.source.sender(self.path)
+        mover = None if self.ends.transactions is None else self.ends.transactions.scheduled_mover(self.path)
         source = Source(self.path, receiver)
         try:
-            return await self._browsed(source, self.request, frozenset({State.SCHEDULED}), sender)
+            return await self._browsed(source, self.request, frozenset({State.SCHEDULED}), sender, mover)
         finally:
-            await close_quietly(receiver)
-            await close_quietly(sender)
+            for one in (receiver, sender, mover):
+                if one is not None:
+                    await close_quietly(one)
 
     async def _browsed(
-        self, source: Source, request: DrainRequest, states: frozenset[State], canceller: MessageSender | None
+        self,
+        source: Source,
+        request: DrainRequest,
+        states: frozenset[State],
+        canceller: MessageSender | None,
+        mover: ScheduledMover | None = None,
     ) -> DrainReport:
-        """Send what a browse shows in these states; `canceller` takes it away then."""
+        """Send what a browse shows in these states; `canceller` takes it away then, or `mover` does both at once."""
         began = self.clock.monotonic()
         sent_before = self.ledger.forwarded if self.ledger is not None else frozenset()
         limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=None)
-        machine = Settlement(limits, undeliverable=None, leave_missing=True, forwarded=sent_before)
         stored = _Browsed(canceller)
+        sink: NamespaceSink | TransactionSink = NamespaceSink(self.ends.target)
+        if mover is not None:
+            limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE)
+            sink = TransactionSink(_MovesBrowsed(stored, mover), self.ends.target)
+        machine = Settlement(limits, undeliverable=None, leave_missing=True, forwarded=sent_before)
         feeding = asyncio.create_task(self._feed(source, stored, states, canceller))
-        sink = NamespaceSink(self.ends.target)
         try:
             left = await send_stored(
                 stored,
@@ -493,7 +505,7 @@ class _Browsed(StoredMessages):
     def __init__(self, canceller: MessageSender | None) -> None:
         super().__init__()
         self._canceller = canceller
-        self._verdicts: dict[Key, Forward] = {}
+        self._verdicts: dict[Key, Forward | Leave] = {}
         self.handed_over = 0
 
     async def hand_over(self, going: list[tuple[Received, Forward]]) -> bool:
@@ -516,6 +528,35 @@ class _Browsed(StoredMessages):
     def forget(self, received: Received) -> None:
         self._verdicts.pop(key_of(received), None)
         super().forget(received)
+
+    async def leave(self, messages: Sequence[Received], because: str) -> None:
+        """They are handed out again, to be left for this reason."""
+        self._verdicts.update((key_of(one), Leave(because)) for one in messages)
+        await self.give_back(messages)
+
+
+class _MovesBrowsed:
+    """`sbpair.ports.Moves` for what a browse has shown: by the numbers under which it lies in its queue."""
+
+    def __init__(self, browsed: _Browsed, mover: ScheduledMover) -> None:
+        self._browsed = browsed
+        self._mover = mover
+
+    async def max_message_bytes(self, entity: str) -> int:
+        return await self._mover.max_message_bytes(entity)
+
+    async def move(
+        self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
+    ) -> None:
+        there = [replace(one, sequence_number=key_of(one)[1]) for one in received]
+        try:
+            await self._mover.move(there, payloads, entity, timeout_seconds=timeout_seconds)
+        except LocksLostError as error:
+            lost = [received[place] for place in error.lost]
+            await self._browsed.leave(lost, IN_DOUBT if error.uncertain else NOT_SCHEDULED)
+            raise
+        for one in received:
+            self._browsed.forget(one)
 
 
 def _origin(one: Received) -> Origin:

@@ -10,7 +10,7 @@ from sbpair.core.errors import ArgumentRefusedError, SbpairError
 from sbpair.core.redact import json_text
 from sbpair.core.transfer.state import Item
 from sbpair.files import AppendedFile, make_private_folder
-from sbpair.ports import MessageMover, MessageSender, Messaging
+from sbpair.ports import MessageSender, Messaging, Moves
 from sbpair.runtime.links import Links
 
 SEND_SECONDS = 30.0
@@ -47,13 +47,13 @@ class NamespaceSink:
 
 
 class TransactionSink:
-    """Moves the messages of one receiver to entities of its own namespace: sent and completed in one transaction.
+    """Moves messages of one entity to others of its namespace: sent and completed, or cancelled, in one transaction.
 
     A partitioned entity takes messages into a transaction only with one session or partition key, so a message without
     is sent as to another namespace, and completed afterwards.
     """
 
-    def __init__(self, mover: MessageMover, messaging: Messaging) -> None:
+    def __init__(self, mover: Moves, messaging: Messaging) -> None:
         self._mover = mover
         self._plain = NamespaceSink(messaging)
         self._without_key: set[str] = set()

@@ -19,6 +19,8 @@ from sbpair.core.message import Disposition, Received
 SOURCE = "archive"
 AHEAD_MESSAGES = 4_000
 """What is read ahead of the sends: two windows of the pump."""
+EMPTY_SECONDS = 0.02
+"""How long a receive takes that brings nothing."""
 
 
 class Settles(Protocol):
@@ -88,6 +90,9 @@ class StoredMessages:
             taken += [self._fresh.popleft() for _ in range(min(max_messages - len(taken), len(self._fresh)))]
             self._out.update((one.sequence_number, one) for one in taken)
             self._changed.notify_all()
+        if not taken:
+            # Whoever asks again at once, as some that are in hand may come back, must not keep all others from working.
+            await asyncio.sleep(min(wait_seconds, EMPTY_SECONDS))
         return taken
 
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[Received]:
@@ -104,8 +109,13 @@ class StoredMessages:
         if disposition is not Disposition.RELEASE:
             self.forget(received)
             return
+        await self.give_back([received])
+
+    async def give_back(self, messages: Iterable[Received]) -> None:
+        """They are to be handed out again; nobody takes one before this returns."""
         async with self._changed:
-            heapq.heappush(self._returned, (received.sequence_number, received))
+            for one in messages:
+                heapq.heappush(self._returned, (one.sequence_number, one))
             self._changed.notify_all()
 
     def settle_all(

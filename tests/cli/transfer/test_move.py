@@ -3,17 +3,21 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import pytest
 
 from sbpair.connect import Sides
 from sbpair.core.entities import QueueSettings
-from sbpair.core.message import Disposition, State
+from sbpair.core.errors import LocksLostError
+from sbpair.core.message import Disposition, Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.recovery import DUE, OTHER_STATE, STATE_STAYS, Resender, Wishes
+from sbpair.core.transfer.recovery import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Wishes
+from sbpair.core.transfer.report import DrainReport
+from sbpair.ports import TransactedMessaging
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
 from sbpair.runtime.transfer.ledger import sent_in
@@ -65,11 +69,77 @@ def test_scheduled_messages_keep_their_time_and_what_is_due_soon_stays(made: Ent
     made.send(queue, compose(body=b"", message_id="soon", scheduled_at=at - 3570), later, *messages("now"))
     ran = made.runner("move", queue, other, "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (3, 2, {DUE: 1}), ran
-    assert (ran.data["guarantee"], ran.data["in_transactions"]) == ("exactly-once", 1), "not the scheduled one"
+    assert (ran.data["guarantee"], ran.data["in_transactions"]) == ("exactly-once", 2)
     assert made.ids(queue) == ["soon"]
     moved = {one.message_id: one for one in made.lying(other)}
     assert moved["later"].state is State.SCHEDULED and moved["now"].state is State.ACTIVE
     assert as_sent(moved["later"].payload).payload == later
+
+
+class _Interrupts:
+    """A namespace in which one message is not to be had any more when it is to be moved."""
+
+    def __init__(self, messaging: TransactedMessaging, message_id: str, *, in_doubt: bool) -> None:
+        self._messaging = messaging
+        self._message_id = message_id
+        self._in_doubt = in_doubt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._messaging, name)
+
+    def scheduled_mover(self, entity: str) -> "_Interrupts":
+        self._mover, self._sender = self._messaging.scheduled_mover(entity), self._messaging.sender(entity)
+        return self
+
+    async def max_message_bytes(self, entity: str) -> int:
+        return await self._mover.max_message_bytes(entity)
+
+    async def move(
+        self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
+    ) -> None:
+        place = next((n for n, one in enumerate(received) if one.message_id == self._message_id), None)
+        if place is not None and self._in_doubt:
+            lost = LocksLostError("The commit was not answered.", lost=(place,))
+            lost.uncertain = True
+            raise lost
+        if place is not None and len(received) > 1:
+            await self._sender.cancel_scheduled([received[place].sequence_number], timeout_seconds=30)
+        await self._mover.move(received, payloads, entity, timeout_seconds=timeout_seconds)
+
+    async def close(self) -> None:
+        await self._mover.close()
+        await self._sender.close()
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_what_is_scheduled_no_more_is_left_with_the_reason_and_its_session_goes_on(
+    made: Entities, in_doubt: bool
+) -> None:
+    queue, other = made.queue(named("orders")), made.queue(named("other"))
+    at = round(time.time()) + 3600
+    made.send(queue, *(compose(body=b"", message_id=f"m{n}", session_id="s", scheduled_at=at) for n in range(5)))
+
+    async def work(sides: Sides) -> DrainReport:
+        seen = DestinationSeen(other)
+        interrupting = cast(TransactedMessaging, _Interrupts(sides.primary, "m2", in_doubt=in_doubt))
+        return await move(
+            DrainRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
+            Ends(sides.primary, sides.primary, transactions=interrupting),
+            Resender(seen, Wishes(), same_entity=False, now=time.time),
+            seen=seen,
+            facts={},
+            clock=SystemClock(),
+            observer=RecordingObserver(),
+            ledger=None,
+            stop=asyncio.Event(),
+        )
+
+    report = made.do(work)
+    why = IN_DOUBT if in_doubt else NOT_SCHEDULED
+    assert [(one.reason, one.count) for one in report.left] == [(why, 1)]
+    assert (report.forwarded, report.in_transactions, report.completed) == (4, 4, 4)
+    assert made.ids(other) == ["m0", "m1", "m3", "m4"]
+    assert made.ids(queue) == (["m2"] if in_doubt else [])
 
 
 def test_what_a_partitioned_queue_takes_in_no_transaction_goes_outside_of_one(made: Entities) -> None:
@@ -77,8 +147,13 @@ def test_what_a_partitioned_queue_takes_in_no_transaction_goes_outside_of_one(ma
     parts = made.queue(named("parts"), enable_partitioning=True)
     sent = [compose(body=b"", message_id=f"s{n}", session_id=f"s{n % 2}") for n in range(4)]
     made.send(queue, *messages("a", "b", "c"), *sent)
+    shown = made.runner("move", queue, parts, "--dry-run", "-o", "json")
+    assert (shown.code, shown.data["guarantee"]) == (5, "at-least-once"), shown
+    assert shown.data["at_least_once_because"].startswith("3 of 7 messages would be sent outside of a transaction")
     ran = made.runner("move", queue, parts, "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], ran.data["in_transactions"]) == (0, 7, 4), ran
+    assert ran.data["guarantee"] == "at-least-once"
+    assert ran.data["at_least_once_because"].startswith("3 of 7 messages were sent outside of a transaction")
     assert sorted(made.ids(parts)) == ["a", "b", "c", "s0", "s1", "s2", "s3"]
     assert made.ids(queue) == []
 
