@@ -10,6 +10,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from sbpair.concurrency import abandoning, patiently
 from sbpair.core.errors import ServiceError
@@ -283,7 +284,7 @@ async def browse(
     messaging: Messaging,
     queues: Sequence[str],
     *,
-    dead_letter: bool = False,
+    kinds: Sequence[bool] = (False,),
     max_messages: int,
     from_sequence_number: int = FIRST_SEQUENCE_NUMBER,
     wanted: Callable[[Browsed], bool] = lambda message: True,
@@ -291,10 +292,11 @@ async def browse(
 ) -> BrowseReport:
     """Up to `max_messages` wanted messages of the queues, by the time they were put there.
 
-    A queue that cannot be browsed does not stop the others. `timeout_seconds` bounds each page.
+    `kinds`: False for the messages of a queue, True for its dead letters. A queue that cannot be browsed does not stop
+    the others. `timeout_seconds` bounds each page.
     """
     opened = []
-    for path in queues:
+    for path, dead_letter in product(queues, kinds):
         receiver = messaging.receiver(path, dead_letter=dead_letter)
         first = max(from_sequence_number, FIRST_SEQUENCE_NUMBER)
         opened.append(_Queue(path, receiver, pages_once(receiver, first, page_seconds=timeout_seconds)))
@@ -303,8 +305,8 @@ async def browse(
         found, looked_at = await _merged(opened, max_messages, wanted)
     finally:
         await asyncio.gather(*(close_quietly(queue.receiver) for queue in opened))
-    failed = tuple(NotBrowsed(queue.path, queue.error) for queue in opened if queue.error is not None)
-    return BrowseReport(tuple(found), looked_at, any(queue.buffer for queue in opened), failed)
+    failed = {queue.path: NotBrowsed(queue.path, queue.error) for queue in opened if queue.error is not None}
+    return BrowseReport(tuple(found), looked_at, any(queue.buffer for queue in opened), tuple(failed.values()))
 
 
 async def _merged(queues: Sequence[_Queue], limit: int, wanted: Callable[[Browsed], bool]) -> tuple[list[Browsed], int]:

@@ -68,6 +68,10 @@ def test_an_archive_goes_back_to_each_destination_in_order_and_once(world: Stage
     assert sum(map(len, numbers.values())) == 60
     assert len(world.at_home("invoices")) == 40
 
+    anew = restored(world, str(archive), "--ledger", ledger, "--new-ledger", "-n", "1")
+    assert (anew["sent"], anew["already_sent"]) == ({"orders": 1}, 0)
+    assert [len(Path(one).read_text().splitlines()) for one in (ledger, f"{ledger}.1")] == [1, 100]
+
 
 def test_what_was_only_browsed_is_refused_while_it_waits(world: Stage) -> None:
     world.divert(messages(10))

@@ -24,6 +24,7 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import TEXT_FIELDS
+from sbpair.core.words import counted
 from sbpair.render.console import write_record
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class Lines(Generic[F]):
         self._failed_line = failed_line
         self._numbers: deque[int] = deque()
         self._kinds: set[str] = set()
+        self._by_code: dict[str, tuple[F, int]] = {}
+        """The first failure of each kind, and how many there are of it."""
         self._hints: dict[str, None] = {}
 
     async def payloads(
@@ -184,6 +187,8 @@ class Lines(Generic[F]):
         if error.hint:
             self._hints[error.hint] = None
         failure = self._failed_line(line, error.code, error.message)
+        first, number = self._by_code.get(error.code, (failure, 0))
+        self._by_code[error.code] = first, number + 1
         if len(self.failures) < MOST_FAILURES_SHOWN:
             self.failures.append(failure)
         self.stream(failure)
@@ -193,9 +198,13 @@ class Lines(Generic[F]):
         if self.streaming:
             write_record(record)
 
-    def notes(self) -> list[str]:
-        """What is said of the failures and of a line that is no message."""
-        notes = [f"line {one.line}: {one.error}: {one.message}" for one in self.failures]
+    def notes(self, *, verbose: bool = False) -> list[str]:
+        """What is said of the failures and of a line that is no message: the first failure of each kind with their
+        number, or with `verbose` each of `failures`."""
+        each = [(one, 1) for one in self.failures] if verbose else list(self._by_code.values())
+        notes = [f"line {one.line}{_more(number - 1)}: {one.error}: {one.message}" for one, number in each]
+        if verbose and self.failed > len(each):
+            notes.append(f"{counted(self.failed - len(each), 'more line')} failed; -o jsonl tells of each.")
         notes += self._hints
         if self.bad_line is not None:
             notes.append(f"Stopped at {self.bad_line}; nothing after it was sent.")
@@ -208,6 +217,10 @@ class Lines(Generic[F]):
                 return Exit.PARTIAL
             return Exit.USAGE if self.bad_line is not None else exit_of_failures(self._kinds)
         return Exit.FINDINGS if elsewhere else Exit.OK
+
+
+def _more(lines: int) -> str:
+    return f" and {counted(lines, 'more line')}" if lines else ""
 
 
 def values_of(

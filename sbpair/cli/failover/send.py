@@ -216,7 +216,7 @@ def send(
                 tally.add(sent)
         return tally
 
-    return run_and_show(options, work, lambda tally: tally.result(entity))
+    return run_and_show(options, work, lambda tally: tally.result(entity, verbose=options.verbose))
 
 
 def _close_when_stopped(stack: AsyncExitStack, pairing: "PairedNamespaces", stop: "asyncio.Event") -> None:
@@ -286,7 +286,7 @@ class _Tally(Lines[FailedLine]):
                 sent.error.looking_like(self._known)
             self.fail(line, sent.error)
 
-    def result(self, entity: str) -> CommandResult:
+    def result(self, entity: str, *, verbose: bool) -> CommandResult:
         accepted = sum(self._where.values())
         diverted = sum(count for (where, _), count in self._where.items() if where == "backlog")
         rows: list[dict[str, Any]] = [
@@ -294,7 +294,7 @@ class _Tally(Lines[FailedLine]):
         ]
         if self.failed:
             rows.append({"where": "failed", "queue": "", "messages": self.failed})
-        notes = self.notes()
+        notes = self.notes(verbose=verbose)
         if self._uncertain:
             notes.append(f"{self._uncertain} may be stored twice, with the same MessageId: an answer was lost.")
         columns = (
@@ -308,7 +308,8 @@ class _Tally(Lines[FailedLine]):
             data,
             (Table("", columns, rows, style_key="where"),),
             notes=tuple(notes),
-            summary=f"{accepted} accepted ({diverted} diverted), {self.failed} failed.",
+            summary=f"{accepted:,} accepted ({diverted:,} diverted), {self.failed:,} failed.",
+            closing=True,
             exit=self.exit(accepted, diverted),
             streamed=self.streaming,
         )

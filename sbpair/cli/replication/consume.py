@@ -30,6 +30,7 @@ from sbpair.cli.replication.options import (
     make_terms,
     pair_and_source,
 )
+from sbpair.cli.transfer.options import ForOption
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
@@ -121,6 +122,7 @@ def consume(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many messages.", show_default=False)
     ] = None,
+    for_: ForOption = None,
     until_idle: Annotated[
         str | None,
         typer.Option(
@@ -139,8 +141,8 @@ def consume(
     The command's environment is PATH, HOME, the locale and the like, the message, and what --exec-env names: no
     credential of this program.
 
-    Exit code: 0 every message that came was processed, 3 some were dead-lettered; if idle because a namespace refuses
-    or does not answer: 4 or 6.
+    Exit code: 0 every message that came was processed, 3 some were dead-lettered; if in the end a namespace refuses or
+    does not answer: 4 or 6.
 
     \b
     Examples:
@@ -169,6 +171,7 @@ def consume(
         sessions=sessions,
         concurrency=concurrency,
         max_messages=limit,
+        for_seconds=duration_option(for_),
         until_idle_seconds=duration_option(until_idle),
         name=f"{os.uname().nodename}-{os.getpid()}" if hasattr(os, "uname") else f"pid-{os.getpid()}",
     )
@@ -288,9 +291,9 @@ def _out(report: "ConsumeReport") -> tuple[str, ...]:
 
 
 def _exit_of(report: "ConsumeReport") -> Exit:
-    """Where idleness was to end it, what was not read comes before what was dead-lettered: unreachable, denied,
+    """Where idleness or the time ended it, what was not read comes before what was dead-lettered: unreachable, denied,
     partial; failed if nothing was read at all."""
-    unread = gravest(error.exit_name for _, error in report.unread if report.ended_by == "idle")
+    unread = gravest(error.exit_name for _, error in report.unread if report.ended_by in ("idle", "time"))
     if unread in (Exit.UNREACHABLE, Exit.DENIED):
         return unread
     if unread and not report.counts:

@@ -162,7 +162,7 @@ def send(
                 tally.add(sent)
         return tally
 
-    return run_and_show(options, work, lambda tally: tally.result(queue))
+    return run_and_show(options, work, lambda tally: tally.result(queue, verbose=options.verbose))
 
 
 def _payload(line: bytes, form: InputFormat, *, session: str | None) -> bytes:
@@ -197,13 +197,13 @@ class _Sent(Lines[FailedLine]):
         elif sent.error is not None:
             self.fail(line, sent.error)
 
-    def result(self, queue: str) -> CommandResult:
+    def result(self, queue: str, *, verbose: bool) -> CommandResult:
         single = sum(self._one_side.values())
         rows: list[dict[str, Any]] = [{"where": "both sides", "messages": self._both}]
         rows += [{"where": f"{side} only", "messages": count} for side, count in sorted(self._one_side.items())]
         if self.failed:
             rows.append({"where": "failed", "messages": self.failed})
-        notes = self.notes()
+        notes = self.notes(verbose=verbose)
         if not self._journal:
             notes.append("Without --journal the order holds among the messages of this run only.")
         elif self._unrecorded:
@@ -223,7 +223,8 @@ class _Sent(Lines[FailedLine]):
             data,
             (Table("", columns, rows),),
             notes=tuple(notes),
-            summary=f"{self._both + single} accepted ({single} by one side only), {self.failed} failed.",
+            summary=f"{self._both + single:,} accepted ({single:,} by one side only), {self.failed:,} failed.",
+            closing=True,
             exit=self.exit(self._both + single, single),
             streamed=self.streaming,
         )

@@ -208,7 +208,7 @@ def _peeked(
         return await browse(
             messaging,
             [place.path],
-            dead_letter=dead_letter,
+            kinds=(dead_letter,),
             max_messages=limit,
             from_sequence_number=from_sequence,
             wanted=lambda message: wanted.want(message.received, message.summary),

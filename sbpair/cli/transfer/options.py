@@ -64,8 +64,10 @@ OnlyEntitiesOption = Annotated[
     bool,
     typer.Option("--only-entities", help="Send only to the pair's configured entities; leave and name all others."),
 ]
-
-
+ForOption = Annotated[
+    str | None,
+    typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
+]
 AlthoughInTheQueuesOption = Annotated[
     bool,
     typer.Option(
@@ -178,10 +180,7 @@ class MoveOptions(OptionSet):
         ),
     ] = None
     only_entities: OnlyEntitiesOption = False
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
-    ] = None
+    for_: ForOption = None
     until_idle: Annotated[
         str | None,
         typer.Option(
@@ -241,6 +240,7 @@ class ResendOptions(OptionSet):
 
     filters: Filters = Filters()
     limit: LimitOption = None
+    for_: ForOption = None
     rate: RateOption = None
     concurrency: ConcurrencyOption = 8
     despite_duplicate_detection: DespiteOption = False
@@ -252,7 +252,8 @@ class ResendOptions(OptionSet):
     yes: YesOption = False
 
     def words(self) -> list[str]:
-        """What a command line repeats that goes on: filters, consent and ledger; the limit is reached."""
+        """What a command line repeats that goes on: filters, consent and ledger; the limit is reached, the
+        time is up."""
         words = [*self.filters.as_words(), *([DESPITE] if self.despite_duplicate_detection else [])]
         return words + (["--ledger", str(self.ledger)] if self.ledger else [])
 

@@ -43,6 +43,7 @@ def peek(
     pair: PairArgument = None,
     queue: QueuesOption = None,
     dlq: Annotated[bool, typer.Option("--dlq", help="Browse the dead-letter queues instead.")] = False,
+    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Browse the dead-letter queues as well.")] = False,
     entity: Annotated[
         str | None,
         typer.Option(
@@ -82,6 +83,9 @@ def peek(
     """
     chosen = load_settings(options).pair(pair)
     primary = side is Side.PRIMARY
+    if dlq and with_dlq:
+        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
+    kinds = (True,) if dlq else (False, True) if with_dlq else (False,)
     named = _named(chosen, queue, entity, primary)
     wanted = filters.wanted()
     keys = _group_keys(group_by)
@@ -96,7 +100,7 @@ def peek(
             found = browse(
                 sides.primary if primary else sides.secondary,
                 paths,
-                dead_letter=dlq,
+                kinds=kinds,
                 max_messages=most,
                 from_sequence_number=from_sequence,
                 wanted=lambda message: wanted.wants(message.received, message.summary),
@@ -107,7 +111,7 @@ def peek(
     paths, report = run_async(options, work)
     if len(report.failed) == len(paths) and not report.messages:
         raise report.failed[0].error
-    return _result(chosen, report, keys, with_body=body, dead_letter=dlq)
+    return _result(chosen, report, keys, with_body=body, dead_letter=True in kinds)
 
 
 async def _every_queue(pair: Pair, sides: "Sides", timeout_seconds: float) -> list[str]:

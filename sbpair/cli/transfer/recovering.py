@@ -26,6 +26,7 @@ from sbpair.core.transfer.recovered import (
     exit_of,
     guaranteed,
     notes,
+    with_unreached,
 )
 from sbpair.core.transfer.recovery import Planned
 from sbpair.core.words import counted
@@ -338,7 +339,7 @@ def perform(
     _tell_plan(options, planned, doing, yes=yes)
     ask(counted(planned.report.forwarded or planned.report.purged, doing.noun))
     done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)
-    return _result_of(command, done, doing, ended)
+    return _result_of(command, with_unreached(done, planned.report), doing, ended)
 
 
 def _shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead
-from sbpair.cli.options import Options
+from sbpair.cli.options import Options, duration_option
 from sbpair.cli.transfer.place import NamespaceOptions, Place, find_place
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
@@ -65,6 +65,7 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
         ),
         with_dead_letter=sending.with_dead_letter,
         max_messages=chosen.limit,
+        for_seconds=duration_option(chosen.for_),
         rate_per_second=chosen.rate,
         concurrency=chosen.concurrency,
     )

@@ -15,15 +15,18 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.drain import open_ledger
 from sbpair.cli.transfer.options import (
     AlthoughInTheQueuesOption,
     ConcurrencyOption,
     Filters,
     LedgerOption,
     LimitOption,
+    NewLedgerOption,
     OnlyEntitiesOption,
     RateOption,
 )
+from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
@@ -77,6 +80,7 @@ def restore(
     rate: RateOption = None,
     concurrency: ConcurrencyOption = 8,
     ledger: LedgerOption = None,
+    new_ledger: NewLedgerOption = False,
     although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
         bool,
@@ -99,6 +103,7 @@ def restore(
       sbpair restore archive/ --pair orders --dry-run
       sbpair restore archive/ --pair orders --ledger restored.jsonl --rate 200
     """
+    check_new_ledger(ledger, new=new_ledger)
     settings = load_settings(options)
     chosen = settings.pair(pair) if dry_run else pair_to_write(options, settings, pair, "Restore to the primary of")
     messages = _chosen(_read(files), filters.wanted(), limit)
@@ -113,14 +118,14 @@ def restore(
     async def work(stop: "asyncio.Event") -> "Restored":
         from sbpair.core.access import namespace_name
         from sbpair.render.progress import MoveProgress
-        from sbpair.runtime.transfer.ledger import Ledger, Way, sent_in
+        from sbpair.runtime.transfer.ledger import Way, sent_in
         from sbpair.runtime.transfer.restore import Restored
         from sbpair.runtime.transfer.restore import restore as send_back
 
         if not dry_run:
             logging.getLogger("sbpair").info(f"{doing}.")
         async with open_sides(chosen) as sides:
-            done = frozenset() if ledger is None else sent_in(ledger)
+            done = frozenset() if ledger is None or new_ledger else sent_in(ledger)
             todo = [one for one in messages if key_of(one.received) not in done]
             if not although_in_the_queues:
                 await _refuse_doubles(sides.secondary, todo, chosen, although_gone=although_gone)
@@ -128,7 +133,7 @@ def restore(
                 would = Counter(one.forward.destination for one in todo)
                 return Restored(dict(would), elsewhere, already_sent=len(messages) - len(todo))
             way = Way(namespace_name(chosen.secondary), namespace_name(chosen.primary))
-            opened_ledger = None if ledger is None else Ledger(ledger, resume=True, way=way)
+            opened_ledger = open_ledger(ledger, way, new=new_ledger)
             log = None if options.quiet else EventLog().notify
             try:
                 with MoveProgress("restore", quiet=options.quiet, color=not options.no_color, log=log) as progress:
@@ -305,6 +310,7 @@ def _result(pair: "Pair", count: int, report: "Restored", dry_run: bool) -> Comm
         notes=(again,) if report.sent_again else (),
         summary=f"{sent:,} of {count:,} message{plural} {'would be ' if dry_run else ''}sent to the primary"
         f"{left_out(report.already_sent)}.",
+        closing=True,
         exit=(Exit.FINDINGS if sent else Exit.OK) if dry_run else _exit(report),
     )
 

@@ -1,13 +1,14 @@
 """What may be said of messages that were sent again, moved, copied or deleted, wherever they lay."""
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import INLINED
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
-from sbpair.core.transfer.recovery import CAME_LATER, stays
-from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.recovery import CAME_LATER, NOT_REACHED, stays
+from sbpair.core.transfer.report import DrainReport, reasons
 from sbpair.core.words import counted
 
 _NOT_ASKED_FOR = (CAME_LATER,)
@@ -43,6 +44,20 @@ class Doing:
     """The messages stay where they are too."""
     edited: bool = False
     """They were changed on the way."""
+
+
+def with_unreached(done: Recovered, planned: DrainReport) -> Recovered:
+    """What a run did whose time was up, with how many of the planned messages it did not come to."""
+    report = done.report
+    if report.ended_by != "time":
+        return done
+    left = sum(one.count for one in report.left if one.reason not in _NOT_ASKED_FOR)
+    dealt_with = report.forwarded + report.already_forwarded + left
+    number = planned.forwarded + sum(one.count for one in planned.left) - dealt_with
+    if number <= 0:
+        return done
+    counts = Counter({one.reason: one.count for one in report.left}) + Counter({NOT_REACHED: number})
+    return replace(done, report=replace(report, left=reasons(counts)))
 
 
 def closing(done: Recovered, doing: Doing) -> str:

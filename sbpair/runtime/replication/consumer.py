@@ -68,6 +68,8 @@ class ConsumeRequest:
     """Stop after so many were completed or failed."""
     until_idle_seconds: float | None = None
     """Stop when nothing has come for so long and no session is open."""
+    for_seconds: float | None = None
+    """Stop after so long."""
     name: str = ""
     """Shown as owner in the journal; by default something unique."""
     idle_seconds: float = 1.0
@@ -79,6 +81,11 @@ class ConsumeRequest:
     def __post_init__(self) -> None:
         if self.sessions < 1 or self.concurrency < 1 or self.acceptors < 1 or not self.sides:
             raise UsageError("Sessions, concurrency and acceptors are 1 or more, and at least one side is read.")
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether a time of its own ends it, however many messages come."""
+        return self.until_idle_seconds is not None or self.for_seconds is not None
 
 
 _DEAD_LETTERED = ("failed", "dead-lettered")
@@ -92,7 +99,7 @@ class ConsumeReport:
     """(side, result, copies)."""
     seconds: float
     ended_by: str
-    """`stop`, `idle`, `count`."""
+    """`stop`, `idle`, `count`, `time`."""
     unread: tuple[tuple[str, ServiceError], ...] = ()
     """(side, why) of sides that did not answer in the end: that nothing came from them means nothing."""
     second_copies_out: int | None = None
@@ -134,7 +141,7 @@ class _Consumer:
         self._stop = asyncio.Event()
         self._ended_by = "stop"
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._single: set[tuple[str, str]] | None = set() if request.until_idle_seconds is not None else None
+        self._single: set[tuple[str, str]] | None = set() if request.ends_by_itself else None
         self._workers: set[asyncio.Task[None]] = set()
         self._active_at = clock.monotonic()
         self._answered: set[Side] = set()
@@ -173,6 +180,7 @@ class _Consumer:
             asyncio.create_task(self._asked_to_stop.wait()),
             asyncio.create_task(self._stop.wait()),
             asyncio.create_task(self._wait_until_idle()),
+            asyncio.create_task(self._wait_until_over()),
         ]
         try:
             # Not `concurrency.unless`: any of many may end it, the first acceptor that breaks among them.
@@ -185,7 +193,7 @@ class _Consumer:
         unexpected = [error for one in working if not one.cancelled() and (error := one.exception()) is not None]
         if self._fatal is not None or unexpected:
             raise self._fatal or unexpected[0]
-        if self._ended_by == "idle":
+        if self._ended_by in ("idle", "time"):
             await asyncio.gather(*(self._confirm(side) for side in self._request.sides))
         counts = tuple((side, result, count) for (side, result), count in sorted(self._counts.items()))
         unread = tuple((side.value, error) for side, error in self._unread.items())
@@ -261,6 +269,13 @@ class _Consumer:
             if self._workers:
                 self._active_at = self._clock.monotonic()
         self._end("idle")
+
+    async def _wait_until_over(self) -> None:
+        if self._request.for_seconds is None:
+            await self._stop.wait()
+            return
+        await self._clock.sleep(self._request.for_seconds)
+        self._end("time")
 
     # Sessions
 

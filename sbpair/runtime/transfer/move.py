@@ -12,7 +12,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any, cast
@@ -100,12 +101,35 @@ async def move(
         FilterError: as `drain`.
         OSError: the ledger cannot be written.
     """
-    run = _Move(request, ends, judge, seen, facts, clock, observer, ledger, stop, session_states)
-    if request.dry_run:
-        return await run.drained(request)
-    if keep:
-        return await run.copied()
-    return await run.moved()
+    seconds = None if request.dry_run else request.for_seconds
+    async with _ended_in_time(seconds, stop) as halt:
+        timeless = replace(request, for_seconds=None)
+        run = _Move(timeless, ends, judge, seen, facts, clock, observer, ledger, halt, session_states)
+        if request.dry_run:
+            return await run.drained(timeless)
+        report = await (run.copied() if keep else run.moved())
+    return replace(report, ended_by="time") if report.ended_by == "stop" and not stop.is_set() else report
+
+
+@asynccontextmanager
+async def _ended_in_time(seconds: float | None, stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
+    """An event that `stop` or the end of `seconds` sets: a bound for all parts of a run, which end as when stopped."""
+    if seconds is None:
+        yield stop
+        return
+    halt = asyncio.Event()
+
+    async def watch() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await stop.wait()
+        halt.set()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield halt
+    finally:
+        await end(watching)
 
 
 @dataclass(frozen=True, slots=True)

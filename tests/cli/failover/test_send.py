@@ -118,6 +118,10 @@ def test_an_entity_that_is_not_there_fails_every_line(local: Sbpair) -> None:
     sent = local("send", "local", "nowhere", "-o", "json", stdin="x\n")
     assert sent.code == 1
     assert sent.data["failures"][0]["error"] == "entity-not-found"
+    for verbose, told in ([], 1), (["-v"], 3):
+        sent = local("send", "local", "nowhere", *verbose, stdin="x\ny\nz\n")
+        assert sent.stderr.count("could not be found") == told, sent
+        assert ("line 1 and 2 more lines: entity-not-found" in sent.stderr) is (told == 1)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,9 @@ def test_what_is_sent_is_processed_once_in_order_and_shown(replicated: Sbpair, t
     bodies = [f"body {number}" for number in range(4)]
     assert by_session == {"a0": [*bodies, "late"], "a1": bodies, "a2": bodies}, "also across two runs of send"
 
+    over = replicated("replicate", "consume", "local", QUEUE, *journal, "--exec", command, "--for", "1s", "-o", "json")
+    assert (over.code, over.data["completed"], over.data["ended_by"]) == (0, 0, "time"), over
+
     after = replicated(*audit)
     assert (after.code, after.data["findings"], after.data["completed"]) == (0, 0, 13), after
     (row,) = after.data["destinations"]

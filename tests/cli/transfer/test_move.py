@@ -208,6 +208,19 @@ def test_what_is_stopped_before_it_begins_says_so(made: Entities, keep: bool) ->
     assert made.ids(source) == ["waits"]
 
 
+@pytest.mark.parametrize("command", ["move", "copy"])
+def test_when_its_time_is_up_it_says_how_much_is_left_and_goes_on(made: Entities, command: str) -> None:
+    source, target = made.queue(named("slow")), made.queue(named("target"))
+    made.send(source, *messages("a", "b", "c", "d", "e"))
+    words = (command, source, target, "--ledger", f"{source}.jsonl", "--yes", "-o", "json")
+    ran = made.runner(*words, "--for", "1s", "--rate", "0.1")
+    assert (ran.code, ran.data["ended_by"]) == (3, "time"), ran
+    assert sum(ran.data["left"].values()) == 5 - ran.data["forwarded"] > 0
+    assert f"{command} {source} {target} --ledger" in ran.stderr
+    assert made.runner(*words).code == 0
+    assert sorted(made.ids(target)) == ["a", "b", "c", "d", "e"]
+
+
 def test_who_may_not_ask_for_settings_finds_sessions_by_asking_for_them(made: Entities) -> None:
     queue, plain = made.queue(named("sessions"), requires_session=True), made.queue(named("plain"))
     sent = [compose(body=str(n), message_id=f"m{n}", session_id=f"s{n % 2}") for n in range(6)]

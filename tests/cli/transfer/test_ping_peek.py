@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sbpair.core.rewrite import compose
 from tests.cli.process import Ran, Sbpair
+from tests.cli.transfer.entities import Entities
 
 QUEUE = "local-primary/x-servicebus-transfer/{}"
 PUT = """\
@@ -114,6 +116,20 @@ def test_peek_groups_and_counts(backlog: Sbpair) -> None:
     assert "content-type" in unknown.stderr
 
 
+def test_peek_shows_dead_letters_beside_the_others(backlog: Sbpair) -> None:
+    made = Entities(backlog)
+    queue = made.queue("beside")
+    made.send(queue, compose(body=b"", message_id="dead"))
+    made.settle(queue, ["Reason"])
+    made.send(queue, compose(body=b"", message_id="active"))
+    of = ("peek", "local", "--entity", queue, "--side", "primary", "-o", "json")
+    shown = [
+        [(one["message_id"], one["reason"]) for one in backlog(*of, *kinds).data["messages"]]
+        for kinds in ([], ["--dlq"], ["--with-dlq"])
+    ]
+    assert shown == [[("active", None)], [("dead", "Reason")], [("dead", "Reason"), ("active", None)]]
+
+
 def test_what_peek_prints_can_be_sent_home(backlog: Sbpair) -> None:
     """The round trip of one pipe: browse, and send the very messages to a queue of the primary."""
     backlog.make_queue("round-trip")
@@ -146,6 +162,7 @@ def test_a_queue_that_is_missing_makes_the_rest_partial(backlog: Sbpair) -> None
         ("--entity", "a b"),
         ("--queue", "orders"),
         ("-n", "0"),
+        ("--dlq", "--with-dlq"),
     ],
 )
 def test_wrong_options_of_peek_are_usage_errors(backlog: Sbpair, arguments: tuple[str, ...]) -> None:
