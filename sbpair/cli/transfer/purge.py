@@ -82,11 +82,12 @@ def purge(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
-    """Delete the messages of a queue or subscription that are there now, deferred ones too, archived first.
+    """Delete what a queue or subscription holds now, deferred and scheduled messages too, archived first.
 
     Asks for the entity's name. --archive DIR or --no-archive has to be given. `sbpair restore` sends archived messages
-    to the queue, or to the topic of a subscription, which gives every subscription a copy. Scheduled messages and dead
-    letters stay (`sbpair dlq purge`), and queues that hand out messages by session are refused. Needs Listen.
+    to the queue, or to the topic of a subscription, which gives every subscription a copy. Scheduled messages are
+    cancelled. An entity that requires sessions is emptied session by session; their states stay, and so do dead letters
+    (`sbpair dlq purge`). Needs Listen, and Send for scheduled messages.
 
     \b
     Examples:
@@ -124,10 +125,8 @@ def _purge(
     from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary
 
     if (archive is None) != no_archive:
-        raise UsageError(
-            "Give --archive DIR to keep what is deleted in a file, or --no-archive to delete it for good; not both. "
-            "Nothing was deleted."
-        )
+        ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it for good"
+        raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. Nothing was deleted.")
     entity, on = at
     filters, reasons = chosen
     source = find_place(load_settings(options), on, entity)
@@ -144,6 +143,7 @@ def _purge(
         to=ToPrimary() if archive is None else ToArchive(archive),
         max_messages=limit,
         deferred=not dead_letter,
+        scheduled=not dead_letter,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
     noun = "dead letter" if dead_letter else "message"

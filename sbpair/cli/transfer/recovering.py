@@ -201,7 +201,7 @@ class Recovery:
         """What the administration tells of the entity, if it may be asked.
 
         Raises:
-            UsageError: it is a topic, or its messages are to be deleted and are received by session.
+            UsageError: it is a topic.
         """
         from sbpair.runtime.transfer.drain import entity_facts
 
@@ -217,12 +217,6 @@ class Recovery:
             raise UsageError(
                 f"{self._source} is a topic, which holds no messages.",
                 hint=f"Name one of its subscriptions: {path}/Subscriptions/NAME",
-            )
-        sessions = known is not None and known.settings.requires_session
-        if sessions and self._target is None and not self._request.dead_letter:
-            raise UsageError(
-                f"{self._source} hands out its messages by session, which this command does not ask for.",
-                hint=f"Its dead letters have no such rule: sbpair dlq list {shlex.quote(path)}",
             )
         return {} if known is None else {path: known}
 

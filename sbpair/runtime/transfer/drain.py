@@ -121,9 +121,12 @@ class DrainRequest:
 
 
 def make_sink(request: DrainRequest, primary: Messaging, clock: Clock) -> Sink:
-    if isinstance(request.to, ToArchive):
-        return ArchiveSink(request.to.directory, clock.now().strftime("%Y%m%dT%H%M%SZ"))
-    return NamespaceSink(primary)
+    return make_archive(request.to, clock) if isinstance(request.to, ToArchive) else NamespaceSink(primary)
+
+
+def make_archive(to: ToArchive, clock: Clock) -> ArchiveSink:
+    """A new file in its folder."""
+    return ArchiveSink(to.directory, clock.now().strftime("%Y%m%dT%H%M%SZ"))
 
 
 def make_classifier(request: DrainRequest, clock: Clock) -> Classifier:
@@ -300,12 +303,13 @@ async def drain(
     undeliverable: str | None = DEAD_LETTERED,
     sources: Sequence[Source] | None = None,
     mover: MessageMover | None = None,
+    archive: ArchiveSink | None = None,
 ) -> DrainReport:
     """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
     asked by a dry run only, for what a link to a destination does not tell. `facts`: what is known of the queues, by
     path, if they have just been listed. `judge`: instead of what the request says becomes of a message; `undeliverable`
     as for `Settlement`; `sources`: instead of the request's queues; `mover`: the receiver of the only source, if its
-    messages are to go in transactions.
+    messages are to go in transactions; `archive`: instead of a new one, and left open.
 
     Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
 
@@ -323,12 +327,17 @@ async def drain(
     judge = judge or make_classifier(request, clock)
     if request.dry_run:
         return await _dry_run(request, judge, sources, primary, primary_admin, clock, stop)
-    sink = make_sink(request, primary, clock) if mover is None else TransactionSink(mover, primary)
+    sink: Sink
+    if archive is not None:
+        sink = archive
+    else:
+        sink = make_sink(request, primary, clock) if mover is None else TransactionSink(mover, primary)
     try:
         run = _Run(request, judge, sources, admin, clock, observer, undeliverable)
         return await run.carry_out(sink, ledger, stop)
     finally:
-        await sink.close()
+        if archive is None:
+            await sink.close()
 
 
 async def _dry_run(

@@ -1,4 +1,5 @@
-"""All that an entity holds, sent to another one: what is active by the pump as in a drain, the rest by ways of its own.
+"""All that an entity holds, sent to another one, archived or deleted: what is active by the pump as in a drain, the
+rest by ways of its own.
 
 * A queue that hands out messages by session is emptied session by session, each in its order and with its state: the
   state is set at the destination before the first message goes, and cleared here once the session holds nothing more.
@@ -27,7 +28,7 @@ from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.recovery import HELD, IN_DOUBT, NOT_REACHED, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, in_order, parts_together, reasons
-from sbpair.core.transfer.state import Forward, Key, Leave, LockClock, Verdict, key_of
+from sbpair.core.transfer.state import Finish, Forward, Key, Leave, LockClock, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import (
     MOST_MOVED_AT_ONCE,
@@ -43,11 +44,20 @@ from sbpair.ports import (
 )
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainRequest, drain, make_limits, make_report, make_sources
+from sbpair.runtime.transfer.drain import (
+    IDLE_SECONDS,
+    DrainRequest,
+    ToArchive,
+    drain,
+    make_archive,
+    make_limits,
+    make_report,
+    make_sources,
+)
 from sbpair.runtime.transfer.ledger import STATE_MOVED, Entry, Ledger
 from sbpair.runtime.transfer.pump import Source
 from sbpair.runtime.transfer.restore import send_stored
-from sbpair.runtime.transfer.sinks import NamespaceSink, TransactionSink
+from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink, TransactionSink
 from sbpair.runtime.transfer.stored import StoredMessages
 
 SESSIONS_AT_ONCE = 8
@@ -89,7 +99,7 @@ async def move(
     Args:
         request: `deferred` and `scheduled` ask for those too, `with_dead_letter` for the dead letters; a dry run is
             a browse of all that is asked for.
-        judge: `Resender`, or a `Planned` around it, which leaves what came later.
+        judge: `Resender`, `Purger` or `Archiver`, or a `Planned` around it, which leaves what came later.
         seen: what was learnt about the destination, where session states go.
         facts: of the source, by its path; they say whether it hands out messages by session.
         ledger: what it has is completed without being sent again.
@@ -107,7 +117,7 @@ async def move(
         run = _Move(timeless, ends, judge, seen, facts, clock, observer, ledger, halt, session_states)
         if request.dry_run:
             return await run.drained(timeless)
-        report = await (run.copied() if keep else run.moved())
+        report = await (run.copied() if keep else run.moved_or_archived())
     return replace(report, ended_by="time") if report.ended_by == "stop" and not stop.is_set() else report
 
 
@@ -144,6 +154,8 @@ class _Move:
     ledger: Ledger | None
     stop: asyncio.Event
     session_states: bool
+    archive: ArchiveSink | None = None
+    """Where all parts put their messages, instead of sending them."""
 
     @property
     def path(self) -> str:
@@ -169,6 +181,16 @@ class _Move:
             raise
         finally:
             await close_quietly(receiver)
+
+    async def moved_or_archived(self) -> DrainReport:
+        """`moved`, with one archive for all parts where that is where they go."""
+        if not isinstance(self.request.to, ToArchive):
+            return await self.moved()
+        archive = make_archive(self.request.to, self.clock)
+        try:
+            return replace(await replace(self, archive=archive).moved(), archive=archive.path)
+        finally:
+            await archive.close()
 
     async def moved(self) -> DrainReport:
         """Scheduled messages first, before they become active; then what can be received."""
@@ -201,7 +223,7 @@ class _Move:
             return None
         if request.max_messages is None:
             return request
-        rest = request.max_messages - sum(part.forwarded for part in parts)
+        rest = request.max_messages - sum(part.forwarded + part.purged for part in parts)
         return replace(request, max_messages=rest) if rest > 0 else None
 
     async def _safely(self, request: DrainRequest, before: list[DrainReport]) -> DrainReport:
@@ -239,6 +261,7 @@ class _Move:
             undeliverable=None,
             sources=sources,
             mover=mover,
+            archive=self.archive,
         )
 
     # Copies and scheduled messages: browsed
@@ -286,8 +309,10 @@ class _Move:
         sent_before = self.ledger.forwarded if self.ledger is not None else frozenset()
         limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=None)
         stored = _Browsed(canceller)
-        sink: NamespaceSink | TransactionSink = NamespaceSink(self.ends.target)
-        if mover is not None:
+        sink: Sink = NamespaceSink(self.ends.target)
+        if self.archive is not None:
+            sink = cast(Sink, _KeptOpen(self.archive))
+        elif mover is not None:
             limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE)
             sink = TransactionSink(_MovesBrowsed(stored, mover), self.ends.target)
         machine = Settlement(limits, undeliverable=None, leave_missing=True, forwarded=sent_before)
@@ -310,7 +335,7 @@ class _Move:
         fed = await feeding
         if not machine.total_reached:
             numbers = machine.tally.numbers
-            dealt_with = numbers["forwarded"] + numbers["already_forwarded"] + left.total()
+            dealt_with = numbers["forwarded"] + numbers["already_forwarded"] + numbers["purged"] + left.total()
             left[NOT_REACHED] += max(0, stored.handed_over - dealt_with)
         left += fed
         report = make_report(
@@ -338,15 +363,15 @@ class _Move:
             browsed = pages(source.receiver, clock=self.clock, patience_seconds=self.request.patience_seconds)
             async for page in browsed:
                 source.was_read = True
-                going: list[tuple[Received, Forward]] = []
+                going: list[tuple[Received, Forward | Finish]] = []
                 for one in page:
                     if one.state not in states:
                         continue
                     verdict = self.judge(one)
-                    if isinstance(verdict, Forward):
-                        going.append((one, verdict))
-                    elif isinstance(verdict, Leave):
+                    if isinstance(verdict, Leave):
                         left[verdict.because] += 1
+                    else:
+                        going.append((one, verdict))
                 if going and may_cancel is None and canceller is not None:
                     # Before the first one is sent: without the right to cancel it here it would be in both places.
                     await canceller.max_message_bytes()
@@ -510,13 +535,13 @@ class _Move:
 
 
 class _KeptOpen:
-    """A receiver that outlives the pump it is lent to, with the lock of its session."""
+    """A receiver, with the lock of its session, or a sink that outlives the pump it is lent to."""
 
-    def __init__(self, receiver: MessageReceiver) -> None:
-        self._receiver = receiver
+    def __init__(self, lent: MessageReceiver | Sink) -> None:
+        self._lent = lent
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._receiver, name)
+        return getattr(self._lent, name)
 
     async def close(self) -> None:
         """Its owner closes it."""
@@ -529,10 +554,10 @@ class _Browsed(StoredMessages):
     def __init__(self, canceller: MessageSender | None) -> None:
         super().__init__()
         self._canceller = canceller
-        self._verdicts: dict[Key, Forward | Leave] = {}
+        self._verdicts: dict[Key, Verdict] = {}
         self.handed_over = 0
 
-    async def hand_over(self, going: list[tuple[Received, Forward]]) -> bool:
+    async def hand_over(self, going: Sequence[tuple[Received, Verdict]]) -> bool:
         """As `put`, with what is to become of each; `handed_over` counts also what nobody takes any more."""
         browsed = [replace(one, origin=_origin(one)) for one, _ in going]
         self._verdicts.update((key_of(one), verdict) for one, (_, verdict) in zip(browsed, going, strict=True))

@@ -121,9 +121,10 @@ def _new_file(directory: Path, stamp: str) -> tuple[Path, AppendedFile]:
 
 def _archived(item: Item) -> bytes:
     received = item.received
+    queue, number, _, _ = item.key
     line = {
-        "queue": received.source,
-        "sequence_number": received.sequence_number,
+        "queue": queue,
+        "sequence_number": number,
         "message_id": received.message_id,
         "enqueued_at": received.enqueued_at,
         "destination": item.destination or None,

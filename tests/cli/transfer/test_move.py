@@ -344,7 +344,8 @@ def test_what_cannot_be_moved_is_refused_before_the_first_message(made: Entities
         (("move", queue, queue), "FROM and TO are both"),
         (("copy", queue, queue), "FROM and TO are both"),
         (("copy", queue, sessions, "--dlq", "--with-dlq"), "not both"),
-        (("purge", sessions, "--no-archive"), "by session"),
+        (("purge", queue, "--archive", "kept", "--no-archive"), "not both"),
+        (("purge", queue, "--dry-run"), "deletes it for good. Nothing"),
         (("move", queue, "news/Subscriptions/audit"), "nothing can be sent to it"),
         (("move", f"{queue}/$DeadLetterQueue", queue), "sbpair dlq"),
     ):
@@ -363,3 +364,26 @@ def test_a_purged_queue_is_empty_and_its_archive_brings_all_back(made: Entities)
     assert (ran.code, ran.data["forwarded"], made.ids(queue)) == (0, 2, [])
     assert made.runner("restore", f"kept-{queue}", "--pair", "local", "--yes").code == 0
     assert sorted(as_sent(one.payload).payload for one in made.lying(queue)) == sent
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_purge_takes_sessions_and_what_is_scheduled_into_one_archive(made: Entities, archive: bool) -> None:
+    queue, folder = made.queue(named("sessions"), requires_session=True), f"kept-{next(NUMBERS)}"
+    sent = [compose(body=str(n), message_id=f"m{n}", session_id=f"s{n % 3}") for n in range(6)]
+    at = round(time.time()) + 3600
+    later = [compose(body=b"", message_id=f"l{n}", session_id=f"s{n}", scheduled_at=at) for n in range(2)]
+    made.send(queue, *sent, *later)
+    words = ("purge", queue, *(("--archive", folder) if archive else ("--no-archive",)), "-o", "json")
+    counter = "forwarded" if archive else "purged"
+    shown = made.runner(*words, "--dry-run")
+    assert (shown.code, shown.data[counter], len(made.ids(queue))) == (5, 8, 8), shown
+    some = made.runner(*words, "--limit", "3", "--yes")
+    assert (some.code, some.data[counter], len(made.ids(queue))) == (0, 3, 5), some
+    ran = made.runner(*words, "--yes")
+    assert (ran.code, ran.data[counter], ran.data["left"], made.ids(queue)) == (0, 5, {}, []), ran
+    if archive:
+        assert len(list((made.runner.home / folder).iterdir())) == 2, "one file of each run"
+        assert made.runner("restore", folder, "--pair", "local", "--yes").code == 0
+        lies = made.lying(queue)
+        assert sorted(as_sent(one.payload).payload for one in lies) == sorted([*sent, *later])
+        assert {one.message_id for one in lies if one.state is State.SCHEDULED} == {"l0", "l1"}
