@@ -1,6 +1,7 @@
 """Says what a command waits for, once it has been silent for a few seconds."""
 
 import logging
+import re
 import sys
 import threading
 import time
@@ -42,7 +43,7 @@ def telling_waits() -> Iterator[None]:
 
 def _tell(ended: threading.Event) -> None:
     log = logging.getLogger("sbpair")
-    ours, error = 0.0, ""
+    ours, told = 0.0, ""
     while not ended.wait(_POLL_SECONDS):
         now, silent = time.monotonic(), silent_seconds()
         again = now - silent <= ours  # nobody else has spoken since
@@ -51,8 +52,8 @@ def _tell(ended: threading.Event) -> None:
         waits = [one for one in waits_in(sys.modules) if now - one.since >= LEAST_SECONDS]
         if not waits:
             continue
-        log.info(in_words(waits, now, known=error if again else ""))
-        ours, error = time.monotonic(), waits[0].error
+        log.info(in_words(waits, now, known=told))
+        ours, told = time.monotonic(), waits[0].error
 
 
 def waits_in(modules: "Mapping[str, ModuleType]") -> "list[Wait]":
@@ -63,15 +64,23 @@ def waits_in(modules: "Mapping[str, ModuleType]") -> "list[Wait]":
 
 
 def in_words(waits: "list[Wait]", now: float, *, known: str = "") -> str:
-    """One line for what is waited for, the longest wait first; an error that is `known` is not told again."""
+    """One line for what is waited for, the longest wait first; an error that is `known` is not told again, whatever
+    numbers and tracking ids the service has put into it this time."""
     first, seconds = waits[0], format_duration(round(now - waits[0].since))
     if not first.error:
         text = f"No answer for {seconds}: still trying to {first.tried}"
-    elif first.error == known:
-        text = f"Still failing after {seconds}; trying again"
+    elif _kind(first.error) == _kind(known):
+        text = f"Still failing{f' to {first.tried}' if first.tried else ''} after {seconds}; trying again"
     else:
         text = f"{first.error.rstrip('. ')}; trying again after {seconds}"
     if first.until is not None:
         text += f", {first.afterwards} in {format_duration(max(0, round(first.until - now)))} at the latest"
     others = len({one.error or one.tried for one in waits} - {first.error or first.tried})
     return f"{text}{f', and {others} more like it' if others else ''}."
+
+
+_VARYING = re.compile(r"\(TrackingId [^)]*\)|\d+")
+
+
+def _kind(error: str) -> str:
+    return _VARYING.sub("", error)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sbpair.core.cost.forecast import Forecast
     from sbpair.core.inspection.backlog import Backlog
     from sbpair.core.transfer.conclusion import Asked
-    from sbpair.core.transfer.report import DrainReport
+    from sbpair.core.transfer.report import DrainReport, QueueFailure
     from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary, ToQueue
 
 
@@ -53,6 +53,7 @@ def what_was_asked(pair: Pair, options: MoveOptions) -> "Asked":
         go_on=options.go_on("drain", pair),
         dead_letter=options.dlq,
         filtered=options.filters.given,
+        ledger=options.ledger is not None,
         queue=queue or None,
     )
 
@@ -222,8 +223,18 @@ def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
     for number in numbers():
         if number.metadata["row"] and getattr(report, number.name):
             yield {"what": number.metadata["row"], "where": "", "messages": getattr(report, number.name)}
+    for first, others in _first_of_each_kind(report):
+        more = f" and {others} more" if others else ""
+        yield {"what": "not read", "where": f"{first.queue}{more}: {first.error.message}", "messages": None}
+
+
+def _first_of_each_kind(report: "DrainReport") -> "list[tuple[QueueFailure, int]]":
+    """The first failure of each kind, and how many others are like it."""
+    kinds: dict[str, tuple[QueueFailure, int]] = {}
     for failure in report.failures:
-        yield {"what": "not read", "where": f"{failure.queue}: {failure.error.message}", "messages": None}
+        first, others = kinds.get(failure.error.code, (failure, -1))
+        kinds[failure.error.code] = first, others + 1
+    return list(kinds.values())
 
 
 def _checks(pair: Pair, report: "DrainReport", backlog: "Backlog | None", asked: "Asked") -> list[Check]:

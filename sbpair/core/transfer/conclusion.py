@@ -69,6 +69,8 @@ class Asked:
     """The command that goes on with what is left."""
     dead_letter: bool = False
     filtered: bool = False
+    ledger: bool = False
+    """Whether a ledger keeps what was sent from being sent again."""
     queue: str | None = None
     """The queue on the primary that everything was sent to, instead of each message's own destination."""
 
@@ -94,6 +96,20 @@ def _before(report: DrainReport) -> str:
     return f"; {report.already_forwarded:,} had been sent before and {verb} completed without being sent again"
 
 
+def _uncompleted(report: DrainReport, asked: Asked) -> str:
+    if not report.uncompleted:
+        return ""
+    one, (send, sending) = (
+        report.uncompleted == 1,
+        ("archives", "archiving") if report.archive else ("sends", "sending"),
+    )
+    these = "it" if one else "them"
+    of_them = f"{report.uncompleted:,} of them {'is' if one else 'are'} not completed yet and still in the backlog"
+    if asked.ledger:
+        return f"; {of_them}: the same command completes {these} without {sending} {these} again"
+    return f"; {of_them}: the next run {send} {these} again, with the same MessageId"
+
+
 ONLY_ENTITIES = "--only-entities"
 _EARLY = {
     "stop": "stopped by a signal",
@@ -114,7 +130,7 @@ def left_out(messages: int) -> str:
 def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
     """The last sentence of a run: what happened, what is left, and the command that goes on."""
     ended, asked = ENDED.get(report.ended_by), _to_go_on(report, asked)
-    first = f"{moved(report, asked)}{_before(report)}{f'; {ended}' if ended else ''}."
+    first = f"{moved(report, asked)}{_before(report)}{_uncompleted(report, asked)}{f'; {ended}' if ended else ''}."
     if report.dry_run:
         return f"{first} Nothing was changed."
     if backlog is None:
@@ -258,11 +274,6 @@ def _notes(report: DrainReport) -> Iterator[str]:
         )
     if report.archive is not None and report.forwarded:
         yield f"Archive: {report.archive}"
-    if report.uncompleted:
-        yield (
-            f"{counted(report.uncompleted, 'message')} {'was' if report.uncompleted == 1 else 'were'} sent, but the "
-            "completion was not confirmed: they come again, with the same MessageId."
-        )
     if report.unchecked:
         full = "is full or takes" if len(report.unchecked) == 1 else "are full or take"
         yield (

@@ -30,6 +30,11 @@ __all__ = ["mute"]
             "Refused.",
             "Still failing after 10s; trying again, sent to the backlog in 0s at the latest.",
         ),
+        (
+            [Wait("browse orders on neu", 90.0, "Wait 3 seconds. (TrackingId 7a-b_B0) (busy)")],
+            "Wait 10 seconds. (TrackingId c4-d_B0) (busy)",
+            "Still failing to browse orders on neu after 10s; trying again.",
+        ),
     ],
 )
 def test_what_is_waited_for_in_words(waits: list[Wait], known: str, said: str) -> None:

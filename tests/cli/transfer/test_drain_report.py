@@ -7,7 +7,7 @@ import pytest
 
 from sbpair.cli.transfer.report import Drained, report_result
 from sbpair.core.cost.forecast import Forecast
-from sbpair.core.errors import EntityNotFoundError
+from sbpair.core.errors import EntityNotFoundError, ServerBusyError
 from sbpair.core.inspection.backlog import Backlog, QueueContents
 from sbpair.core.message import Disposition, Received
 from sbpair.core.serialization import output_schema, to_plain
@@ -170,6 +170,31 @@ def test_a_drain_that_would_leave_the_same_again_is_not_advised(
     said = closing(run, waiting, asked)
     assert goes_on in said
     assert ("--only-entities" in said) is ("--only-entities" in goes_on)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "then"),
+    [
+        (True, "the same command completes them without sending them again"),
+        (False, "the next run sends them again, with the same MessageId"),
+    ],
+)
+def test_what_was_sent_and_is_not_completed_is_told_beside_what_waits(ledger: bool, then: str) -> None:
+    run = DrainReport(forwarded=5, uncompleted=3)
+    waiting = Backlog("orders", 0.0, (QueueContents("q/0", active=3, deferred=0, scheduled=0, dead_letter=0),))
+    said = closing(run, waiting, replace(ASKED, ledger=ledger))
+    assert said.startswith(
+        f"5 messages are back on contoso-weu; 3 of them are not completed yet and still in the backlog: {then}. "
+    )
+
+
+def test_queues_that_were_not_read_for_one_reason_are_one_row() -> None:
+    gone = [QueueFailure(f"q/{number}", EntityNotFoundError(f"q/{number} is gone.")) for number in range(3)]
+    busy = QueueFailure("q/9", ServerBusyError("Busy."))
+    drained = Drained(DrainReport(failures=(*gone, busy)), None, Forecast())
+    (table,) = report_result("drain", a_pair(), drained, ASKED).tables
+    rows = [row["where"] for row in table.rows if row["what"] == "not read"]
+    assert rows == ["q/0 and 2 more: q/0 is gone.", "q/9: Busy."]
 
 
 def test_several_runs_add_up_field_by_field() -> None:
