@@ -572,6 +572,7 @@ def _go_on(source: str, to: str, auth: AuthMethod | None, wish: _Wish, ledger: P
     words += [] if wish.dead_letters is Kept.HOLD else ["--dead-letters", wish.dead_letters.value]
     words += [word for pattern in wish.without for word in ("--except", pattern)]
     words += [DESPITE] if wish.despite else []
+    words += [] if wish.rate is None else ["--rate", f"{wish.rate:g}"]
     words += [] if ledger is None else ["--ledger", str(ledger)]
     return shlex.join(words)
 

@@ -53,6 +53,14 @@ class Entities:
 
         self.do(work)
 
+    def send_together(self, path: str, payloads: Sequence[bytes]) -> None:
+        async def work(sides: Sides) -> None:
+            sender = sides.primary.sender(path)
+            await sender.send(payloads, timeout_seconds=30)
+            await sender.close()
+
+        self.do(work)
+
     def settle(
         self, path: str, reasons: Sequence[str], how: Disposition = Disposition.DEAD_LETTER, session: str | None = None
     ) -> None:

@@ -1,5 +1,6 @@
 """`sbpair evacuate` between two embedded namespaces: everything goes, what cannot go is said before anything does."""
 
+import signal
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.settings import load
 from tests.cli.conftest import embedded_pair
-from tests.cli.process import Sbpair
+from tests.cli.process import Ran, Sbpair
 from tests.cli.transfer.entities import Entities
 
 HELD = "evacuated/local-primary"
@@ -123,6 +124,34 @@ def test_what_cannot_be_received_is_left_with_the_reason(made: Entities) -> None
     assert made.runner("entity", "set-status", "orders", "Active", "--yes").code == 0
     assert made.runner(*WORDS, "--yes").code == 0
     assert made.ids("orders", Side.SECONDARY) == ["a0"]
+
+
+def test_an_interrupted_evacuation_says_how_to_go_on_and_the_same_command_does(made: Entities) -> None:
+    made.queue("orders")
+    sent = [f"a{n}" for n in range(300)]
+    made.send_together("orders", messages("a", 300))
+    ledger = made.runner.home / "evacuate-local-primary-local-secondary.jsonl"
+    process = made.runner.start(*WORDS, "--rate", "10", "--yes", "-o", "json")  # half a minute's work
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (ledger.exists() and ledger.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    stopped = Ran(process.returncode, stdout, stderr)
+    assert stopped.code == 130, stopped
+    assert "Interrupted; what was in flight is settled or released." in stderr
+    assert "Go on with: sbpair evacuate local-primary local-secondary --rate 10" in stderr
+    moved = stopped.data["moves"][0]["moved"]
+    assert 0 < moved < 300
+    assert stopped.data["source_empty"] is False
+    assert (len(made.ids("orders")), len(made.ids("orders", Side.SECONDARY))) == (300 - moved, moved)
+    again = made.runner(*WORDS, "--yes", "-o", "json")
+    assert (again.code, again.data["source_empty"], again.data["moves"][0]["accepted"]) == (0, True, 300), again
+    assert sorted(made.ids("orders", Side.SECONDARY), key=str) == sorted(sent)
 
 
 def test_a_namespace_is_not_evacuated_into_itself(made: Entities) -> None:
