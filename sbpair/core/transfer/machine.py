@@ -460,7 +460,7 @@ class Settlement:
         self._count(item)
         destination = self._destination(verdict.destination)
         item.payload, item.destination = verdict.payload, destination.path  # one spelling: one link, one metric series
-        item.session_id, item.partition_key = verdict.session_id, verdict.partition_key
+        item.session_id, item.partition_key, item.fault = verdict.session_id, verdict.partition_key, verdict.fault
         item.size_bytes = len(item.payload)
         self._bytes += item.size_bytes
         self._mean_bytes += (len(item.payload) - self._mean_bytes) / 64

@@ -4,7 +4,6 @@ What a destination will not take, or would take and drop, stays where it lies, w
 worth more than one that a service accepted and threw away.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -146,10 +145,6 @@ class Resender:
         self._faults = Faults()
         self._first_with_id: dict[str, Key] = {}
 
-    @property
-    def original_faults(self) -> Counter[str]:
-        return self._faults.counts
-
     def __call__(self, received: Received) -> Verdict:
         summary = describe(received.payload)
         if not self._wanted.want(received, summary):
@@ -174,9 +169,8 @@ class Resender:
             return Leave(DUE)
         if why := self._as_duplicate(received, sent.message_id):
             return Leave(why)
-        if dead:
-            self._faults.note(received, summary)
-        return Forward(sent.payload, self._seen.path, sent.session_id, sent.partition_key)
+        fault = self._faults.name(summary) if dead else None
+        return Forward(sent.payload, self._seen.path, sent.session_id, sent.partition_key, fault)
 
     def _as_duplicate(self, received: Received, message_id: str | None) -> str | None:
         window = window_of(self._seen)
@@ -206,10 +200,6 @@ class Editor:
         self._key = key_of(received)
         self._payload = payload
 
-    @property
-    def original_faults(self) -> Counter[str]:
-        return self._resender.original_faults
-
     def __call__(self, received: Received) -> Verdict:
         if key_of(received) != self._key:
             return Leave(FILTERED_OUT)
@@ -221,7 +211,6 @@ class Purger:
 
     def __init__(self, wanted: Wishes) -> None:
         self._wanted = wanted
-        self.original_faults: Counter[str] = Counter()
 
     def __call__(self, received: Received) -> Verdict:
         if self._wanted.given and not self._wanted.want(received, describe(received.payload)):
@@ -235,7 +224,6 @@ class Archiver:
     def __init__(self, wanted: Wishes, destination: str) -> None:
         self._wanted = wanted
         self._destination = destination
-        self.original_faults: Counter[str] = Counter()
 
     def __call__(self, received: Received) -> Verdict:
         summary = describe(received.payload)
@@ -255,10 +243,6 @@ class Planned:
         self.without_key = 0
         """Of those that will be sent, the ones that have neither a session id nor a partition key."""
         self._settled = False
-
-    @property
-    def original_faults(self) -> Counter[str]:
-        return self._judge.original_faults
 
     @property
     def meant(self) -> int:

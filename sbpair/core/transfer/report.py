@@ -103,6 +103,10 @@ def _reason(settle: Settle) -> str | None:
     return settle.reason if settle.disposition is Disposition.DEAD_LETTER else None
 
 
+def _fault(accepted: Accepted) -> str | None:
+    return accepted.item.fault
+
+
 def _destination(accepted: Accepted) -> str:
     return accepted.destination
 
@@ -274,7 +278,10 @@ class DrainReport:
     original_faults: Named = field(
         default=(),
         metadata=_by_name(
-            "Of messages sent on from a dead-letter queue: why they had been there.", row="was dead-lettered for"
+            "Of messages sent on from a dead-letter queue: why they had been there.",
+            Moment.ACCEPTED,
+            _fault,
+            row="was dead-lettered for",
         ),
     )
     left: tuple[Left, ...] = field(default=(), metadata=AS_OBJECT)

@@ -90,6 +90,8 @@ class Item:
     destination: str = ""
     session_id: str | None = None
     partition_key: str | None = None
+    fault: str | None = None
+    """Why it had been dead-lettered before, if it was."""
     stage: Stage = Stage.WAITING
     left_because: str = ""
     size_bytes: int = 0
@@ -351,6 +353,8 @@ class Forward:
     destination: str
     session_id: str | None = None
     partition_key: str | None = None
+    fault: str | None = None
+    """Why it had been dead-lettered, if it was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What is to become of one received message: sent to the primary, settled as it is, or left alone."""
 
-from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Protocol
 
 from sbpair.core.errors import MessageError
@@ -28,28 +28,21 @@ _PING_BYTES = PING_CONTENT_TYPE.encode()
 class Judge(Protocol):
     """Says what is to become of a message."""
 
-    @property
-    def original_faults(self) -> Counter[str]:
-        """Why the messages that could be sent on from a dead-letter queue had been put there."""
-
     def __call__(self, received: Received) -> Verdict: ...
 
 
 class Faults:
-    """Why messages had been dead-lettered: each message once, however often it is received or browsed, and no more
-    names of strangers' choice than `MOST_NAMES`."""
+    """Why messages had been dead-lettered, in no more names of strangers' choice than `MOST_NAMES`."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._noted: set[tuple[str, int]] = set()
+        self._names: set[str] = set()
 
-    def note(self, received: Received, summary: MessageSummary) -> None:
-        place = received.source, received.sequence_number
-        if place not in self._noted:
-            self._noted.add(place)
-            reason = fault_of(summary)
-            known = reason in self.counts or len(self.counts) < MOST_NAMES
-            self.counts[reason if known else OTHERS] += 1
+    def name(self, summary: MessageSummary) -> str:
+        """The name under which a message is counted."""
+        reason = fault_of(summary)
+        if len(self._names) < MOST_NAMES:
+            self._names.add(reason)
+        return reason if reason in self._names else OTHERS
 
 
 def fault_of(summary: MessageSummary) -> str:
@@ -89,10 +82,6 @@ class Classifier:
         self._refused: dict[str, str] = {}
         self._faults = Faults()
 
-    @property
-    def original_faults(self) -> Counter[str]:
-        return self._faults.counts
-
     def __call__(self, received: Received) -> Verdict:
         from_dead_letter = is_dead_letter_path(received.queue)
         looked_up = describe(received.payload) if self._wanted.is_set or self._verbatim or from_dead_letter else None
@@ -105,7 +94,7 @@ class Classifier:
         except MessageError as error:
             return Finish(Disposition.DEAD_LETTER, "dead-lettered", error.reason, error.description)
         if from_dead_letter and looked_up is not None and isinstance(verdict, Forward):
-            self._faults.note(received, looked_up)
+            return replace(verdict, fault=self._faults.name(looked_up))
         return verdict
 
     def _for_primary(self, received: Received, from_dead_letter: bool) -> Verdict:

@@ -24,7 +24,7 @@ from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
 from sbpair.core.transfer.machine import DEAD_LETTERED, Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
-from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, LockedQueue, QueueFailure, in_order, reasons
+from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, LockedQueue, QueueFailure, reasons
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier, Judge
 from sbpair.ports import MOST_MOVED_AT_ONCE, Clock, MessageMover, Messaging, NamespaceAdmin, Observer
@@ -229,7 +229,6 @@ async def facts_unless_stopped(
 
 def make_report(
     machine: Settlement,
-    classifier: Judge,
     sources: Sequence[Source],
     *,
     left: Counter[str],
@@ -245,7 +244,6 @@ def make_report(
     return DrainReport(
         **machine.tally.counted(),
         uncompleted=len(machine.uncompleted - sent_before),
-        original_faults=in_order(classifier.original_faults),
         left=reasons(left),
         filtered_out=left[FILTERED_OUT],
         failures=failures_of(sources),
@@ -441,7 +439,6 @@ class _Run:
                 left += found.reasons(machine.uncompleted, locked)
         report = make_report(
             machine,
-            self._classify,
             self._sources,
             left=left,
             sent_before=sent_before,

@@ -40,6 +40,8 @@ class DryRun:
     purged: int = 0
     wanted: dict[tuple[str, bool], Wanted] = field(default_factory=dict)
     """By destination, and whether the messages lie in a dead-letter queue: what cannot be delivered stays there."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """Why those that would go had been dead-lettered before."""
     dead_letters: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     _spellings: dict[str, str] = field(default_factory=dict)
@@ -83,6 +85,8 @@ class DryRun:
             case Forward() if self.most is not None and self.forwarded >= self.most:
                 self.left[OVER_THE_LIMIT] += 1
             case Forward(payload, destination, session_id):
+                if verdict.fault is not None:
+                    self.faults[verdict.fault] += 1
                 spelling = self._spellings.setdefault(destination.lower(), destination)
                 kind = spelling, is_dead_letter_path(received.source)
                 self.wanted.setdefault(kind, Wanted()).add(len(payload), session_id)
@@ -135,7 +139,7 @@ class DryRun:
             filtered_out=self.left[FILTERED_OUT],
             per_destination=in_order({path: number for path, number in going.items() if number}),
             dead_letter_reasons=in_order(self.dead_letters),
-            original_faults=in_order(self.classify.original_faults),
+            original_faults=in_order(self.faults),
             unchecked=tuple(sorted(one.path for one in seen if one.error is None and not one.asked)),
             ended_by="stop" if stopped else "empty",
             dry_run=True,

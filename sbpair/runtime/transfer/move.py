@@ -27,7 +27,7 @@ from sbpair.core.names import subscription_of
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.recovery import HELD, IN_DOUBT, NOT_REACHED, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS
-from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, in_order, parts_together, reasons
+from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, parts_together, reasons
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, LockClock, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import (
@@ -215,7 +215,7 @@ class _Move:
                     parts.append(await self._safely(request, parts))
         if scheduled and not parts[0].failures:
             parts[1:] = [_without_scheduled(part) for part in parts[1:]]
-        return self._together(parts, began)
+        return parts_together(parts, seconds=self.clock.monotonic() - began)
 
     def _less(self, request: DrainRequest, parts: list[DrainReport]) -> DrainRequest | None:
         """What is still asked for after these parts; None: nothing."""
@@ -278,12 +278,7 @@ class _Move:
             finally:
                 await close_quietly(source.receiver)
         # Nothing was completed: the counter of the pump says that it was told to.
-        return replace(self._together(parts, began), completed=0)
-
-    def _together(self, parts: list[DrainReport], began: float) -> DrainReport:
-        """The parts as one. The one judge of all of them counts the faults."""
-        faults = in_order(self.judge.original_faults)
-        return replace(parts_together(parts, seconds=self.clock.monotonic() - began), original_faults=faults)
+        return replace(parts_together(parts, seconds=self.clock.monotonic() - began), completed=0)
 
     async def _scheduled(self) -> DrainReport:
         receiver, sender = self.ends.source.receiver(self.path), self.ends.source.sender(self.path)
@@ -340,7 +335,6 @@ class _Move:
         left += fed
         report = make_report(
             machine,
-            self.judge,
             [source],
             left=left,
             sent_before=sent_before,

@@ -148,7 +148,6 @@ async def syphon_until(
         await sink.close()
     report = make_report(
         machine,
-        classifier,
         pump.sources,
         left=left,
         sent_before=recorded - uncompleted,

@@ -73,8 +73,10 @@ def test_only_the_reason_asked_for_is_resubmitted_and_the_rest_stays(made: Entit
     queue = made.queue(named("orders"))
     made.dead(queue, messages("a", "b"), "Broken")
     made.dead(queue, messages("c"), "Other")
-    ran = made.runner("dlq", "resubmit", queue, "--reason", "Broken", "--limit", "1", "--yes", "-o", "json")
-    assert (ran.code, ran.data["forwarded"]) == (0, 1)
+    words = ("dlq", "resubmit", queue, "--reason", "Broken", "--limit", "1", "-o", "json")
+    for more, code in (("--dry-run", 5), ("--yes", 0)):
+        ran = made.runner(*words, more)
+        assert (ran.code, ran.data["forwarded"], ran.data["original_faults"]) == (code, 1, {"Broken": 1})
     assert made.ids(queue) == ["a"]
     assert made.ids(queue, dead_letter=True) == ["b", "c"]
 
