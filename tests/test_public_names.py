@@ -15,6 +15,7 @@ ROOT = Path(sbpair.__file__).parent
 @pytest.mark.parametrize("name", sbpair.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(sbpair, name) is not None
+    assert name in dir(sbpair)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

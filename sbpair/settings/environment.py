@@ -26,9 +26,20 @@ def environment_names() -> dict[str, str]:
     names = {f"SBPAIR_{key.name.upper()}": key.doc for key in ROOT_KEYS if key.name != "version"}
     names |= {f"SBPAIR_{key.name.upper()}": key.doc for key in PAIR_KEYS}
     for side in SIDES:
-        names |= {f"SBPAIR_{side.upper()}_{key.name.upper()}": f"{side}: {key.doc}" for key in NAMESPACE_KEYS}
+        docs = {key.name: key.doc for key in NAMESPACE_KEYS} | {"connection_string": _CONNECTION_STRING}
+        names |= {f"SBPAIR_{side.upper()}_{name.upper()}": f"{side}: {doc}" for name, doc in docs.items()}
     names |= {EMULATOR_KEY: "Key of RootManageSharedAccessKey of the embedded namespaces"}
+    names |= _OF_COMMANDS
     return names | {"SBPAIR_CONFIG": "Path of the configuration file", "SBPAIR_PAIR": "The pair in use"}
+
+
+_CONNECTION_STRING = "The connection string itself; one with EntityPath serves that entity alone"
+_OF_COMMANDS = {
+    "SBPAIR_JAVA": "Java that Spark runs on: its home folder or program",
+    "SBPAIR_JOURNAL": "Journal of active/active consumers, as `replicate consume --journal` takes it",
+    "SBPAIR_COSMOS_KEY": "Key of the Cosmos DB account of a journal, unless --journal-key names another variable",
+}
+"""Read by the commands that need them; no keys of a configuration file."""
 
 
 def from_environment(environ: Mapping[str, str], base: Mapping[str, Sourced]) -> Iterator[tuple[str, Sourced]]:
@@ -55,7 +66,7 @@ def from_environment(environ: Mapping[str, str], base: Mapping[str, Sourced]) ->
             yield from _variable(environ, variable, key, f"pairs.{target}.{side}.{key.name}")
 
 
-_OTHER_VARIABLES = ("SBPAIR_JAVA", "SBPAIR_JOURNAL", "SBPAIR_COSMOS_KEY", "SBPAIR_TEST_")
+_OTHER_VARIABLES = (*_OF_COMMANDS, "SBPAIR_TEST_")
 
 
 _STAY_HERE = ("connection_string", "auth", "ca_file", "allow_plaintext")

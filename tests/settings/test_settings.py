@@ -229,6 +229,8 @@ def test_every_key_has_a_variable() -> None:
     assert {"SBPAIR_AUTH", "SBPAIR_BACKLOG_QUEUES", "SBPAIR_SECONDARY_CA_FILE", "SBPAIR_CONFIG", "SBPAIR_PAIR"} <= set(
         names
     )
+    assert {"SBPAIR_JAVA", "SBPAIR_JOURNAL", "SBPAIR_COSMOS_KEY"} <= set(names), "not keys, but they are told of too"
+    assert "{env: NAME}" not in names["SBPAIR_PRIMARY_CONNECTION_STRING"], "the variable holds the string itself"
 
 
 # A file in a folder, which may be somebody else's ---------------------------------------------------------------------

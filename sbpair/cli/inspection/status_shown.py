@@ -192,7 +192,7 @@ def _detail(queue: QueueContents) -> str:
         _deferred(queue),
         f"{queue.scheduled:,} scheduled" if queue.scheduled else "",
         "or more; browsed, not counted" if queue.at_least else "",
-        queue.detail,
+        queue.error_code or queue.detail,
     ]
     return "; ".join(part for part in told if part)
 

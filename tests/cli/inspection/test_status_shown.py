@@ -67,3 +67,5 @@ def test_why_a_side_does_not_answer_is_told_once() -> None:
     assert " ".join([*told.notes, told.summary]).count(why) == 1
     assert told.summary.startswith("Not read: contoso-weu/x-servicebus-transfer/0 and 2 more. Run: ")
     assert all(not row["detail"] for row in told.screen[1].rows if row["name"] != "total")
+    details = {row["detail"] for table in told.tables for row in table.rows if row["what"] == "backlog queue"}
+    assert details == {"connection-lost"}
