@@ -46,8 +46,8 @@ def settle(disposition: Disposition, outcome: str = "", reason: str = "") -> Set
 def noted() -> Tally:
     """Everything that a machine tells, each a different number of times."""
     tally = Tally()
-    for destination in ("orders", "carts", "orders"):
-        tally.note(Moment.ACCEPTED, Accepted(item(), destination))
+    for destination, fault in (("orders", "EntityNotFound"), ("carts", None), ("orders", "EntityNotFound")):
+        tally.note(Moment.ACCEPTED, Accepted(replace(item(), fault=fault), destination))
     for _ in range(2):
         tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "forwarded"))
     tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "already-forwarded"))
@@ -66,7 +66,6 @@ def full_report() -> DrainReport:
     return DrainReport(
         **noted().counted(),
         uncompleted=8,
-        original_faults=(("EntityNotFound", 9),),
         left=(Left("locked elsewhere", 10),),
         failures=(QueueFailure("q/3", EntityNotFoundError("It is gone.", hint="Create it.")),),
         locked=(LockedQueue("q/4", 1_800_000_000.0),),
@@ -92,6 +91,7 @@ def test_each_moment_is_counted_where_it_belongs() -> None:
     )
     assert counted["per_destination"] == (("carts", 1), ("orders", 2))
     assert counted["dead_letter_reasons"] == (("full", 3), ("old", 2))
+    assert counted["original_faults"] == (("EntityNotFound", 2),)
 
 
 def test_a_tally_beyond_a_run_counts_all_runs() -> None:
