@@ -13,7 +13,7 @@ import pytest
 
 from sbpair.amqp import sections
 from sbpair.amqp.types import Int, Timestamp
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import UnauthorizedError, UsageError
 from sbpair.core.message import PING_CONTENT_TYPE
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
 from sbpair.core.transfer.filters import MessageFilter, parse_where
@@ -239,7 +239,7 @@ def test_what_cannot_be_looked_at_is_not_sent(session: Session, stage: Stage) ->
     stage.divert(messages(5))
     stage.archive(session)
     stage.emulator.faults("shop-neu").add("fail:operation=management,condition=amqp:unauthorized-access")
-    with pytest.raises(UsageError, match="is not known") as refused:
+    with pytest.raises(UnauthorizedError, match="is not known") as refused:
         stage.replay(session, although_in_queues=False)
     assert "Listen" in refused.value.hint
     assert stage.at_home() == []

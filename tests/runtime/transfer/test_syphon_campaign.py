@@ -80,7 +80,7 @@ class Story:
         ledger = Ledger(self.ledger_path, resume=resume)
         work = asyncio.create_task(
             drain(
-                DrainRequest(PATHS, concurrency=3, patience_seconds=100_000),
+                DrainRequest(PATHS, concurrency=3, patience_seconds=100_000, unreached_seconds=100_000),
                 secondary=secondary,
                 primary=primary,
                 admin=None,
