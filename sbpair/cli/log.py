@@ -82,7 +82,8 @@ class TalkHandler(logging.Handler):
         from sbpair.render.service import describe_together
 
         for events in gathered.values():
-            cause = events[0].error_code, events[0].message
+            # Whichever of the queues fails first: the cause is the same.
+            cause = events[0].error_code, events[0].message.replace(events[0].queue, "")
             say(describe_together(events, again=cause in self._told and not self._each))
             self._told.add(cause)
 
