@@ -899,8 +899,8 @@ class Settlement:
         """Decide about what is blocked: hold it, or release it and stand back; browse what it waits for."""
         budget = max(1, self.limits.in_flight_messages // 2)
         for order in self._orders.values():
-            for lane in order.free_lanes() if order.mode is Mode.HOLDING else list(order.parked):
-                self._unpark(order, lane, now)
+            if lanes := order.free_lanes() if order.mode is Mode.HOLDING else list(order.parked):
+                self._unpark(order, lanes, now, comes_first=True)
             if order.mode is Mode.READING and not order.gaps:
                 order.blocked, order.behind_since = 0, None
                 continue
@@ -968,10 +968,9 @@ class Settlement:
             order.blocked -= 1
         return True
 
-    def _unpark(self, order: QueueOrder, lane: LaneKey | None, now: float) -> None:
-        """Release what is parked of a lane, or of all, the last ones first. Of a lane: what follows waits until it is
+    def _unpark(self, order: QueueOrder, lanes: Sequence[LaneKey], now: float, *, comes_first: bool) -> None:
+        """Release what is parked of these lanes, the last ones first. `comes_first`: what follows waits until it is
         back."""
-        lanes = list(order.parked) if lane is None else [lane]
         parked = [
             item
             for item in self._items.values()
@@ -982,14 +981,14 @@ class Settlement:
         ]
         for item in sorted(parked, key=_number, reverse=True):
             self._left -= 1
-            if lane is not None:
+            if comes_first:
                 self._await_return(item, now)
             self._settle(item, Disposition.RELEASE)
         for one in lanes:
             del order.parked[one]
 
     def _step_back(self, order: QueueOrder, blocked: Sequence[Item], now: float) -> None:
-        self._unpark(order, None, now)
+        self._unpark(order, list(order.parked), now, comes_first=False)
         # The last ones first: their places in the queue are free before the leader gets there.
         for item in reversed(blocked):
             if item.stage is Stage.WAITING:
