@@ -134,7 +134,7 @@ def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int
 
     Args:
         within: why there are no transactions; None if there are.
-        keyless: of a dry run, messages for a partitioned entity that have no key.
+        keyless: planned messages without a key, if the destination is known to be partitioned.
     """
     if within is not None:
         return AT_LEAST_ONCE, within
@@ -142,9 +142,12 @@ def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int
     if outside <= 0:
         return EXACTLY_ONCE, None
     does = "would be" if report.dry_run else _were(outside)
-    return AT_LEAST_ONCE, (
-        f"{outside:,} of {counted(report.forwarded, 'message')} {does} sent outside of a transaction, as {to} is "
-        "partitioned and takes what has neither session id nor partition key into none"
+    why = "the namespace refused them within one"
+    if outside <= keyless:
+        why = f"{to} is partitioned and takes what has neither session id nor partition key into none"
+    return (
+        AT_LEAST_ONCE,
+        f"{outside:,} of {counted(report.forwarded, 'message')} {does} sent outside of a transaction, as {why}",
     )
 
 
