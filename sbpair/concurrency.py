@@ -251,16 +251,27 @@ READ_AHEAD = 2
 """Items taken at most, as a multiple of the overlap: so that one slow item does not hold up the others at once."""
 
 
-async def as_they_end(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[T, None]:
-    """Run all of it side by side and give each result as it comes. Whoever stops asking ends the rest.
+async def each_answered(
+    items: Iterable[T], work: Callable[[T], Coroutine[Any, Any, None]]
+) -> AsyncGenerator[list[tuple[T, ServiceError | None]], None]:
+    """Do `work` on each side by side, and tell of each as it ends: what the service refused, or None. Whoever stops
+    asking ends the rest. Answers come as lists, as those of `MessageReceiver.settle_all`.
 
     Raises:
-        what a piece of it raises.
+        what `work` raises besides.
     """
-    tasks = [asyncio.create_task(one) for one in work]
+
+    async def one(item: T) -> tuple[T, ServiceError | None]:
+        try:
+            await work(item)
+        except ServiceError as error:
+            return item, error
+        return item, None
+
+    tasks = [asyncio.create_task(one(item)) for item in items]
     try:
         for ended in asyncio.as_completed(tasks):
-            yield await ended
+            yield [await ended]
     finally:
         await end(*tasks)
 

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Long, Symbol, Timestamp, Uint
+from sbpair.concurrency import each_answered
 from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import (
     ConnectionLostError,
@@ -39,7 +40,6 @@ from sbpair.core.errors import (
 from sbpair.core.events import Event
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received, State
 from sbpair.core.names import dead_letter_path
-from sbpair.runtime.transfer.stored import settle_each
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -603,7 +603,7 @@ class FakeReceiver:
     def settle_all(
         self, received: Sequence[Received], disposition: Disposition
     ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
-        return settle_each(self, received, disposition)
+        return each_answered(received, lambda one: self.settle(one, disposition))
 
     async def renew_lock(self, received: Received) -> float:
         await self._messaging.begin("renew", self._path)

@@ -87,20 +87,11 @@ class AzureMessaging:
         open_seconds = min(OPEN_SECONDS, self._access.call_seconds)
         wanted = None if next_session else session_id
 
-        def make_sdk() -> Any:
-            check_scope(self._access, path, f"receive from {path} on {self._access.label}")
-            return make_sdk_receiver(
-                self._sdk_client(),
-                path,
-                dead_letter=dead_letter,
-                session_id=wanted,
-                next_session_seconds=self._next_session_seconds if next_session else None,
-            )
-
+        next_session_seconds = self._next_session_seconds if next_session else None
         receiver = AzureReceiver(
             self._access.label,
             dead_letter_path(path) if dead_letter else path,
-            make_sdk,
+            lambda: self._make_receiver(path, dead_letter, wanted, next_session_seconds),
             self._forget,
             session_id=wanted,
             next_session=next_session,
@@ -111,17 +102,10 @@ class AzureMessaging:
 
     def mover(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> AzureMover:
         """A `sbpair.ports.MessageMover` on a queue, subscription or sub-queue. Opened on first use."""
-
-        def make_sdk() -> Any:
-            check_scope(self._access, path, f"receive from {path} on {self._access.label}")
-            return make_sdk_receiver(
-                self._sdk_client(), path, dead_letter=dead_letter, session_id=session_id, next_session_seconds=None
-            )
-
         mover = AzureMover(
             self._access.label,
             dead_letter_path(path) if dead_letter else path,
-            make_sdk,
+            lambda: self._make_receiver(path, dead_letter, session_id),
             self._forget,
             session_id=session_id,
             open_seconds=min(OPEN_SECONDS, self._access.call_seconds),
@@ -141,6 +125,18 @@ class AzureMessaging:
         )
         self._open[mover] = None
         return mover
+
+    def _make_receiver(
+        self, path: str, dead_letter: bool, session_id: str | None, next_session_seconds: float | None = None
+    ) -> Any:
+        check_scope(self._access, path, f"receive from {path} on {self._access.label}")
+        return make_sdk_receiver(
+            self._sdk_client(),
+            path,
+            dead_letter=dead_letter,
+            session_id=session_id,
+            next_session_seconds=next_session_seconds,
+        )
 
     def _make_sender(self, entity: str) -> Any:
         if not is_destination(entity):

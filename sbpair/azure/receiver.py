@@ -12,7 +12,7 @@ from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.payloads import to_received
 from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Settling, Wire
-from sbpair.concurrency import as_they_end, waiting
+from sbpair.concurrency import each_answered, waiting
 from sbpair.core.errors import ArgumentRefusedError, LockLostError, ServiceError, SessionUnavailableError
 from sbpair.core.message import PARTITION_SHIFT, Disposition, Received
 
@@ -334,21 +334,14 @@ class AzureReceiver:
             for wire, found in by_wire.items()
         ]
         try:
-            async for answer in as_they_end(self._settled(one, disposition) for one in others):
-                yield [answer]
+            async for answer in each_answered(others, lambda one: self.settle(one, disposition)):
+                yield answer
             for wire, found, settling in begun:
                 async for answers in self._answers(wire, settling, until, disposition):
                     yield [(found[number][0], error) for number, error in answers]
         finally:
             for wire, _, settling in begun:
                 wire.forget(settling)
-
-    async def _settled(self, received: Received, disposition: Disposition) -> tuple[Received, ServiceError | None]:
-        try:
-            await self.settle(received, disposition)
-        except ServiceError as error:
-            return received, error
-        return received, None
 
     async def _answers(
         self, wire: ReceiverWire, settling: Settling, until: float, disposition: Disposition

@@ -9,6 +9,7 @@ had.
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -285,6 +286,14 @@ IDLE_SECONDS = 1.0
 MOST_IDLE_SECONDS = 2.0
 
 
+async def halt_in_time(halt: asyncio.Event, stop: asyncio.Event, seconds: float | None) -> None:
+    """Set `halt` when asked to stop, or when the time is up, if there is a bound: both end a run alike."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    halt.set()
+
+
 async def drain(
     request: DrainRequest,
     *,
@@ -418,7 +427,7 @@ class _Run:
             unreached_seconds=self._request.unreached_seconds,
         )
         halt = asyncio.Event()
-        watch = asyncio.create_task(self._watch(stop, halt))
+        watch = asyncio.create_task(halt_in_time(halt, stop, self._request.for_seconds))
         pump.start()
         try:
             empty = await self._until_confirmed(pump, halt)
@@ -452,15 +461,6 @@ class _Run:
         if broken is not None and not report.has_moved:
             raise broken.with_state("Nothing was moved.")
         return report
-
-    async def _watch(self, stop: asyncio.Event, halt: asyncio.Event) -> None:
-        """Set `halt` when asked to stop or when the time is up."""
-        try:
-            async with asyncio.timeout(self._request.for_seconds):
-                await stop.wait()
-        except TimeoutError:
-            pass  # the time is up: the same as being asked to stop
-        halt.set()
 
     def _ended_by(self, stop: asyncio.Event, halt: asyncio.Event, machine: Settlement) -> str:
         if stop.is_set():

@@ -14,7 +14,7 @@ rest by ways of its own.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any, cast
@@ -49,6 +49,7 @@ from sbpair.runtime.transfer.drain import (
     DrainRequest,
     ToArchive,
     drain,
+    halt_in_time,
     make_archive,
     make_limits,
     make_report,
@@ -128,14 +129,7 @@ async def _ended_in_time(seconds: float | None, stop: asyncio.Event) -> AsyncIte
         yield stop
         return
     halt = asyncio.Event()
-
-    async def watch() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await stop.wait()
-        halt.set()
-
-    watching = asyncio.create_task(watch())
+    watching = asyncio.create_task(halt_in_time(halt, stop, seconds))
     try:
         yield halt
     finally:

@@ -10,9 +10,8 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from sbpair.concurrency import as_they_end
+from sbpair.concurrency import each_answered
 from sbpair.core.errors import ArgumentRefusedError, ServiceError
 from sbpair.core.message import Disposition, Received
 
@@ -21,30 +20,6 @@ AHEAD_MESSAGES = 4_000
 """What is read ahead of the sends: two windows of the pump."""
 EMPTY_SECONDS = 0.02
 """How long a receive takes that brings nothing."""
-
-
-class Settles(Protocol):
-    """Settles one message at a time."""
-
-    async def settle(
-        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
-    ) -> None: ...
-
-
-async def settle_each(
-    receiver: Settles, received: Sequence[Received], disposition: Disposition
-) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
-    """`settle_all` of a receiver that gains nothing by settling several at once: each by itself, side by side."""
-
-    async def one(message: Received) -> tuple[Received, ServiceError | None]:
-        try:
-            await receiver.settle(message, disposition)
-        except ServiceError as error:
-            return message, error
-        return message, None
-
-    async for answer in as_they_end(one(message) for message in received):
-        yield [answer]
 
 
 class StoredMessages:
@@ -121,7 +96,7 @@ class StoredMessages:
     def settle_all(
         self, received: Sequence[Received], disposition: Disposition
     ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
-        return settle_each(self, received, disposition)
+        return each_answered(received, lambda one: self.settle(one, disposition))
 
     def forget(self, received: Received) -> None:
         """It was dealt with."""
