@@ -78,18 +78,21 @@ async def receive(receiver: MessageReceiver, count: int) -> list[Received]:
     return got
 
 
+BODIES: tuple[dict[str, Any], ...] = (
+    {"data": b"one"},
+    {"data": [b"one", b"", b"three"]},
+    {"value": None},
+    {"value": False},
+    {"value": ""},
+    {"value": {}},
+    {"value": Char("x")},
+    {"sequences": [[Long(1), "a"], []]},
+)
+
+
 @pytest.mark.parametrize(
     "body",
-    [
-        {"data": b"one"},
-        {"data": [b"one", b"", b"three"]},
-        {"value": None},
-        {"value": False},
-        {"value": ""},
-        {"value": {}},
-        {"value": Char("x")},
-        {"sequences": [[Long(1), "a"], []]},
-    ],
+    BODIES,
     ids=lambda body: repr(body)[:30],
 )
 async def test_a_message_arrives_as_the_bytes_that_were_sent(bench: Bench, body: dict[str, Any]) -> None:

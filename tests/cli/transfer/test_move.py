@@ -182,26 +182,33 @@ def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(mad
         assert made.state(queue, session) is None
 
 
+async def moved_without_facts(
+    sides: Sides, source: str, target: str, *, stop: asyncio.Event, keep: bool = False
+) -> DrainReport:
+    seen = DestinationSeen(target)
+    return await move(
+        DrainRequest((source,), to=ToQueue(target), leave_missing=True),
+        Ends(sides.primary, sides.primary),
+        Resender(seen, Wishes(), same_entity=False, now=time.time),
+        seen=seen,
+        facts={},
+        clock=SystemClock(),
+        observer=RecordingObserver(),
+        ledger=None,
+        stop=stop,
+        keep=keep,
+    )
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_is_stopped_before_it_begins_says_so(made: Entities, keep: bool) -> None:
     source, target = made.queue(named("stopped")), made.queue(named("target"))
     made.send(source, *messages("waits"))
 
     async def work(sides: Sides) -> tuple[str, int, bool]:
-        stop, seen = asyncio.Event(), DestinationSeen(target)
+        stop = asyncio.Event()
         stop.set()
-        report = await move(
-            DrainRequest((source,), to=ToQueue(target), leave_missing=True),
-            Ends(sides.primary, sides.primary),
-            Resender(seen, Wishes(), same_entity=False, now=time.time),
-            seen=seen,
-            facts={},
-            clock=SystemClock(),
-            observer=RecordingObserver(),
-            ledger=None,
-            stop=stop,
-            keep=keep,
-        )
+        report = await moved_without_facts(sides, source, target, stop=stop, keep=keep)
         return report.ended_by, report.forwarded, report.confirmed_empty
 
     assert made.do(work) == ("stop", 0, False)
@@ -232,18 +239,7 @@ def test_who_may_not_ask_for_settings_finds_sessions_by_asking_for_them(made: En
         for source in (queue, plain):
             target = f"{source}-moved"
             await sides.primary_admin.create_queue(target, QueueSettings())
-            seen = DestinationSeen(target)
-            report = await move(
-                DrainRequest((source,), to=ToQueue(target), leave_missing=True),
-                Ends(sides.primary, sides.primary),
-                Resender(seen, Wishes(), same_entity=False, now=time.time),
-                seen=seen,
-                facts={},
-                clock=SystemClock(),
-                observer=RecordingObserver(),
-                ledger=None,
-                stop=asyncio.Event(),
-            )
+            report = await moved_without_facts(sides, source, target, stop=asyncio.Event())
             moved.append(report.forwarded)
         return moved
 
