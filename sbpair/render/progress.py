@@ -1,8 +1,10 @@
 """Progress of long work on stderr: a bar on a terminal, one plain line every ten seconds elsewhere."""
 
+import math
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,24 +43,32 @@ class LiveView:
 
 
 LINE_EVERY_SECONDS = 10.0
-STALLED_SECONDS = 60.0
+STALLED_SECONDS = 10.0
+"""Where nothing has moved for so long, that is said, and no time left: what is held back has no pace."""
 
 
 class Shown:
     """How far something is, on stderr while the context is open; nothing when `quiet`.
 
-    `forecast`: the bar tells the time that is left, else the time that has passed.
+    `seconds_left`: the bar tells the rate, and the time that is left where this knows it; without it the time that has
+    passed.
     """
 
     def __init__(
-        self, title: str, *, forecast: bool, quiet: bool, color: bool, now: Callable[[], float] = time.monotonic
+        self,
+        title: str,
+        *,
+        quiet: bool,
+        color: bool,
+        now: Callable[[], float] = time.monotonic,
+        seconds_left: Callable[[], float | None] | None = None,
     ) -> None:
         self._quiet, self._now = quiet, now
         self._last_line = now()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         if not quiet and can_redraw(sys.stderr):
-            self._bar, self._task = _make_bar(title, forecast=forecast, color=color)
+            self._bar, self._task = _make_bar(title, seconds_left, color=color)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -101,7 +111,7 @@ class MoveProgress(Shown):
         log: Callable[[events.Event], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(title, forecast=True, quiet=quiet, color=color, now=now)
+        super().__init__(title, quiet=quiet, color=color, now=now, seconds_left=self.seconds_left)
         self._title, self._log = title, log
         self._totals: dict[str, int] = {}
         self.done = 0
@@ -135,23 +145,31 @@ class MoveProgress(Shown):
         if not self.redraw(completed=self.done, total=self.total) and self.line_is_due():
             say(self.line())
 
+    @property
+    def _rate(self) -> float:
+        """Of the whole run, not of the last seconds: a drain moves in batches, and a rate that jumps forecasts
+        nothing."""
+        return self.done / max(self._now() - self._began, 1e-9)
+
+    def seconds_left(self) -> float | None:
+        """Until all is moved that was counted; None where nothing moves, or nothing is left."""
+        left = (self.total or 0) - self.done
+        moves = self.done and self._now() - self._last_move < STALLED_SECONDS
+        return left / self._rate if moves and left > 0 else None
+
     def line(self) -> str:
         """`drain: 1,200 of 5,000 messages, 310/s, about 12s left`."""
-        now = self._now()
-        # Of the whole run, not of the last seconds: a drain moves in batches, and a rate that jumps forecasts nothing.
-        rate = self.done / max(now - self._began, 1e-9)
         total = f" of {self.total:,}" if self.total is not None else ""
-        text = f"{self._title}: {self.done:,}{total} messages, {rate:,.0f}/s"
-        left = (self.total or 0) - self.done
-        if left > 0 and rate > 0:
-            text += f", about {format_duration(left / rate)} left"
-        stalled = now - self._last_move
+        text = f"{self._title}: {self.done:,}{total} messages, {self._rate:,.0f}/s"
+        if (left := self.seconds_left()) is not None:
+            text += f", about {format_duration(left)} left"
+        stalled = self._now() - self._last_move
         if stalled >= STALLED_SECONDS:
             text += f"; nothing moved for {format_duration(stalled)}"
         return text
 
 
-def _make_bar(title: str, *, forecast: bool, color: bool) -> "tuple[Progress, TaskID]":
+def _make_bar(title: str, seconds_left: Callable[[], float | None] | None, *, color: bool) -> "tuple[Progress, TaskID]":
     from rich.progress import (
         BarColumn,
         Progress,
@@ -159,7 +177,6 @@ def _make_bar(title: str, *, forecast: bool, color: bool) -> "tuple[Progress, Ta
         Task,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
     from rich.text import Text
 
@@ -168,10 +185,19 @@ def _make_bar(title: str, *, forecast: bool, color: bool) -> "tuple[Progress, Ta
 
         def render(self, task: Task) -> Text:
             total = "?" if task.total is None else f"{task.total:,.0f}"
-            rate = f" {task.completed / max(task.elapsed or 0.0, 1e-9):,.0f}/s" if forecast and task.completed else ""
+            forecast = seconds_left is not None and task.completed
+            rate = f" {task.completed / max(task.elapsed or 0.0, 1e-9):,.0f}/s" if forecast else ""
             return Text(f"{task.completed:,.0f}/{total}{rate}", style="progress.download")
 
-    clock = TimeRemainingColumn() if forecast else TimeElapsedColumn()
+    class Remaining(ProgressColumn):
+        """As the plain line has it, which knows when nothing moves."""
+
+        def render(self, task: Task) -> Text:
+            left = None if seconds_left is None else seconds_left()
+            shown = "-:--:--" if left is None else str(timedelta(seconds=math.ceil(left)))
+            return Text(shown, style="progress.remaining")
+
+    clock = TimeElapsedColumn() if seconds_left is None else Remaining()
     columns = (TextColumn("{task.description}"), BarColumn(), Amount(), clock)
     bar = Progress(*columns, console=make_console(color=color, stderr=True), transient=True)
     return bar, bar.add_task(title, total=None)

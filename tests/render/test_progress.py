@@ -36,6 +36,18 @@ def test_a_move_says_a_line_when_it_is_time(capsys: pytest.CaptureFixture[str], 
     assert (progress.done, progress.size_bytes) == (60, 6_000)
 
 
+def test_no_time_left_is_told_of_what_does_not_move() -> None:
+    clock = Clock()
+    progress = MoveProgress("drain", quiet=True, now=clock)
+    progress.notify(BacklogCounted(0.0, "q", 17))
+    progress.notify(Forwarded(0.0, "q", "orders", 5, 500))
+    clock.now += 5.0
+    assert progress.line() == "drain: 5 of 17 messages, 1/s, about 12s left"
+    clock.now += 5.0
+    assert progress.seconds_left() is None
+    assert progress.line().endswith("/s; nothing moved for 10s"), "what is held back has no pace"
+
+
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True

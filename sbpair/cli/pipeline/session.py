@@ -235,7 +235,7 @@ class JobLog(Shown):
     """Progress of Spark jobs."""
 
     def __init__(self, options: Options) -> None:
-        super().__init__("Spark", forecast=False, quiet=options.quiet, color=not options.no_color)
+        super().__init__("Spark", quiet=options.quiet, color=not options.no_color)
         self._verbose = options.verbose and not options.quiet
 
     def say(self, text: str) -> None:
