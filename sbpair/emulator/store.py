@@ -299,7 +299,7 @@ class Store(NamespaceStore):
         self._callbacks: deque[tuple[Callable[[], None], Callable[[], None] | None]] = deque()
         self._numbered: dict[str, KeptEntity] = {}
         self._namespace: Namespace | None = None
-        self._settings = ""
+        self._settings_noted = True
         self._flushing = False
         self._closed = False
         self._last_row = int(self._database.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0])
@@ -361,7 +361,8 @@ class Store(NamespaceStore):
         self._write(sql, _key(entity), encode(list(identity)), until)
 
     def put_settings(self) -> None:
-        # The commit compares them with what is kept; this only makes sure that there is one.
+        # The commit writes them as they are by then; this only makes sure that there is one.
+        self._settings_noted = True
         self._write("DELETE FROM settings WHERE name = ?", "")
 
     def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
@@ -405,8 +406,8 @@ class Store(NamespaceStore):
             for sql, rows in groupby(self._pending, key=lambda one: one[0]):
                 self._database.executemany(sql, [row for _, row in rows])
             self._write_numbers()
-            settings = self._write_settings()
-        self._settings = settings
+            written = self._write_settings()
+        self._settings_noted = self._settings_noted and not written
         self._pending.clear()
         self._numbered.clear()
         waiting, self._callbacks = self._callbacks, deque()
@@ -462,20 +463,19 @@ class Store(NamespaceStore):
         rows = [(json.dumps(_numbers(entity)), key) for key, entity in self._numbered.items()]
         self._database.executemany("UPDATE entities SET numbers = ? WHERE path = ?", rows)
 
-    def _write_settings(self) -> str:
-        """Keep keys and aliases if they have changed; what is kept now."""
+    def _write_settings(self) -> bool:
+        """Keep keys and aliases if they may have changed; whether that was done."""
         namespace = self._namespace
-        if namespace is None:
-            return self._settings
+        if namespace is None or not self._settings_noted:
+            return False
         facts = {
             "auth_rules": [rule_to_json(rule) for rule in namespace.auth_rules.values()],
             "created_at": namespace.created_at,
             "disaster_recovery_configs": namespace.disaster_recovery_configs,
         }
         text = json.dumps(facts, default=str)
-        if text != self._settings:
-            self._database.execute("INSERT OR REPLACE INTO settings VALUES ('namespace', ?)", (text,))
-        return text
+        self._database.execute("INSERT OR REPLACE INTO settings VALUES ('namespace', ?)", (text,))
+        return True
 
     def _prepare(self) -> None:
         database = self._database

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sbpair.amqp.types import Long
@@ -64,9 +65,9 @@ class Embedded:
 
 
 @contextmanager
-def embedded() -> Iterator[Embedded]:
-    """Start them; they end with the context."""
-    command = [sys.executable, "-m", "tests.benchmarks.embedded"]
+def embedded(*, durable: bool = False) -> Iterator[Embedded]:
+    """Start them; they end with the context. `durable` keeps everything on disk, as `--data-dir` does."""
+    command = [sys.executable, "-m", "tests.benchmarks.embedded", *(["--durable"] if durable else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -143,8 +144,8 @@ def _make(namespace: Namespace, path: str) -> Queue:
     return namespace.create_queue(path, QueueDescription(max_size_in_megabytes=5120))
 
 
-async def _serve() -> None:
-    async with Emulator(["primary", "secondary"]) as emulator:
+async def _serve(folder: str | None) -> None:
+    async with Emulator(["primary", "secondary"], data_dir=folder) as emulator:
         strings = {name: emulator.connection_string(name) for name in emulator.names}
         print(json.dumps({"connection_strings": strings, "ca_file": str(emulator.ca_path)}), flush=True)
         server = _Server(emulator)
@@ -153,5 +154,13 @@ async def _serve() -> None:
             print(json.dumps(server.do(**json.loads(line))), flush=True)
 
 
+def main() -> None:
+    if "--durable" not in sys.argv:
+        asyncio.run(_serve(None))
+        return
+    with TemporaryDirectory() as folder:
+        asyncio.run(_serve(folder))
+
+
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    main()
