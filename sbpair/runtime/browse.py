@@ -34,12 +34,15 @@ Peek = Callable[[str], Awaitable[Peeked]]
 PEEKS_PER_QUEUE = 2
 
 
-def peeking(messaging: Messaging) -> Peek:
-    """A `Peek` over the messaging side of a namespace. Takes no locks and raises no delivery counts."""
+def peeking(messaging: Messaging, *, dead_letters: bool = True) -> Peek:
+    """A `Peek` over the messaging side of a namespace. Takes no locks and raises no delivery counts.
+
+    `dead_letters`: look at those as well; a topic has none.
+    """
 
     async def peek(path: str) -> Peeked:
         head = await _head(messaging, path, dead_letter=False)
-        dead = await _head(messaging, path, dead_letter=True)
+        dead = await _head(messaging, path, dead_letter=True) if dead_letters else []
         times = [message.enqueued_at for message in (*head, *dead) if message.enqueued_at is not None]
         return Peeked(active=bool(head), dead_letter=bool(dead), oldest_enqueued_at=min(times, default=None))
 

@@ -95,7 +95,7 @@ class Evacuation:
     left: tuple[LeftThere, ...]
     """Messages that are, or would be, still there, and why."""
     source_empty: bool
-    """Every queue and subscription was counted and browsed after the last message, and nothing was found."""
+    """Every queue, topic and subscription was counted and browsed after the last message, and nothing was found."""
     ledger: Path | None
 
 
@@ -160,9 +160,9 @@ def evacuate(
     What is missing on TO is created, adapted to its tier; what exists there is never changed, only compared. Messages
     of a queue go to the queue of that name. Those of a subscription, and dead letters, are held in queues of their own
     (evacuated/FROM/...), since a topic would give every subscription a copy, and a queue's consumers would take dead
-    letters for new ones. Sessions keep their order and state, scheduled messages their time. Each message keeps its
-    bytes and is completed after TO has it: none is lost, and after a crash one may be there twice, with the same
-    MessageId. Needs Manage on both.
+    letters for new ones. Sessions keep their order and state, scheduled messages their time; those of a topic go to the
+    topic. Each message keeps its bytes and is completed after TO has it: none is lost, and after a crash one may be
+    there twice, with the same MessageId. Needs Manage on both.
 
     \b
     Runbook:
@@ -235,7 +235,7 @@ class _Look:
     target_tier: Tier | None
     browsed: Mapping[str, Peeked]
     unread: Mapping[str, str]
-    """Queues and subscriptions that could not be browsed, and why."""
+    """Entities that could not be browsed, and why."""
 
     @property
     def empty(self) -> bool:
@@ -308,14 +308,14 @@ async def _looked(wish: _Wish) -> _Look:
     unread: dict[str, str] = {}
     async with open_namespace(wish.ends.source) as (messaging, _):
 
-        async def browse(path: str) -> None:
+        async def browse(one: EntityFacts) -> None:
+            peek = peeking(messaging, dead_letters=one.kind is not EntityKind.TOPIC)
             try:
-                browsed[path.lower()] = await peeking(messaging)(path)
+                browsed[one.path.lower()] = await peek(one.path)
             except ServiceError as error:
-                unread[path] = error.message
+                unread[one.path] = error.message
 
-        mailboxes = [one.path for one in source if one.kind is not EntityKind.TOPIC]
-        await side_by_side(browse, mailboxes, at_once=BROWSES_AT_ONCE)
+        await side_by_side(browse, source, at_once=BROWSES_AT_ONCE)
     return _Look(tuple(source), tuple(target), facts.tier, browsed, unread)
 
 
@@ -657,7 +657,7 @@ def _summary(done: Evacuation, go_on: str, ended: Exit | None) -> str:
     earlier = f" ({total:,} with earlier runs)" if total > number else ""
     what = f"Created {made} on {done.to_namespace}; it accepted {counted(number, 'message')}{earlier}."
     if done.source_empty:
-        return f"{what} {done.from_namespace} is empty: every queue and subscription was counted and browsed."
+        return f"{what} {done.from_namespace} is empty: every queue, topic and subscription was counted and browsed."
     if ended is not None:
         return f"{what} Interrupted; what was in flight is settled or released. Go on with: {go_on}"
     if _only_left_out(done):

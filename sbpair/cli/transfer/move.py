@@ -17,7 +17,8 @@ FromArgument = Annotated[
     str,
     typer.Argument(
         metavar="FROM",
-        help="A queue, or TOPIC/Subscriptions/NAME; NAMESPACE:ENTITY for one of another namespace.",
+        help="A queue, TOPIC/Subscriptions/NAME, or a topic, for what is scheduled in it; NAMESPACE:ENTITY for one of "
+        "another namespace.",
         autocompletion=suggestions.entities,
     ),
 ]
@@ -45,8 +46,8 @@ def move(
 
     Moves what is there when it begins. Messages of one session go in their order, and an entity that requires sessions
     is emptied session by session, states included (with a filter or --limit they stay). Scheduled messages keep their
-    time; those due within a minute are left. Deferred messages go last and are active then. What the destination would
-    refuse or drop stays, with the reason.
+    time; those due within a minute are left. A topic holds nothing but scheduled messages. Deferred messages go last
+    and are active then. What the destination would refuse or drop stays, with the reason.
 
     Within a namespace a message is sent and completed, or cancelled, in one transaction: exactly once. Into another
     namespace, and where there is no transaction (Basic tier; a partitioned TO, for messages without session id and

@@ -86,8 +86,8 @@ def purge(
 
     Asks for the entity's name. --archive DIR or --no-archive has to be given. `sbpair restore` sends archived messages
     to the queue, or to the topic of a subscription, which gives every subscription a copy. Scheduled messages are
-    cancelled. An entity that requires sessions is emptied session by session; their states stay, and so do dead letters
-    (`sbpair dlq purge`). Needs Listen, and Send for scheduled messages.
+    cancelled; a topic holds no others. An entity that requires sessions is emptied session by session; their states
+    stay, and so do dead letters (`sbpair dlq purge`). Needs Listen, and Send for scheduled messages.
 
     \b
     Examples:

@@ -98,6 +98,7 @@ class Recovery:
         self._planned: Planned | None = None
         self._destination: DestinationSeen | None = None
         self._at_least_once_because: str | None = None
+        self._topic = False
 
     def plan(self) -> Recovered:
         """What the run would do, as far as browsing and asking tell.
@@ -108,7 +109,7 @@ class Recovery:
 
         async def work(stop: "asyncio.Event") -> "DrainReport":
             async with open_ends(self._source, self._target) as ends:
-                facts = await stoppable(stop, self._facts(ends))
+                facts, ends = await stoppable(stop, self._facts(ends))
                 self._destination = seen = await stoppable(stop, self._seen(ends))
                 recent = await stoppable(stop, self._recent(ends, seen))
                 await stoppable(stop, self._in_transactions(ends))
@@ -197,28 +198,32 @@ class Recovery:
         self._at_least_once_because = f"{label} has no transactions ({refused.message.rstrip('.')})"
         return replace(ends, transactions=None)
 
-    async def _facts(self, ends: "Ends") -> "dict[str, QueueFacts | None]":
-        """What the administration tells of the entity, if it may be asked.
+    async def _facts(self, ends: "Ends") -> "tuple[dict[str, QueueFacts | None], Ends]":
+        """What the administration tells of the entity, if it may be asked, and the ends as they are to be used: who
+        counts queues is not asked about a topic.
 
         Raises:
-            UsageError: it is a topic.
+            UsageError: it is a topic, and its dead letters are meant.
         """
         from sbpair.runtime.transfer.drain import entity_facts
 
         path, admin = self._source.path, ends.admin
         if admin is None:
-            return {}
+            return {}, ends
         try:
             known = await entity_facts(admin, path)
             topic = None if known is not None or self._source.is_subscription else await admin.get_topic(path)
         except ServiceError:
-            return {}
-        if topic is not None:
+            return {}, ends
+        if topic is None:
+            return {} if known is None else {path: known}, ends
+        if True in self._request.kinds:
             raise UsageError(
-                f"{self._source} is a topic, which holds no messages.",
+                f"{self._source} is a topic, which has no dead letters; its subscriptions have.",
                 hint=f"Name one of its subscriptions: {path}/Subscriptions/NAME",
             )
-        return {} if known is None else {path: known}
+        self._topic = True
+        return {}, replace(ends, admin=None)
 
     def carry_out(self, ledger: Path | None = None, *, new_ledger: bool = False) -> tuple[Recovered, Exit | None]:
         """Do what was planned, and nothing that came since; the second value is how a signal ended it.
@@ -241,7 +246,7 @@ class Recovery:
             try:
                 with ledger_errors(ledger):
                     async with open_ends(self._source, self._target) as ends:
-                        facts = await self._facts(ends)
+                        facts, ends = await self._facts(ends)
                         ends = await stoppable(stop, self._in_transactions(ends))
                         return await self._run(ends, self._request, planned, facts, stop, opened)
             finally:
@@ -284,7 +289,19 @@ class Recovery:
                 stop=stop,
                 keep=self._keep,
                 session_states=self._session_states,
+                topic=self._topic,
             )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was learnt about the entity that its user may not have expected."""
+        if not self._topic:
+            return ()
+        path = self._source.path
+        return (
+            f"{path} is a topic: only its scheduled messages lie in it. The others are in its subscriptions, "
+            f"{path}/Subscriptions/NAME.",
+        )
 
     def _recovered(self, report: "DrainReport") -> Recovered:
         request, source, target = self._request, self._source, self._target
@@ -329,11 +346,11 @@ def perform(
     """
     planned = recovery.plan()
     if (shown_only := _shown(planned, dry_run=dry_run)) is not None:
-        return _result_of(command, shown_only, doing)
+        return _result_of(command, shown_only, doing, remarks=recovery.remarks)
     _tell_plan(options, planned, doing, yes=yes)
     ask(counted(planned.report.forwarded or planned.report.purged, doing.noun))
     done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)
-    return _result_of(command, with_unreached(done, planned.report), doing, ended)
+    return _result_of(command, with_unreached(done, planned.report), doing, ended, remarks=recovery.remarks)
 
 
 def _shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
@@ -352,13 +369,15 @@ def _tell_plan(options: Options, planned: Recovered, doing: Doing, *, yes: bool)
             _log.info(line)
 
 
-def _result_of(command: str, done: Recovered, doing: Doing, ended: Exit | None = None) -> CommandResult:
+def _result_of(
+    command: str, done: Recovered, doing: Doing, ended: Exit | None = None, *, remarks: Sequence[str] = ()
+) -> CommandResult:
     """A run, or a dry run, as tables, data and exit code."""
     return CommandResult(
         command,
         done,
         (Table("", COLUMNS, _rows(done, doing)),),
-        notes=tuple(notes(done, doing)),
+        notes=(*remarks, *notes(done, doing)),
         summary=closing(done, doing),
         exit=ended or exit_of(done),
         closing=True,

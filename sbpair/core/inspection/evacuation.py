@@ -97,9 +97,7 @@ def _step(one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None,
 
 def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool) -> Iterable[str]:
     """Why the messages of an entity cannot go to the one of its name."""
-    if one.kind is EntityKind.TOPIC:
-        return
-    if one.settings.requires_session != there.settings.requires_session:
+    if one.kind is not EntityKind.TOPIC and one.settings.requires_session != there.settings.requires_session:
         yield f"it {'requires' if there.settings.requires_session else 'does not require'} sessions there"
     if one.kind is EntityKind.SUBSCRIPTION:
         return
@@ -211,7 +209,6 @@ def _needs(step: EntityStep) -> set[str]:
 # Where the messages of each entity go.
 
 NOT_ASKED_FOR = "not asked for"
-SCHEDULED_TO_A_TOPIC = "scheduled to a topic: each becomes a message of its subscriptions when its time has come"
 
 
 class Kept(StrEnum):
@@ -256,14 +253,12 @@ def plan_moves(
     left: list[LeftThere] = []
     for one in source:
         counts = one.counts
-        if counts.scheduled and one.kind is EntityKind.TOPIC:
-            left.append(LeftThere(one.path, SCHEDULED_TO_A_TOPIC, counts.scheduled))
         if on_the_way := counts.transfer + counts.transfer_dead_letter:
             left.append(LeftThere(one.path, "on their way to where the entity forwards", on_the_way))
-        if one.kind is EntityKind.TOPIC:
-            continue
         step = steps.get(one.path.lower())
         for dead_letter, number in ((False, counts.active + counts.scheduled), (True, counts.dead_letter)):
+            if dead_letter and one.kind is EntityKind.TOPIC:
+                continue  # what is scheduled is all that it holds
             why = _why_left(one, step, dead_letter, dead_letters)
             if why is None:
                 to = _destination(one, label, dead_letter, dead_letters)

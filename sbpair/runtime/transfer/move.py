@@ -4,7 +4,7 @@ rest by ways of its own.
 * A queue that hands out messages by session is emptied session by session, each in its order and with its state: the
   state is set at the destination before the first message goes, and cleared here once the session holds nothing more.
 * Scheduled messages cannot be received. They are browsed, sent with their times, and cancelled here once the
-  destination has them. What is due soon waits until it is active.
+  destination has them. What is due soon waits until it is active. A topic holds nothing else.
 * Within a namespace that has transactions a message is sent and completed, or cancelled, in one: a crash leaves it in
   one place. Elsewhere it is completed or cancelled afterwards, and a crash in between leaves it in both.
 * Deferred messages are received by their numbers, after all others, and are active at the destination.
@@ -94,6 +94,7 @@ async def move(
     stop: asyncio.Event,
     keep: bool = False,
     session_states: bool = True,
+    topic: bool = False,
 ) -> DrainReport:
     """Send what lies in the one entity of `request.queues` to where `judge` says, and complete it.
 
@@ -106,6 +107,7 @@ async def move(
         ledger: what it has is completed without being sent again.
         keep: copy; nothing is completed.
         session_states: take the states of sessions along. Not where only some messages are meant.
+        topic: the source is one: what is scheduled is all that can be seen and taken there.
 
     Raises:
         ServiceError: nothing could be read, and nothing was moved.
@@ -115,7 +117,7 @@ async def move(
     seconds = None if request.dry_run else request.for_seconds
     async with _ended_in_time(seconds, stop) as halt:
         timeless = replace(request, for_seconds=None)
-        run = _Move(timeless, ends, judge, seen, facts, clock, observer, ledger, halt, session_states)
+        run = _Move(timeless, ends, judge, seen, facts, clock, observer, ledger, halt, session_states, topic)
         if request.dry_run:
             return await run.drained(timeless)
         report = await (run.copied() if keep else run.moved_or_archived())
@@ -148,6 +150,7 @@ class _Move:
     ledger: Ledger | None
     stop: asyncio.Event
     session_states: bool
+    topic: bool
     archive: ArchiveSink | None = None
     """Where all parts put their messages, instead of sending them."""
 
@@ -194,7 +197,7 @@ class _Move:
         scheduled = self.request.scheduled and of_the_queue and subscription_of(self.path) is None
         if scheduled:
             parts.append(await self._scheduled())
-        rest = self._less(self.request, parts)
+        rest = None if self.topic else self._less(self.request, parts)
         if rest is not None and of_the_queue and await self.by_session():
             parts += await self._sessions(rest)
             rest = self._less(self.request, parts)

@@ -61,6 +61,8 @@ def test_a_standard_namespace_moves_into_a_premium_one_with_all_it_holds(made: E
     made.send("orders", compose(body=b"", message_id="later", scheduled_at=time.time() + 3600))
     news = [*messages("fr", 2), *messages("de", 2, application_properties={"country": "DE"})]
     made.send("news", *news)
+    tomorrow = compose(body=b"", message_id="tomorrow", scheduled_at=round(time.time()) + 86_400)
+    made.send("news", tomorrow)
     shown = made.runner(*WORDS, "--dry-run", "-o", "json")
     assert (shown.code, shown.data["source_empty"]) == (5, False)
     assert made.runner("entity", "list", "--side", "secondary", "-o", "json").data["entities"] == []
@@ -82,6 +84,7 @@ def test_a_standard_namespace_moves_into_a_premium_one_with_all_it_holds(made: E
         lies = [as_sent(one.payload) for one in made.lying(path, Side.SECONDARY)]
         assert sorted(one.payload for one in lies if one.message_id != "later") == sorted(payloads), path
     assert "later" in made.ids("orders", Side.SECONDARY)
+    assert [as_sent(one.payload).payload for one in made.lying("news", Side.SECONDARY)] == [tomorrow]
     in_order = [as_sent(one.payload).payload for one in made.lying("by/session", Side.SECONDARY)]
     assert in_order == sent["by/session"]
     german = made.runner("entity", "show", "local-secondary:news/Subscriptions/german", "-o", "json").data

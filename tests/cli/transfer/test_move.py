@@ -76,6 +76,31 @@ def test_scheduled_messages_keep_their_time_and_what_is_due_soon_stays(made: Ent
     assert as_sent(moved["later"].payload).payload == later
 
 
+def test_what_is_scheduled_to_a_topic_is_moved_copied_and_deleted_there(made: Entities) -> None:
+    topic, queue = named("news"), made.queue(named("queue"))
+    subscription = made.subscription(topic, "all")
+    at = round(time.time()) + 3600
+    later = [compose(body=f"b{n}", message_id=f"later{n}", scheduled_at=at + n) for n in range(3)]
+    made.send(topic, *later, *messages("now"))
+    copied = made.runner("copy", topic, queue, "--yes", "-o", "json")
+    assert (copied.code, copied.data["forwarded"]) == (0, 3), copied
+    assert "only its scheduled messages lie in it" in copied.stderr
+    assert made.ids(topic) == ["later0", "later1", "later2"]
+    moved = made.runner("move", topic, f"local-secondary:{made.queue(queue, Side.SECONDARY)}", "-n1", "--yes")
+    assert (moved.code, made.ids(topic)) == (0, ["later1", "later2"]), moved
+    moved = made.runner("move", topic, queue, "--where", "sys.MessageId = 'later1'", "--yes", "-o", "json")
+    assert (moved.code, moved.data["guarantee"], made.ids(topic)) == (0, "exactly-once", ["later2"]), moved
+    purged = made.runner("purge", topic, "--archive", "purged", "--yes", "-o", "json")
+    assert (purged.code, purged.data["forwarded"], made.ids(topic)) == (0, 1, []), purged
+    there = made.lying(queue)
+    assert sorted(as_sent(one.payload).payload for one in there) == sorted([*later, later[1]])
+    assert {one.state for one in there} == {State.SCHEDULED}
+    assert [as_sent(one.payload).payload for one in made.lying(queue, Side.SECONDARY)] == later[:1]
+    assert made.ids(subscription) == ["now"]
+    refused = made.runner("move", topic, queue, "--with-dlq", "--yes")
+    assert (refused.code, "has no dead letters; its subscriptions have" in refused.stderr) == (2, True)
+
+
 class _Interrupts:
     """A namespace in which one message is not to be had any more when it is to be moved."""
 
