@@ -128,7 +128,9 @@ class Consumer:
         pair: name of a configured pair, or a `Pair`.
         journal: `sqlite:FILE`, `cosmos:ACCOUNT_URL/DATABASE/CONTAINER` (key in SBPAIR_COSMOS_KEY, else Entra ID), or a
             `Journal`, which stays open.
-        until_idle_seconds, max_messages: end after that; by default it goes on until the block is left.
+        until_idle_seconds: end when nothing has come for so long and what is scheduled in the queue within 5 minutes
+            has come; of a subscription after up to 30 s for second copies. `report` counts what is still to come.
+        max_messages: end after so many. By default it goes on until the block is left.
 
     Raises, when its block is entered or its loop goes on:
         SbpairError: the pair or the journal is configured wrongly, or refuses for good. Nothing is lost.

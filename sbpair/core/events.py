@@ -229,6 +229,16 @@ class GatherProgress(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NotIdleYet(Event):
+    """Active/active: nothing comes any more, but messages are known that are still to come; the end waits for them."""
+
+    source: str
+    messages: int
+    next_at: float | None
+    """When the first of them comes, UTC epoch seconds; None: nobody can see it."""
+
+
+@dataclass(frozen=True, slots=True)
 class MessageHandled(Event):
     """Active/active: what became of one copy of a message.
 

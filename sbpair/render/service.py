@@ -63,6 +63,11 @@ def describe(event: events.Event) -> str | None:
         case events.MessageHandled(side=side, session_id=session, message_id=message, result=result, detail=detail):
             quiet = result in ("completed", "duplicate")
             return None if quiet else f"Message {message} of session {session} ({side}): {result}. {detail}".rstrip()
+        case events.NotIdleYet(source=source, messages=messages, next_at=next_at):
+            if next_at is None:
+                return f"Not idle yet: the second copies of {counted(messages, 'message')} of {source} were not met."
+            due = f"Not idle yet: {counted(messages, 'scheduled message')} of {source} will come"
+            return f"{due}, the first at {iso_time(next_at)}."
         case events.StepDone(item=item, result=result, detail=detail):
             return f"{item}: {result}{f' ({detail})' if detail else ''}"
         case _:

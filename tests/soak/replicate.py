@@ -35,6 +35,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.errors import ServiceError
 from sbpair.core.pairing import Side
+from sbpair.core.replication.ownership import State
 from sbpair.core.rewrite import compose
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription
@@ -42,6 +43,7 @@ from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.replication.sender import DualSender
+from sbpair.runtime.replication.store import MESSAGE, SESSION, destination_of
 
 ROOT = Path(__file__).parents[2]
 QUEUE, TOPIC, SUBSCRIPTION = "parcels", "events", "billing"
@@ -113,6 +115,8 @@ class Outcome:
     processed: int = 0
     processed_twice_after_kill: int = 0
     journal_entries: dict[str, int] = field(default_factory=dict)
+    unrecorded: int = 0
+    """Messages whose record is not written yet: what became of them stands in their session's entry."""
     left: dict[str, int] = field(default_factory=dict)
     dead_lettered: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -415,8 +419,32 @@ class Soak:
             wrong.append("sessions were processed that nobody sent")
         for what, counted in (("left", outcome.left), ("dead-lettered", outcome.dead_lettered)):
             wrong += [f"{count} {what} on the {side}" for side, count in counted.items() if count]
+        self._prove_journal()
+
+    def _prove_journal(self) -> None:
+        """It knows every message to be completed: by a record, or, until that is written, by its session's entry."""
         with contextlib.closing(sqlite3.connect(self.folder / "journal.db")) as file:
-            outcome.journal_entries = dict(file.execute("SELECT kind, count(*) FROM entries GROUP BY kind"))
+            self.outcome.journal_entries = dict(file.execute("SELECT kind, count(*) FROM entries GROUP BY kind"))
+            known, entries = (
+                [json.loads(text) for (text,) in file.execute("SELECT document FROM entries WHERE kind = ?", (kind,))]
+                for kind in (MESSAGE, SESSION)
+            )
+        recorded = {(one["destination"], one["finished"]["message_id"]): one["finished"]["state"] for one in known}
+        recent = {
+            (entry["destination"], one["message_id"]): one["state"] for entry in entries for one in entry["recent"]
+        }
+        self.outcome.unrecorded = len(recent.keys() - recorded.keys())
+        sent = {
+            (destination_of(SOURCES[entity]), message.removeprefix(f"{entity}/"))
+            for (session, _), messages in self.sent.items()
+            for entity in [session.partition("/")[0]]
+            for message in messages
+        }
+        completed = {name for name, state in (recent | recorded).items() if state == State.COMPLETED}
+        if completed != sent:
+            self.outcome.wrong.append(
+                f"the journal does not know {sorted(sent - completed)[:5]}, knows {sorted(completed - sent)[:5]}"
+            )
 
     def _prove_order(self, sent: list[str], lines: list[Line]) -> None:
         firsts = list(dict.fromkeys(line.message for line in lines if not line.begins))

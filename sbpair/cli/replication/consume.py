@@ -35,7 +35,8 @@ from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity
-from sbpair.core.serialization import INLINED, rounded, to_plain
+from sbpair.core.serialization import AS_TIME, INLINED, iso_time, rounded, to_plain
+from sbpair.core.words import counted
 from sbpair.journal import COSMOS_KEY
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.runtime.clock import Quiet
@@ -76,7 +77,12 @@ class ConsumeResult:
     failed: int
     dead_lettered: int
     second_copies_out: int | None
-    """Messages finished here whose second copy was not met; None: not counted."""
+    """Messages finished here whose second copy is still to come, or was not met where nobody can see; None: not
+    counted."""
+    scheduled: int | None
+    """Other messages that lie scheduled in the queues; None: not known."""
+    next_scheduled_at: float | None = field(metadata=AS_TIME)
+    """When the first scheduled message comes."""
     not_read: tuple[NotRead, ...]
     seconds: float = field(metadata=rounded(3))
     ended_by: str
@@ -127,7 +133,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Stop when no message has come for this time; second copies come 15s after the first.",
+            help="Stop when no message has come for this time, and what is scheduled within 5m has come.",
             show_default=False,
         ),
     ] = None,
@@ -141,8 +147,11 @@ def consume(
     The command's environment is PATH, HOME, the locale and the like, the message, and what --exec-env names: no
     credential of this program.
 
-    Exit code: 0 every message that came was processed, 3 some were dead-lettered; if in the end a namespace refuses or
-    does not answer: 4 or 6.
+    Exit code: 0 every message that came was processed, 3 some were dead-lettered or second copies are still to come; if
+    in the end a namespace refuses or does not answer: 4 or 6.
+
+    What is scheduled to a topic cannot be seen. For a subscription --until-idle waits up to 30s for second copies that
+    were not met, and should be longer than the delay with which messages are sent.
 
     \b
     Examples:
@@ -252,6 +261,8 @@ def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
         failed=report.total("failed"),
         dead_lettered=report.dead_lettered,
         second_copies_out=report.second_copies_out,
+        scheduled=report.scheduled,
+        next_scheduled_at=report.next_scheduled_at,
         not_read=tuple(NotRead(side, error) for side, error in report.unread),
         seconds=report.seconds,
         ended_by=report.ended_by,
@@ -262,7 +273,7 @@ def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
         "replicate consume",
         data,
         (Table("", columns, to_plain(data.counts)),),
-        notes=(*unread, *_out(report)),
+        notes=(*unread, *_out(queue, report)),
         summary=_summary(pair.name, queue, report),
         closing=True,
         exit=_exit_of(report),
@@ -282,20 +293,30 @@ def _summary(pair: str, queue: str, report: "ConsumeReport") -> str:
     return said
 
 
-def _out(report: "ConsumeReport") -> tuple[str, ...]:
-    out = report.second_copies_out
-    if not out:
-        return ()
-    what = "The second copy of 1 message was" if out == 1 else f"The second copies of {out:,} messages were"
-    return (f"{what} not met: not yet visible, or accepted by one side only. The next run settles what comes.",)
+def _out(queue: str, report: "ConsumeReport") -> tuple[str, ...]:
+    """What is still to come, and what settles it."""
+    out, told = report.second_copies_out, []
+    first = "" if report.next_scheduled_at is None else f", the first at {iso_time(report.next_scheduled_at)}"
+    if out and report.scheduled is None:
+        what = "The second copy of 1 message was" if out == 1 else f"The second copies of {out:,} messages were"
+        told.append(
+            f"{what} not met: scheduled for later, where it cannot be seen, or accepted by one side only. The same "
+            "command settles what comes."
+        )
+    elif out:
+        what = "The second copy of 1 message is" if out == 1 else f"The second copies of {out:,} messages are"
+        told.append(f"{what} still to come{first}. The same command settles what comes.")
+    if report.scheduled:
+        told.append(f"{counted(report.scheduled, 'message')} in {queue} will come later{first}.")
+    return tuple(told)
 
 
 def _exit_of(report: "ConsumeReport") -> Exit:
     """Where idleness or the time ended it, what was not read comes before what was dead-lettered: unreachable, denied,
-    partial; failed if nothing was read at all."""
+    partial; failed if nothing was read at all. A second copy that is still to come is left: partial."""
     unread = gravest(error.exit_name for _, error in report.unread if report.ended_by in ("idle", "time"))
     if unread in (Exit.UNREACHABLE, Exit.DENIED):
         return unread
     if unread and not report.counts:
         return Exit.FAILED
-    return Exit.PARTIAL if unread or report.dead_lettered else Exit.OK
+    return Exit.PARTIAL if unread or report.dead_lettered or report.second_copies_out else Exit.OK

@@ -26,8 +26,9 @@ from sbpair.core.errors import (
     SessionUnavailableError,
     UsageError,
 )
-from sbpair.core.events import Paused, ReceiveFailed
+from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
 from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received
+from sbpair.core.names import subscription_of
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.retry import SYPHON, Backoff
@@ -35,6 +36,7 @@ from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.replication.handlers import Handler
 from sbpair.runtime.replication.lease import JOURNAL_DOWN
+from sbpair.runtime.replication.remaining import CopyKey, Remaining, look
 from sbpair.runtime.replication.session import RETRY, SessionWorker, Setup
 from sbpair.runtime.replication.store import SessionStore
 
@@ -42,6 +44,7 @@ ACCEPT_WAIT_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 0.1
 """Before the next session is asked for when none waited; the service has looked for one for long."""
 CONFIRM_SECONDS = 10.0
+LOOK_AGAIN_SECONDS = 2.0
 LEAVING_SECONDS = 30.0
 """Bound of winding up after a stop, on top of the handlers' grace."""
 
@@ -67,7 +70,11 @@ class ConsumeRequest:
     max_messages: int | None = None
     """Stop after so many were completed or failed."""
     until_idle_seconds: float | None = None
-    """Stop when nothing has come for so long and no session is open."""
+    """Stop when nothing has come for so long, no session is open, and what is scheduled has come."""
+    scheduled_seconds: float = 300.0
+    """So long after the last message `until_idle_seconds` waits for scheduled ones at most."""
+    second_copies_seconds: float = 30.0
+    """So long for second copies where nobody can see what is scheduled: in a subscription."""
     for_seconds: float | None = None
     """Stop after so long."""
     name: str = ""
@@ -103,8 +110,13 @@ class ConsumeReport:
     unread: tuple[tuple[str, ServiceError], ...] = ()
     """(side, why) of sides that did not answer in the end: that nothing came from them means nothing."""
     second_copies_out: int | None = None
-    """Messages finished here whose second copy was not met; some may never have had one. None: not counted, because
+    """Messages finished here whose second copy is still to come. Where a side could not be browsed to its end, and of
+    a subscription: was not met, so some may never have had one. None: not counted, because one side alone was read, or
     the run had no end of its own."""
+    scheduled: int | None = None
+    """Other messages that lie scheduled in the queues. None: not known."""
+    next_scheduled_at: float | None = None
+    """When the first scheduled message comes, UTC epoch seconds; None: none that is known of."""
     session_requests: int = 0
     """How often a namespace was asked for the next session."""
 
@@ -141,7 +153,10 @@ class _Consumer:
         self._stop = asyncio.Event()
         self._ended_by = "stop"
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._single: set[tuple[str, str]] | None = set() if request.ends_by_itself else None
+        both = len(request.sides) == len(Side)
+        self._single: set[CopyKey] | None = set() if request.ends_by_itself and both else None
+        """What was finished here and has a second copy that was not met."""
+        self._remaining: Remaining | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._active_at = clock.monotonic()
         self._answered: set[Side] = set()
@@ -195,11 +210,19 @@ class _Consumer:
             raise self._fatal or unexpected[0]
         if self._ended_by in ("idle", "time"):
             await asyncio.gather(*(self._confirm(side) for side in self._request.sides))
-        counts = tuple((side, result, count) for (side, result), count in sorted(self._counts.items()))
-        unread = tuple((side.value, error) for side, error in self._unread.items())
-        out = None if self._single is None else len(self._single)
-        seconds = self._clock.monotonic() - began
-        return ConsumeReport(counts, seconds, self._ended_by, unread, out, self._session_requests)
+        if self._ended_by == "time":
+            await self._look()
+        remaining = self._remaining
+        return ConsumeReport(
+            tuple((side, result, count) for (side, result), count in sorted(self._counts.items())),
+            self._clock.monotonic() - began,
+            self._ended_by,
+            tuple((side.value, error) for side, error in self._unread.items()),
+            None if remaining is None or self._single is None else remaining.second_copies,
+            None if remaining is None else remaining.scheduled,
+            None if remaining is None else remaining.next_at,
+            self._session_requests,
+        )
 
     async def _open_journal(self) -> None:
         failures = 0
@@ -264,11 +287,62 @@ class _Consumer:
         if seconds is None:
             await self._stop.wait()
             return
-        while self._clock.monotonic() - self._active_at < seconds:
-            await self._clock.sleep(min(0.2, seconds))
+        told: NotIdleYet | None = None
+        while True:
             if self._workers:
                 self._active_at = self._clock.monotonic()
-        self._end("idle")
+            since = self._active_at
+            if self._clock.monotonic() - since < seconds:
+                await self._clock.sleep(min(0.2, seconds))
+                continue
+            remaining = await self._look()
+            if self._workers or self._active_at != since:
+                continue
+            until = self._worth_waiting_for(remaining)
+            if until is None:
+                self._end("idle")
+                return
+            now, pause = self._now(), LOOK_AGAIN_SECONDS
+            if remaining.next_at is not None:
+                pause = max(0.2, min(remaining.next_at - now, until - self._clock.monotonic()))
+            messages = remaining.second_copies + (remaining.scheduled or 0)
+            not_yet = NotIdleYet(now, self._request.source, messages, remaining.next_at)
+            if told is None or (told.messages, told.next_at) != (not_yet.messages, not_yet.next_at):
+                self._observer.notify(not_yet)
+                told = not_yet
+            await self._clock.sleep(pause)
+
+    async def _look(self) -> Remaining:
+        """What is still to come, as far as it can be seen."""
+        sides = {side: self._sides[side] for side in self._request.sides if side not in self._unread}
+        remaining = await look(self._request.source, sides, self._single or (), page_seconds=CONFIRM_SECONDS)
+        for side, error in remaining.errors.items():
+            if side not in self._answered:
+                self._unread[side] = error
+        if remaining.complete and len(sides) == len(self._request.sides):
+            self._remaining = remaining
+            return remaining
+        await self._ask_the_journal()
+        self._remaining = remaining.not_seen(len(self._single or ()))
+        return self._remaining
+
+    async def _ask_the_journal(self) -> None:
+        """Other consumers may have met second copies."""
+        single = self._single or set()
+        with suppress(JournalUnavailableError):  # then these stay among those that were not met here
+            for session_id, message_id in list(single):
+                if len(await self._setup.store.settled(session_id, message_id)) == len(Side):
+                    single.discard((session_id, message_id))
+
+    def _worth_waiting_for(self, remaining: Remaining) -> float | None:
+        """Until when it is waited for what is still to come, on the clock that only goes forward; None: not longer."""
+        request, now = self._request, self._clock.monotonic()
+        if subscription_of(request.source) is not None:
+            until = self._active_at + request.second_copies_seconds
+            return until if remaining.second_copies and now < until else None
+        until = self._active_at + request.scheduled_seconds
+        comes = remaining.next_at is not None and remaining.next_at - self._now() < until - now
+        return until if now < until and (comes or remaining.active_second_copies) else None
 
     async def _wait_until_over(self) -> None:
         if self._request.for_seconds is None:

@@ -120,6 +120,11 @@ class SessionStore:
         raw = await self._journal.read(MESSAGE, key_of(self.destination, session_id, message_id))
         return None if raw is None else self._record(raw).finished
 
+    async def settled(self, session_id: str, message_id: str) -> tuple[str, ...]:
+        """The sides on which the copy of a finished message is settled, as its record says."""
+        raw = await self._journal.read(MESSAGE, key_of(self.destination, session_id, message_id))
+        return () if raw is None else self._record(raw).settled
+
     async def record(
         self, session_id: str, finished: Finished, settled: Collection[str] = (), *, is_new: bool = False
     ) -> None:

@@ -211,6 +211,18 @@ def test_a_dead_letter_of_any_kind_is_told_by_the_exit_code(replicated: Sbpair, 
     assert "1" in [one["message_id"] for one in seen.data["messages"]], advised
 
 
+def test_second_copies_that_come_too_late_are_told_by_the_exit_code(replicated: Sbpair, tmp_path: Path) -> None:
+    journal = ("--journal", f"sqlite:{tmp_path / 'j.db'}")
+    replicated("replicate", "send", "local", QUEUE, *journal, "--delay", "1h", "--session-id", "late", stdin="x\n")
+    consume = ("replicate", "consume", "local", QUEUE, *journal, "--exec", "true", "--until-idle", "2s")
+    ran = replicated(*consume, "-o", "json")
+    assert (ran.code, ran.data["completed"], ran.data["second_copies_out"], ran.data["scheduled"]) == (3, 1, 1, 0), ran
+    assert f"The second copy of 1 message is still to come, the first at {ran.data['next_scheduled_at']}" in ran.stderr
+    again = replicated(*consume, "-o", "json")
+    assert (again.code, again.data["second_copies_out"], again.data["scheduled"]) == (0, 0, 1), again
+    assert f"1 message in {QUEUE} will come later, the first at {again.data['next_scheduled_at']}." in again.stderr
+
+
 @pytest.mark.timeout(240)
 def test_a_short_soak(tmp_path: Path) -> None:
     """Real consumers, kill -9, regions that go dark and slow: `python -m tests.soak.replicate` is the long form."""

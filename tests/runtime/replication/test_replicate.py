@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from sbpair.core.errors import JournalError, JournalUnavailableError
-from sbpair.core.events import MessageHandled, Paused
+from sbpair.core.events import MessageHandled, NotIdleYet, Paused
 from sbpair.core.pairing import Side
-from sbpair.core.replication.ownership import DAY_SECONDS, Granularity, MessageRecord, State
+from sbpair.core.replication.ownership import DAY_SECONDS, Finished, Granularity, MessageRecord, State
 from sbpair.core.rewrite import compose
 from sbpair.core.summary import describe
 from sbpair.emulator.entities import SubscriptionDescription, TopicDescription
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
 from sbpair.runtime.replication.handlers import Delivery, RetryLater
-from sbpair.runtime.replication.store import DESTINATION, MESSAGE, SESSION, key_of
+from sbpair.runtime.replication.store import DESTINATION, MESSAGE, SESSION, SessionStore, key_of
 from tests.runtime.replication.stage import BRISK, QUEUE, SIDES, Stage, eventually, stage
 
 PRIMARY, SECONDARY = SIDES
@@ -263,13 +263,18 @@ async def test_a_gap_that_the_brokers_made_by_dropping_duplicates_closes(tmp_pat
 # One journal, several destinations
 
 
-async def test_one_journal_serves_several_subscriptions_and_queues(both: Stage) -> None:
+def subscribed(both: Stage, *names: str) -> None:
+    """The topic `events` with these subscriptions, on both sides."""
     for side in SIDES:
         namespace = both.emulator.namespace(side.value)
         namespace.create_topic("events", TopicDescription())
-        for name in ("s1", "s2"):
+        for name in names:
             settings = SubscriptionDescription(requires_session=True, max_delivery_count=2_000_000)
             namespace.create_subscription("events", name, settings)
+
+
+async def test_one_journal_serves_several_subscriptions_and_queues(both: Stage) -> None:
+    subscribed(both, "s1", "s2")
     await both.send(("u", "m1"), ("u", "m2"), entity="events")
     await both.send(("u", "m1"), ("u", "m2"))
     for source in ("events/Subscriptions/s1", "events/Subscriptions/s2", QUEUE):
@@ -480,6 +485,61 @@ async def test_idle_before_a_side_could_answer_is_confirmed_with_a_browse(both: 
     assert [side for side, _ in report.unread] == [PRIMARY.value], (
         "no session came from either, only one can be browsed"
     )
+
+
+async def test_idle_is_only_when_the_scheduled_copies_have_come(both: Stage) -> None:
+    await both.send(("s", "m1"), ("s", "m2"), delay_seconds=6.0)
+    await send_as_anybody(both, ("t", "m3"), sides=(SECONDARY,))  # the only copy, and scheduled
+    report = await both.consume()
+    assert sorted(message for _, message, _ in both.done) == ["m1", "m2", "m3"]
+    assert (report.total("completed"), report.total("duplicate"), report.ended_by) == (3, 2, "idle")
+    assert (report.second_copies_out, report.scheduled, report.next_scheduled_at) == (0, 0, None)
+    assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
+    assert all(one.source == QUEUE and one.next_at for one in both.observer.of(NotIdleYet))
+
+
+async def test_what_comes_too_late_to_be_waited_for_is_counted(both: Stage) -> None:
+    await both.send(("s", "m1"), delay_seconds=600.0)
+    sender = both.messaging[SECONDARY].sender(QUEUE)
+    tomorrow = time.time() + DAY_SECONDS
+    await sender.send([compose(body="", message_id="m2", session_id="t", scheduled_at=tomorrow)], timeout_seconds=60)
+    await sender.close()
+    for limits, ended_by in (({"until_idle_seconds": 2.5}, "idle"), ({"for_seconds": 2.0}, "time")):
+        report = await both.consume(**{"until_idle_seconds": None} | limits)
+        assert (report.ended_by, report.scheduled) == (ended_by, 1 if ended_by == "idle" else 2), (
+            "the second run has not finished m1 itself"
+        )
+        assert report.second_copies_out == (1 if ended_by == "idle" else 0)
+        assert report.next_scheduled_at is not None
+        assert 300 < report.next_scheduled_at - time.time() < 600
+    one_side = await both.consume(sides=(SECONDARY,))
+    assert (one_side.second_copies_out, one_side.scheduled) == (None, 2)
+
+
+async def only_on_primary(both: Stage, message_id: str) -> None:
+    sender = both.messaging[PRIMARY].sender("events")
+    await sender.send([compose(body="", message_id=message_id, session_id="u")], timeout_seconds=60)
+    await sender.close()
+
+
+async def test_second_copies_in_a_topic_cannot_be_seen_and_are_waited_for(both: Stage) -> None:
+    subscribed(both, "s1")
+    source = "events/Subscriptions/s1"
+    await both.send(("u", "m1"), ("u", "m2"), entity="events", delay_seconds=6.0)
+    report = await both.consume(source=source)
+    assert (report.total("completed"), report.total("duplicate")) == (2, 2)
+    assert (report.second_copies_out, report.scheduled) == (0, None)
+
+    await only_on_primary(both, "m3")
+    report = await both.consume(source=source, second_copies_seconds=1.0)
+    assert (report.total("completed"), report.second_copies_out) == (1, 1), "it was not met, whether it exists or not"
+
+    await only_on_primary(both, "m4")
+    running = asyncio.create_task(both.consume(source=source, second_copies_seconds=600.0))
+    await eventually(lambda: len(both.done) == 4)
+    store = SessionStore(both.journal, source, BRISK)
+    await store.record("u", Finished("m4", State.COMPLETED, time.time()), (SECONDARY.value,))
+    assert (await running).second_copies_out == 0, "as if another consumer had met it"
 
 
 async def test_a_count_ends_it(both: Stage) -> None:

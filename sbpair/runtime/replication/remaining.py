@@ -1,0 +1,85 @@
+"""What is still to come of a replicated queue: copies that lie in it for later.
+
+A browse shows what is scheduled in a queue. What is scheduled to a topic lies in the topic, where nobody can browse it,
+until its time has come.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from sbpair.core.errors import ServiceError
+from sbpair.core.message import State
+from sbpair.core.names import subscription_of
+from sbpair.core.pairing import Side
+from sbpair.core.summary import describe
+from sbpair.ports import Messaging
+from sbpair.runtime.browse import pages_once
+from sbpair.runtime.links import close_quietly
+
+CopyKey = tuple[str, str]
+"""Session id and message id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What was seen to lie on the sides."""
+
+    complete: bool
+    """All of it was seen; otherwise the counts are of what was."""
+    second_copies: int = 0
+    """Of messages that are finished; each message counts once."""
+    active_second_copies: int = 0
+    """Those of them whose time has come."""
+    scheduled: int | None = 0
+    """Other messages that are scheduled. None: not known."""
+    next_at: float | None = None
+    """When the first scheduled one comes, UTC epoch seconds."""
+    errors: Mapping[Side, ServiceError] = field(default_factory=dict)
+    """Of sides that could not be browsed."""
+
+    def not_seen(self, second_copies: int) -> "Remaining":
+        """The same where so many second copies were not met, wherever they are."""
+        return replace(self, second_copies=second_copies, scheduled=None)
+
+
+async def look(
+    source: str, sides: Mapping[Side, Messaging], finished: Collection[CopyKey], *, page_seconds: float
+) -> Remaining:
+    """Browse the queue on these sides to its end; of a subscription nothing is seen. `finished`: messages whose second
+    copy was not met. `page_seconds` bounds each page."""
+    if subscription_of(source) is not None:
+        return Remaining(complete=False)
+    active: set[CopyKey] = set()
+    later: dict[CopyKey, int] = {}
+    times: list[float] = []
+    errors: dict[Side, ServiceError] = {}
+
+    async def browse(side: Side) -> None:
+        receiver = sides[side].receiver(source)
+        try:
+            async with aclosing(pages_once(receiver, page_seconds=page_seconds)) as pages:
+                async for page in pages:
+                    for one in page:
+                        key = (one.session_id or "", one.message_id or "")
+                        if one.state is State.SCHEDULED:
+                            later[key] = later.get(key, 0) + 1
+                            if (at := describe(one.payload).scheduled_at) is not None:
+                                times.append(at)
+                        elif key in finished:
+                            active.add(key)
+        except ServiceError as error:
+            errors[side] = error
+        finally:
+            await close_quietly(receiver)
+
+    await asyncio.gather(*(browse(side) for side in sides))
+    return Remaining(
+        not errors,
+        len(active.union(key for key in later if key in finished)),
+        len(active),
+        sum(count for key, count in later.items() if key not in finished),
+        min(times, default=None),
+        errors,
+    )
