@@ -128,8 +128,8 @@ class Consumer:
         pair: name of a configured pair, or a `Pair`.
         journal: `sqlite:FILE`, `cosmos:ACCOUNT_URL/DATABASE/CONTAINER` (key in SBPAIR_COSMOS_KEY, else Entra ID), or a
             `Journal`, which stays open.
-        until_idle_seconds: end when nothing has come for so long and what is scheduled in the queue within 5 minutes
-            has come; of a subscription after up to 30 s for second copies. `report` counts what is still to come.
+        until_idle_seconds: end when nothing has come for so long and what is scheduled within 5 minutes has come; where
+            that cannot be seen, after up to 30 s for second copies. `report` counts what is still to come.
         max_messages: end after so many. By default it goes on until the block is left.
 
     Raises, when its block is entered or its loop goes on:

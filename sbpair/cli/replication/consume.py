@@ -80,7 +80,7 @@ class ConsumeResult:
     """Messages finished here whose second copy is still to come, or was not met where nobody can see; None: not
     counted."""
     scheduled: int | None
-    """Other messages that lie scheduled in the queues; None: not known."""
+    """Other messages that lie scheduled in the queues or topics; None: not known."""
     next_scheduled_at: float | None = field(metadata=AS_TIME)
     """When the first scheduled message comes."""
     not_read: tuple[NotRead, ...]
@@ -150,8 +150,8 @@ def consume(
     Exit code: 0 every message that came was processed, 3 some were dead-lettered or second copies are still to come; if
     in the end a namespace refuses or does not answer: 4 or 6.
 
-    What is scheduled to a topic cannot be seen. For a subscription --until-idle waits up to 30s for second copies that
-    were not met, and should be longer than the delay with which messages are sent.
+    What is scheduled to a topic is seen with Listen on the topic. Without it --until-idle waits up to 30s for second
+    copies that were not met, and should be longer than the delay with which messages are sent.
 
     \b
     Examples:
@@ -300,8 +300,8 @@ def _out(queue: str, report: "ConsumeReport") -> tuple[str, ...]:
     if out and report.scheduled is None:
         what = "The second copy of 1 message was" if out == 1 else f"The second copies of {out:,} messages were"
         told.append(
-            f"{what} not met: scheduled for later, where it cannot be seen, or accepted by one side only. The same "
-            "command settles what comes."
+            f"{what} not met: scheduled for later, or accepted by one side only; not every queue or topic could be "
+            "browsed. The same command settles what comes."
         )
     elif out:
         what = "The second copy of 1 message is" if out == 1 else f"The second copies of {out:,} messages are"

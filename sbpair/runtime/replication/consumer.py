@@ -28,7 +28,6 @@ from sbpair.core.errors import (
 )
 from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
 from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received
-from sbpair.core.names import subscription_of
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.retry import SYPHON, Backoff
@@ -74,7 +73,7 @@ class ConsumeRequest:
     scheduled_seconds: float = 300.0
     """So long after the last message `until_idle_seconds` waits for scheduled ones at most."""
     second_copies_seconds: float = 30.0
-    """So long for second copies where nobody can see what is scheduled: in a subscription."""
+    """So long for second copies where what is scheduled cannot be seen: in a topic without the right to listen."""
     for_seconds: float | None = None
     """Stop after so long."""
     name: str = ""
@@ -110,11 +109,11 @@ class ConsumeReport:
     unread: tuple[tuple[str, ServiceError], ...] = ()
     """(side, why) of sides that did not answer in the end: that nothing came from them means nothing."""
     second_copies_out: int | None = None
-    """Messages finished here whose second copy is still to come. Where a side could not be browsed to its end, and of
-    a subscription: was not met, so some may never have had one. None: not counted, because one side alone was read, or
-    the run had no end of its own."""
+    """Messages finished here whose second copy is still to come. Where a side or a topic could not be browsed to its
+    end: was not met, so some may never have had one. None: not counted, because one side alone was read, or the run had
+    no end of its own."""
     scheduled: int | None = None
-    """Other messages that lie scheduled in the queues. None: not known."""
+    """Other messages that lie scheduled in the queues or topics. None: not known."""
     next_scheduled_at: float | None = None
     """When the first scheduled message comes, UTC epoch seconds; None: none that is known of."""
     session_requests: int = 0
@@ -337,7 +336,7 @@ class _Consumer:
     def _worth_waiting_for(self, remaining: Remaining) -> float | None:
         """Until when it is waited for what is still to come, on the clock that only goes forward; None: not longer."""
         request, now = self._request, self._clock.monotonic()
-        if subscription_of(request.source) is not None:
+        if remaining.scheduled is None:
             until = self._active_at + request.second_copies_seconds
             return until if remaining.second_copies and now < until else None
         until = self._active_at + request.scheduled_seconds

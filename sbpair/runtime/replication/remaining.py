@@ -1,10 +1,11 @@
-"""What is still to come of a replicated queue: copies that lie in it for later.
+"""What is still to come of a replicated queue or subscription: copies that lie there for later.
 
-A browse shows what is scheduled in a queue. What is scheduled to a topic lies in the topic, where nobody can browse it,
-until its time has come.
+A browse shows what is scheduled in a queue. What is scheduled to a topic lies in the topic until its time has come: the
+topic shows it to who may listen there, which a consumer of a subscription need not.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,7 @@ class Remaining:
     next_at: float | None = None
     """When the first scheduled one comes, UTC epoch seconds."""
     errors: Mapping[Side, ServiceError] = field(default_factory=dict)
-    """Of sides that could not be browsed."""
+    """Of sides where what is consumed could not be browsed."""
 
     def not_seen(self, second_copies: int) -> "Remaining":
         """The same where so many second copies were not met, wherever they are."""
@@ -47,39 +48,44 @@ class Remaining:
 async def look(
     source: str, sides: Mapping[Side, Messaging], finished: Collection[CopyKey], *, page_seconds: float
 ) -> Remaining:
-    """Browse the queue on these sides to its end; of a subscription nothing is seen. `finished`: messages whose second
-    copy was not met. `page_seconds` bounds each page."""
-    if subscription_of(source) is not None:
-        return Remaining(complete=False)
-    active: set[CopyKey] = set()
-    later: dict[CopyKey, int] = {}
-    times: list[float] = []
-    errors: dict[Side, ServiceError] = {}
+    """Browse the queue, or the subscription and its topic, on these sides to the end.
 
-    async def browse(side: Side) -> None:
-        receiver = sides[side].receiver(source)
+    Args:
+        finished: messages whose second copy was not met.
+        page_seconds: bounds each page.
+    """
+    active: set[CopyKey] = set()
+    later: Counter[CopyKey] = Counter()
+    times: list[float] = []
+
+    async def browse(side: Side, path: str) -> ServiceError | None:
+        receiver = sides[side].receiver(path)
         try:
             async with aclosing(pages_once(receiver, page_seconds=page_seconds)) as pages:
                 async for page in pages:
                     for one in page:
                         key = (one.session_id or "", one.message_id or "")
                         if one.state is State.SCHEDULED:
-                            later[key] = later.get(key, 0) + 1
+                            later[key] += 1
                             if (at := describe(one.payload).scheduled_at) is not None:
                                 times.append(at)
                         elif key in finished:
                             active.add(key)
         except ServiceError as error:
-            errors[side] = error
+            return error
         finally:
             await close_quietly(receiver)
+        return None
 
-    await asyncio.gather(*(browse(side) for side in sides))
+    subscription = subscription_of(source)
+    paths = (source,) if subscription is None else (source, subscription[0])
+    asked = [(side, path) for side in sides for path in paths]
+    answers = await asyncio.gather(*(browse(side, path) for side, path in asked))
     return Remaining(
-        not errors,
+        not any(answers),
         len(active.union(key for key in later if key in finished)),
         len(active),
         sum(count for key, count in later.items() if key not in finished),
         min(times, default=None),
-        errors,
+        {side: error for (side, path), error in zip(asked, answers, strict=True) if path == source and error},
     )
