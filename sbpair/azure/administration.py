@@ -250,14 +250,19 @@ def _timedelta(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def _queue(found: Any, runtime: Any | None) -> QueueFacts:
-    rules = tuple(
+def access_rules_of(found: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Names and rights of an entity's own shared access rules; a subscription has none."""
+    return tuple(
         (
             a_text(rule.key_name, "the name of a key"),
             tuple(str(getattr(right, "value", right)) for right in rule.rights or ()),
         )
-        for rule in found.authorization_rules or ()
+        for rule in getattr(found, "authorization_rules", None) or ()
     )
+
+
+def _queue(found: Any, runtime: Any | None) -> QueueFacts:
+    rules = access_rules_of(found)
     if runtime is None:
         return QueueFacts(path=found.name, settings=_settings(found), authorization_rules=rules)
     return QueueFacts(

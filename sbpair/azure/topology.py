@@ -8,6 +8,7 @@ from typing import Any
 
 from sbpair.azure.administration import (
     DataPlaneAdmin,
+    access_rules_of,
     bare_path,
     configured_size,
     counts_of,
@@ -23,6 +24,7 @@ from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import (
     CORRELATION_FIELDS,
     SETTINGS_OF,
+    AccessRule,
     EntityFacts,
     EntityKind,
     EntitySettings,
@@ -240,7 +242,7 @@ def _facts(kind: EntityKind, found: Any, runtime: Any, topic: str) -> EntityFact
         settings=_settings(kind, found),
         counts=counts_of(runtime),
         size_in_bytes=getattr(runtime, "size_in_bytes", None) or 0,
-        keys=tuple(rule.key_name for rule in getattr(found, "authorization_rules", None) or ()),
+        access_rules=tuple(AccessRule(*rule) for rule in access_rules_of(found)),
     )
 
 

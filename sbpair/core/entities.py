@@ -191,6 +191,18 @@ CORRELATION_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
+class AccessRule:
+    """A shared access rule of an entity: what a connection string made from it may do. Never its keys."""
+
+    name: str
+    rights: tuple[str, ...]
+    """`Manage`, `Send`, `Listen`."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self.rights)})"
+
+
+@dataclass(frozen=True, slots=True)
 class EntityFacts:
     """A queue, topic or subscription as observed. A topic's only messages are scheduled ones."""
 
@@ -202,5 +214,5 @@ class EntityFacts:
     size_in_bytes: int = 0
     rules: tuple[RuleFacts, ...] = ()
     """Of a subscription, by name, where they were asked for."""
-    keys: tuple[str, ...] = ()
-    """Names of its own shared access rules; never keys."""
+    access_rules: tuple[AccessRule, ...] = ()
+    """Its own; those of the namespace are not among them."""

@@ -12,7 +12,7 @@ from sbpair.cli.context import load_settings, run_async, stoppable, unchanged
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.place import NamespaceOptions, Place, find_namespace, find_place
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, RuleFacts, Values
+from sbpair.core.entities import SETTINGS_OF, AccessRule, EntityFacts, EntityKind, RuleFacts, Values
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.names import rule_of
 from sbpair.core.serialization import to_plain
@@ -78,8 +78,8 @@ class Shown:
     entity: Listed
     settings: Mapping[str, Any]
     rules: tuple[Rule, ...]
-    keys: tuple[str, ...]
-    """Names of its own shared access rules; never keys."""
+    access_rules: tuple[AccessRule, ...]
+    """Its own shared access rules, without keys; those of the namespace are not among them."""
 
 
 COLUMNS = (
@@ -140,7 +140,7 @@ def list_entities(
 def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> CommandResult:
     """Show the settings, message counts and rules of a queue, topic or subscription.
 
-    Reads only. Needs Manage.
+    Reads only. Its own shared access rules are shown with their rights, never with a key. Needs Manage.
 
     \b
     Examples:
@@ -153,12 +153,15 @@ def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> C
     if rule is not None and not rules:
         raise EntityNotFoundError(f"{place} has no rule {rule}.", entity=place.path)
     settings = {name: getattr(facts.settings, name) for name in SETTINGS_OF[facts.kind]}
-    shown = Shown(place.access.label, listed(facts), to_plain(settings), rules, facts.keys)
+    shown = Shown(place.access.label, listed(facts), to_plain(settings), rules, facts.access_rules)
     rows = [{"setting": setting_name(name), "value": setting_text(name, value)} for name, value in settings.items()]
     tables = [Table("", (Column("setting", "Setting"), Column("value", "Value")), [*_count_rows(facts), *rows])]
     if facts.kind is EntityKind.SUBSCRIPTION:
         columns = (Column("name", "Rule"), Column("filter", "Filter"), Column("action", "Action"))
         tables.append(Table("Rules", columns, to_plain(rules)))
+    if facts.access_rules:
+        access = [{"name": one.name, "rights": ", ".join(one.rights)} for one in facts.access_rules]
+        tables.append(Table("Shared access rules", (Column("name", "Name"), Column("rights", "Rights")), access))
     return CommandResult("entity show", shown, tuple(tables), summary=f"{facts.kind.value.capitalize()} {place}.")
 
 

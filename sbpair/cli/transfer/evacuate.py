@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable, unchanged
 from sbpair.cli.inspection.plans import OperationsLog, change_line
+from sbpair.cli.inspection.snapshots import read_saved
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption
 from sbpair.cli.transfer.place import Place
@@ -22,16 +23,19 @@ from sbpair.cli.transfer.recovering import Recovery
 from sbpair.cli.transfer.resending import resender, sending_request
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import EntityFacts, EntityKind, Tier
-from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.errors import ServiceError, StalePlanError, UsageError
 from sbpair.core.inspection.evacuation import (
     DEFAULT_RULE,
     NOT_ASKED_FOR,
+    PLAN_VERSION,
     UNFINISHED,
     Action,
     EntityStep,
     Kept,
     LeftThere,
     MailboxMove,
+    as_planned,
+    changed_since,
     holding_settings,
     plan_entities,
     plan_moves,
@@ -39,9 +43,10 @@ from sbpair.core.inspection.evacuation import (
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.names import dead_letter_path
 from sbpair.core.outcome import Exit
+from sbpair.core.redact import json_text
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.words import counted, listed
-from sbpair.render.console import say
+from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
@@ -151,6 +156,14 @@ def evacuate(
             show_default="evacuate-FROM-TO.jsonl",
         ),
     ] = None,
+    plan_out: Annotated[
+        Path | None,
+        typer.Option("--plan-out", help="Save the plan for the entities to this file; change nothing."),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", help="Do what this plan says; refused if an entity has changed since it was made."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, count, and say what would be done.")] = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -171,12 +184,17 @@ def evacuate(
            sbpair entity set-status contoso-weu:orders Active
       2. See what would happen; nothing is changed:
            sbpair evacuate contoso-weu contoso-neu --dry-run
+         Or have the plan approved first:
+           sbpair evacuate contoso-weu contoso-neu --plan-out plan.json
+           sbpair evacuate contoso-weu contoso-neu --plan plan.json
       3. Move. The same line goes on after a crash:
            sbpair evacuate contoso-weu contoso-neu
       4. Look into what is held, and send it on:
            sbpair entity list 'evacuated/*' --namespace contoso-neu
            sbpair move contoso-neu:evacuated/contoso-weu/queues/orders/dead-letters contoso-neu:orders
-      5. Keep the ledger; delete FROM when nothing uses it.
+      5. Give applications credentials for TO: access rules,
+         role assignments and network rules are not copied.
+      6. Keep the ledger; delete FROM when nothing uses it.
 
     \b
     Examples:
@@ -186,20 +204,38 @@ def evacuate(
     """
     settings = load_settings(options)
     ends = _ends(settings, source, to, auth)
-    despite = despite_duplicate_detection
-    wish = _Wish(ends, tuple(without or ()), dead_letters, despite, rate, concurrency)
+    wish = _Wish(ends, tuple(without or ()), dead_letters, despite_duplicate_detection, rate, concurrency)
+    written = None
+    if plan is not None:
+        if plan_out is not None or without or despite_duplicate_detection or dead_letters is not Kept.HOLD:
+            raise UsageError(
+                f"--plan does what a plan says: no --plan-out, --except, --dead-letters or {DESPITE}. {NOT_TOUCHED}"
+            )
+        written = _read_plan(plan, ends)
+        wish = replace(wish, **written.wish)
+    if plan_out is not None:
+        check_writable(plan_out)
     look = _look(options, wish)
     meant = [one for one in look.source if wish.wants(one.path)]
-    steps = plan_entities(meant, look.target, look.target_tier, despite_duplicate_detection=despite)
+    steps = plan_entities(meant, look.target, look.target_tier, despite_duplicate_detection=wish.despite)
     moves, left = wish.moves(look, steps)
     file = ledger or Path(f"evacuate-{ends.source.label}-{ends.target.label}.jsonl")
-    go_on = _go_on(source, to, auth, wish, ledger)
-    if dry_run:
+    go_on = _go_on(source, to, auth, wish, ledger, plan or plan_out)
+    if written is not None and (changed := changed_since(written.entities, steps)):
+        raise StalePlanError(
+            f"{plan} no longer fits: something else would be done now about {listed(changed)}. {NOT_TOUCHED}"
+        )
+    if plan_out is not None:
+        _write_plan(plan_out, wish, steps)
+    if dry_run or plan_out is not None:
         shown = [Moved(m.entity, m.dead_letter, m.to, m.counted, 0, 0, None) for m in moves if m.counted]
         planned = Evacuation(
             ends.source.label, ends.target.label, True, _told(steps), tuple(shown), left, look.empty, None
         )
-        return _result(planned, go_on)
+        result = _result(planned, go_on)
+        if plan_out is None:
+            return result
+        return replace(result, notes=(*result.notes, f"Plan written to {plan_out}."), exit=Exit.OK)
     _refuse_conflicts(steps, ends)
     _ask(options, settings, wish, steps, moves, yes=yes)
     _create(options, ends, steps, look)
@@ -356,6 +392,57 @@ def _ask(
         f"{counted(messages, 'message')} there from {named(wish.ends.source)}"
     )
     go_ahead(options, doing, yes=yes, state=NOT_TOUCHED)
+
+
+# A plan in a file. What it says of the entities is compared with what would be done now, and done if both agree;
+# of messages it says nothing, since they come and go.
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A plan out of a file."""
+
+    wish: Mapping[str, Any]
+    """What it was made for, by the names of `_Wish`."""
+    entities: Sequence[Mapping[str, Any]]
+
+
+def _write_plan(path: Path, wish: _Wish, steps: Sequence[EntityStep]) -> None:
+    plan = {
+        "format_version": PLAN_VERSION,
+        "from": wish.ends.source.host,
+        "to": wish.ends.target.host,
+        "except": list(wish.without),
+        "dead_letters": wish.dead_letters.value,
+        "despite_duplicate_detection": wish.despite,
+        "entities": as_planned(steps),
+    }
+    write_file(path, json_text({"plans": [plan]}, indent=2) + "\n", private=True)
+
+
+def _read_plan(path: Path, ends: _Ends) -> _Written:
+    """The plan of a file.
+
+    Raises:
+        UsageError: it is none, or one for other namespaces.
+    """
+    found = read_saved(path, "plan")
+    try:
+        (plan,) = found
+        version, hosts = plan["format_version"], (plan["from"].lower(), plan["to"].lower())
+        wish = {
+            "without": tuple(map(str, plan["except"])),
+            "dead_letters": Kept(plan["dead_letters"]),
+            "despite": plan["despite_duplicate_detection"] is True,
+        }
+        entities = [dict(one) for one in plan["entities"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a plan that evacuate wrote. {NOT_TOUCHED}") from error
+    if version != PLAN_VERSION:
+        raise UsageError(f"{path} is a plan of another release of sbpair. {NOT_TOUCHED}", hint=StalePlanError.hint)
+    if hosts != (ends.source.host.lower(), ends.target.host.lower()):
+        raise UsageError(f"{path} is a plan from {hosts[0]} to {hosts[1]}. {NOT_TOUCHED}")
+    return _Written(wish, entities)
 
 
 # Entities.
@@ -567,11 +654,14 @@ def _told(steps: Sequence[EntityStep]) -> tuple[Step, ...]:
     return tuple(Step(step.action, step.kind, step.path, step.notes) for step in steps)
 
 
-def _go_on(source: str, to: str, auth: AuthMethod | None, wish: _Wish, ledger: Path | None) -> str:
+def _go_on(source: str, to: str, auth: AuthMethod | None, wish: _Wish, ledger: Path | None, plan: Path | None) -> str:
     words = ["sbpair", "evacuate", source, to, *(["--auth", auth.value] if auth else [])]
-    words += [] if wish.dead_letters is Kept.HOLD else ["--dead-letters", wish.dead_letters.value]
-    words += [word for pattern in wish.without for word in ("--except", pattern)]
-    words += [DESPITE] if wish.despite else []
+    if plan is not None:
+        words += ["--plan", str(plan)]
+    else:
+        words += [] if wish.dead_letters is Kept.HOLD else ["--dead-letters", wish.dead_letters.value]
+        words += [word for pattern in wish.without for word in ("--except", pattern)]
+        words += [DESPITE] if wish.despite else []
     words += [] if wish.rate is None else ["--rate", f"{wish.rate:g}"]
     words += [] if ledger is None else ["--ledger", str(ledger)]
     return shlex.join(words)
@@ -637,6 +727,11 @@ def _notes(done: Evacuation) -> Iterator[str]:
         yield (
             f"{'Would be held' if done.dry_run else 'Held'} on {done.to_namespace}, for somebody to look into: "
             f"{listed(held)}. List them: sbpair entity list 'evacuated/*' --namespace {done.to_namespace}"
+        )
+    if any(step.action is Action.CREATE for step in done.entities):
+        yield (
+            f"Not copied to {done.to_namespace}: shared access rules of the namespace and of its entities, role "
+            "assignments, network rules. Applications need credentials for it."
         )
     for move in done.moves:
         if move.there_now is not None and move.there_now < move.accepted:

@@ -4,6 +4,7 @@ the first, what the tiers make different, and what stands in the way.
 What exists on the second namespace is never changed: it may be in use.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,8 +13,10 @@ from typing import Any
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts, Tier
 from sbpair.core.names import subscription_of
+from sbpair.core.serialization import to_plain
 
 PARTITIONS = 16
+PLAN_VERSION = 1
 _SMALL = (1024, 2048, 3072, 4096, 5120)
 SIZES_MEGABYTES = {Tier.BASIC: _SMALL, Tier.STANDARD: _SMALL, Tier.PREMIUM: (*_SMALL, 10240, 20480, 40960, 81920)}
 """What a queue or topic can be as large as ("Service Bus quotas")."""
@@ -76,8 +79,8 @@ def plan_entities(
 
 def _step(one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None, despite: bool) -> EntityStep:
     settings, notes, obstacles = _fitted(one, target_tier)
-    if one.keys:
-        notes.append(f"its own access keys are not copied: {', '.join(one.keys)}")
+    if one.access_rules:
+        notes.append(f"its own access rules are not copied, nor their keys: {', '.join(map(str, one.access_rules))}")
     if there is None:
         if settings.status is not EntityStatus.ACTIVE:
             notes.append(f"created active; it is {settings.status.value} at the source")
@@ -93,6 +96,27 @@ def _step(one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None,
     differences = [*_differences(one.kind, settings, there.settings), *_rule_differences(one, there)]
     action = Action.CONFLICT if obstacles else Action.KEEP
     return EntityStep(action, one.kind, one.path, settings, one.rules, (*obstacles, *differences))
+
+
+def as_planned(steps: Iterable[EntityStep]) -> list[dict[str, Any]]:
+    """The steps as a plan file keeps them. What a run after a crash finishes is what the first one was to create."""
+    return [_planned(step) for step in sorted(steps, key=lambda step: step.path.lower())]
+
+
+def _planned(step: EntityStep) -> dict[str, Any]:
+    if step.action in (Action.CREATE, Action.FINISH):
+        settings = replace(step.settings, status=EntityStatus.ACTIVE)
+        step = EntityStep(Action.CREATE, step.kind, step.path, settings, step.rules)
+    plain: dict[str, Any] = json.loads(json.dumps(to_plain(step), default=str))
+    return plain
+
+
+def changed_since(planned: Sequence[Mapping[str, Any]], steps: Iterable[EntityStep]) -> tuple[str, ...]:
+    """Paths of the entities for which something else would be done now than a plan says."""
+    now = {str(one["path"]).lower(): one for one in as_planned(steps)}
+    before = {str(one.get("path")).lower(): one for one in planned}
+    differ = (path for path in now | before if now.get(path) != before.get(path))
+    return tuple(str((now.get(path) or before[path])["path"]) for path in differ)
 
 
 def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool) -> Iterable[str]:

@@ -1,8 +1,12 @@
 """`sbpair entity` on embedded namespaces: made, shown, disabled and deleted, and what is refused."""
 
+import base64
 import itertools
+import json
+from pathlib import Path
 
 import pytest
+from azure.servicebus.management import AccessRights, AuthorizationRule, ServiceBusAdministrationClient
 
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose
@@ -133,3 +137,26 @@ def test_a_delete_without_a_yes_asks_and_nobody_is_there(made: Entities) -> None
     ran = made.runner("entity", "delete", queue)
     assert (ran.code, "--yes" in ran.stderr) == (2, True)
     assert made.runner("entity", "show", queue).code == 0
+
+
+def test_own_access_rules_are_shown_with_their_rights_and_without_keys(local: Sbpair) -> None:
+    queue, key = named("keyed"), base64.b64encode(b"no secret of anybody's, 32 bytes").decode()
+    state = json.loads((local.home / "state" / "sbpair" / "emulator.json").read_text(encoding="utf-8"))
+    text = Path(state["namespaces"][0]["connection_string_file"]).read_text(encoding="utf-8").strip()
+    rule = AuthorizationRule(
+        key_name="shop",
+        rights=[AccessRights.SEND, AccessRights.LISTEN],
+        primary_key=key,
+        secondary_key=key,
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        type="SharedAccessAuthorizationRule",
+    )
+    with ServiceBusAdministrationClient.from_connection_string(text, connection_verify=state["ca_file"]) as client:
+        client.create_queue(queue, authorization_rules=[rule])
+    shown = local("entity", "show", queue, "-o", "json")
+    (access,) = shown.data["access_rules"]
+    assert (access["name"], sorted(access["rights"])) == ("shop", ["Listen", "Send"])
+    table = local("entity", "show", queue, "-o", "markdown")
+    assert "Shared access rules" in table.stdout
+    assert key not in shown.stdout + shown.stderr + table.stdout + table.stderr

@@ -116,6 +116,32 @@ def test_what_is_in_the_way_is_said_and_nothing_is_touched(made: Entities) -> No
     assert (made.ids("orders"), made.ids("plain"), made.ids("plain", Side.SECONDARY)) == (["orders0"], [], ["plain0"])
 
 
+def test_a_plan_is_written_read_and_refused_once_an_entity_has_changed(made: Entities) -> None:
+    for path in ("orders", "test-orders"):
+        made.queue(path)
+        made.send(path, *messages(path, 2))
+    written = made.runner(*WORDS, "--except", "test-*", "--plan-out", "plan.json")
+    assert (
+        written.code,
+        "Do it: sbpair evacuate local-primary local-secondary --plan plan.json" in written.stderr,
+    ) == (
+        0,
+        True,
+    ), written
+    assert made.runner("entity", "list", "--side", "secondary", "-o", "json").data["entities"] == []
+    made.queue("more")
+    refused = made.runner(*WORDS, "--plan", "plan.json", "--yes", "-o", "json")
+    assert (refused.code, refused.error["code"]) == (2, "stale-plan"), refused
+    assert "about more" in refused.stderr
+    assert made.runner("entity", "delete", "more", "--yes").code == 0
+    backwards = made.runner("evacuate", "local-secondary", "local-primary", "--plan", "plan.json", "--yes")
+    assert (backwards.code, "is a plan from" in backwards.stderr) == (2, True)
+    done = made.runner(*WORDS, "--plan", "plan.json", "--yes", "-o", "json")
+    assert (done.code, made.ids("orders", Side.SECONDARY)) == (0, ["orders0", "orders1"]), done
+    assert [one["reason"] for one in done.data["left"]] == ["not asked for"]
+    assert len(made.ids("test-orders")) == 2
+
+
 def test_what_cannot_be_received_is_left_with_the_reason(made: Entities) -> None:
     made.queue("orders")
     made.send("orders", *messages("a", 1))

@@ -1,12 +1,31 @@
 """What has to be created on another namespace, what stands in the way, and where the messages go."""
 
+import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from sbpair.core.entities import Counts, EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts, Tier
-from sbpair.core.inspection.evacuation import UNFINISHED, Action, Kept, plan_entities, plan_moves
+from sbpair.core.entities import (
+    AccessRule,
+    Counts,
+    EntityFacts,
+    EntityKind,
+    EntitySettings,
+    EntityStatus,
+    RuleFacts,
+    Tier,
+)
+from sbpair.core.inspection.evacuation import (
+    UNFINISHED,
+    Action,
+    Kept,
+    as_planned,
+    changed_since,
+    plan_entities,
+    plan_moves,
+)
 
 ONE = Counts(active=1)
 QUEUE, TOPIC, SUBSCRIPTION = EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION
@@ -145,3 +164,27 @@ def test_where_messages_go_and_why_some_stay() -> None:
     nothing, all_left = plan_moves(source, {}, "old", Kept.HOLD)
     assert nothing == ()
     assert {one.reason for one in all_left} >= {"not asked for"}
+
+
+def test_a_plan_in_a_file_holds_until_something_else_would_be_done_and_a_run_after_a_crash_still_fits() -> None:
+    hours = RuleFacts("old", "age > @h", parameters=(("@h", timedelta(hours=2)),))
+    source = [
+        entity("orders", status=EntityStatus.RECEIVE_DISABLED, lock_duration_seconds=30.0),
+        entity("news", TOPIC),
+        replace(entity("news/Subscriptions/all", SUBSCRIPTION), rules=(hours,)),
+    ]
+    planned = json.loads(json.dumps(as_planned(plan_entities(source, [], Tier.PREMIUM))))
+    assert changed_since(planned, plan_entities(source, [], Tier.PREMIUM)) == ()
+    crashed = [replace(one, rules=(), settings=replace(one.settings, user_metadata=UNFINISHED)) for one in source[1:]]
+    assert changed_since(planned, plan_entities(source, crashed, Tier.PREMIUM)) == ()
+    there = [entity("ORDERS", lock_duration_seconds=60.0)]
+    assert changed_since(planned, plan_entities(source, there, Tier.PREMIUM)) == ("orders",)
+    more = [*source, entity("more")]
+    assert changed_since(planned, plan_entities(more, [], Tier.PREMIUM)) == ("more",)
+    assert changed_since(planned, plan_entities(source[:2], [], Tier.PREMIUM)) == ("news/Subscriptions/all",)
+
+
+def test_access_rules_are_named_with_their_rights_since_nobody_gets_their_keys() -> None:
+    keyed = replace(entity("orders"), access_rules=(AccessRule("shop", ("Send",)), AccessRule("b", ("Listen", "Send"))))
+    (step,) = plan_entities([keyed], [], Tier.STANDARD)
+    assert step.notes == ("its own access rules are not copied, nor their keys: shop (Send), b (Listen, Send)",)
