@@ -74,16 +74,16 @@ def tell_that_it_reads(options: Options) -> None:
         say("Reading lines from the keyboard; end with Ctrl-D.")
 
 
-def pair_to_write(options: Options, settings: "Settings", name: str | None, doing: str) -> Pair:
+def pair_to_write(options: Options, settings: "Settings", name: str | None, doing: str, *, named_by: str = "") -> Pair:
     """The pair that a writing command is for: the named or the default one. One that nobody named is asked for, unless
-    it is that of the embedded namespaces.
+    it is that of the embedded namespaces. `named_by`: the option that names it, if no argument does.
 
     Raises:
         UsageError: none was named, and nobody can be asked or the answer was no.
     """
     pair = settings.pair(name)
     if name is None and settings.get("default_pair") is None and pair.name != LOCAL_PAIR:
-        _refuse_unless_agreed(options, [pair], doing)
+        _refuse_unless_agreed(options, pair, doing, named_by)
     PAIR.set(pair.name)
     return pair
 
@@ -106,8 +106,9 @@ def pairs_to_write(
     return [pair_to_write(options, settings, None, doing)]
 
 
-def _refuse_unless_agreed(options: Options, pairs: Sequence[Pair], doing: str) -> None:
-    named = ", ".join(f"{pair.name} ({side_named(pair)})" for pair in pairs)
-    if can_ask(options) and typer.confirm(printable(f"{doing} {named}?"), default=False, err=True):
+def _refuse_unless_agreed(options: Options, pair: Pair, doing: str, named_by: str) -> None:
+    question = f"{doing} {pair.name} ({side_named(pair)})?"
+    if can_ask(options) and typer.confirm(printable(question), default=False, err=True):
         return
-    raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {pairs[0].name}")
+    name = f"{named_by} {pair.name}".lstrip()
+    raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {name}")

@@ -85,6 +85,13 @@ def test_dead_letters_and_missing_queues_are_never_called_empty(world: World) ->
     assert "4 dead letters remain in 1 queue" in world("sbpair status local --interval 0").stderr
     explained = world("sbpair peek local --dlq --group-by reason -o markdown").stdout
     assert "4 of them: The retired library's syphon put it there: its destination did not exist." in explained
+    world.destination("orders", requires_session=True)
+    refused = world("sbpair drain local --dlq")
+    assert refused.code == 3
+    assert "4 dead letters cannot be sent to a destination as they are." in refused.stderr
+    kept = world(advised(refused)[-1])
+    assert kept.code == 0, "the advice is never the command that has just failed"
+    assert "4 dead letters archived" in kept.stderr and "The backlog is empty" in kept.stderr
 
 
 def test_ending_early_says_how_many_are_left_and_how_to_go_on(world: World, tmp_path: Path) -> None:

@@ -105,13 +105,19 @@ def restore(
     """
     check_new_ledger(ledger, new=new_ledger)
     settings = load_settings(options)
-    chosen = settings.pair(pair) if dry_run else pair_to_write(options, settings, pair, "Restore to the primary of")
+    chosen = (
+        settings.pair(pair)
+        if dry_run
+        else pair_to_write(options, settings, pair, "Restore to the primary of", named_by="--pair")
+    )
     messages = _chosen(_read(files), filters.wanted(), limit)
     count = len(messages)
     elsewhere: dict[str, int] = {}
     if only_entities:
         messages, elsewhere = _within(allowed_entities(chosen), messages)
     doing = f"Restore {counted(len(messages), 'message')} to {side_named(chosen, Side.PRIMARY)}"
+    if ledger is None:
+        doing += "; without --ledger the same command would send them again"
     if not dry_run:
         go_ahead(options, doing, yes=yes, state="Nothing was sent.")
 

@@ -15,6 +15,9 @@ from sbpair.core.outcome import Severity
 from sbpair.core.serialization import named, published
 from sbpair.core.words import counted
 
+MISSES = 2
+"""So many indexes in a row without a queue end the search upwards where nobody lists the queues."""
+
 
 class FoundBy(StrEnum):
     """How the queues of a backlog were found."""
@@ -289,7 +292,11 @@ def waiting_sentence(backlog: Backlog) -> str:
 
 def empty_sentence(backlog: Backlog) -> str:
     """Said only where `verdict` is EMPTY."""
-    return f"The backlog is empty: {counted(len(backlog.existing), 'queue')} read, no message of any kind."
+    read = f"The backlog is empty: {counted(len(backlog.existing), 'queue')} read, no message of any kind."
+    if backlog.found_by is not FoundBy.PROBED:
+        return read
+    highest = max(int(queue.queue.rpartition("/")[2]) for queue in backlog.queues) + MISSES
+    return f"{read} Queues above number {highest} were not looked for: without Manage nobody lists them."
 
 
 def headline(backlog: Backlog) -> str:

@@ -16,7 +16,7 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published
-from sbpair.core.transfer.report import DrainReport, Left
+from sbpair.core.transfer.report import UNDELIVERABLE, DrainReport, Left
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted, listed
 
@@ -139,7 +139,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
         return f"{first} {empty_sentence(backlog)}"
     if asked.filtered and report.ended_by not in _EARLY and not _left(report):
         return f"{first} Nothing that matches the filter is left."
-    found = _remaining(backlog, asked)
+    found = _remaining(report, backlog, asked)
     if not found:
         return f"{first} {_of_some_queues(backlog)}"
     nothing_active = not asked.dead_letter and verdict(backlog) is Verdict.SET_ASIDE
@@ -148,9 +148,9 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
 
 def further(report: DrainReport, backlog: Backlog | None, asked: Asked) -> tuple[str, ...]:
     """Sentences before the closing one: why messages are left, what each reason calls for, and what else there is."""
-    told, asked = [*_why_left(report), *_notes(report)], _to_go_on(report, asked)
+    told, asked = [*_why_left(report), *_notes(report, asked)], _to_go_on(report, asked)
     if backlog is not None and not report.dry_run:
-        rest = advice(backlog) if asked.filtered else _remaining(backlog, asked)[1:]
+        rest = advice(backlog) if asked.filtered else _remaining(report, backlog, asked)[1:]
         told += [str(one) for one in rest]
     return tuple(told)
 
@@ -191,12 +191,21 @@ def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
     return backlog.whole and verdict(backlog) is not Verdict.EMPTY
 
 
-def _remaining(backlog: Backlog, asked: Asked) -> list[Advice]:
+def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advice]:
     """What is left, what the run was asked about first."""
     found = list(advice(backlog, drain=f"sbpair drain {asked.pair}" if asked.dead_letter else asked.go_on))
     if asked.dead_letter:
         found.sort(key=lambda one: not any(command.endswith("--dlq") for command in one.commands))
+        if found and report.archive is None and _only_undeliverable(report):
+            # The same command would leave them again.
+            found[0] = replace(found[0], commands=(f"sbpair drain {asked.pair} --dlq --archive {asked.pair}-kept",))
     return found
+
+
+def _only_undeliverable(report: DrainReport) -> bool:
+    left = _left(report)
+    in_vain = report.ended_by not in _EARLY and not report.failures and not report.uncompleted
+    return in_vain and bool(left) and all(reason.startswith(UNDELIVERABLE) for reason in left)
 
 
 def _to_go_on(report: DrainReport, asked: Asked) -> Asked:
@@ -248,6 +257,12 @@ def _why_left(report: DrainReport) -> Iterator[str]:
     for code, number in sorted(by_code.items()):
         verb = "would be left" if report.dry_run else "is left" if number == 1 else "are left"
         yield f"{counted(number, 'message')} {verb} ({code}). {_CURES.get(code, _TRY_AGAIN)}"
+    if undeliverable := sum(one.count for one in report.left if one.reason.startswith(UNDELIVERABLE)):
+        yield (
+            f"{counted(undeliverable, 'dead letter')} cannot be sent to a destination as "
+            f"{'it is' if undeliverable == 1 else 'they are'}. Keep {'it' if undeliverable == 1 else 'them'} in files "
+            "with --archive DIR, or collect in one queue with --to queue:NAME."
+        )
     elsewhere = {one.reason.removeprefix(NOT_CONFIGURED): one.count for one in report.left if _is_elsewhere(one)}
     if elsewhere:
         yield (
@@ -263,7 +278,7 @@ def _is_elsewhere(one: Left) -> bool:
 _TRY_AGAIN = "The destination did not take them in time; drain again when it does."
 
 
-def _notes(report: DrainReport) -> Iterator[str]:
+def _notes(report: DrainReport, asked: Asked) -> Iterator[str]:
     if report.broken_off is not None:
         yield f"{report.broken_off} What was moved until then has left the backlog; correct the filter to go on."
     if report.locked:
@@ -272,8 +287,9 @@ def _notes(report: DrainReport) -> Iterator[str]:
             f"The next message of {listed(one.queue for one in report.locked)} is locked by another receiver until "
             f"{until:%H:%M:%S} UTC at the latest; drain again after that."
         )
-    if report.archive is not None and report.forwarded:
-        yield f"Archive: {report.archive}"
+    if report.archive is not None and report.forwarded and not report.dry_run:
+        restore = f"sbpair restore {report.archive} --pair {asked.pair} --ledger restored.jsonl"
+        yield f"To send what is archived to its destinations: {restore}"
     if report.unchecked:
         full = "is full or takes" if len(report.unchecked) == 1 else "are full or take"
         yield (

@@ -50,7 +50,7 @@ from sbpair.core.transfer.order import (
     Skipped,
 )
 from sbpair.core.transfer.pace import Pace
-from sbpair.core.transfer.report import Accepted, Moment, Tally
+from sbpair.core.transfer.report import UNDELIVERABLE, Accepted, Moment, Tally
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
     Action,
@@ -1039,7 +1039,7 @@ class Settlement:
     def _dead_letter(self, item: Item, reason: str, description: str) -> None:
         self._forget_payload(item)
         if self._undeliverable is None or is_dead_letter_path(item.received.source):
-            self._leave(item, f"undeliverable: {reason}")  # it lies where it belongs
+            self._leave(item, f"{UNDELIVERABLE}{reason}")  # it lies where it belongs
             self._end_session(item)
             return
         if self._undeliverable == REFUSED_OUTCOME and item.destination:

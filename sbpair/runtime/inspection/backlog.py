@@ -14,7 +14,7 @@ from sbpair.concurrency import abandoning, side_by_side
 from sbpair.core import words
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, Category, ServiceError
-from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
+from sbpair.core.inspection.backlog import MISSES, Backlog, FoundBy, QueueContents
 from sbpair.core.message import State
 from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
@@ -24,8 +24,6 @@ from sbpair.runtime.links import close_quietly
 
 CONCURRENCY = 8
 DEFAULT_TIMEOUT_SECONDS = 10.0
-MISSES = 2
-"""So many indexes in a row without a queue end the search upwards."""
 MOST_BROWSED_MESSAGES = 1000
 """Where nobody counts, so many messages of a queue are browsed; beyond that the number is a lower bound."""
 

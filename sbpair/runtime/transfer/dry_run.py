@@ -14,7 +14,7 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.transfer import machine
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
-from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, in_order, reasons
+from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
 from sbpair.core.transfer.state import Finish, Forward, Verdict
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, NamespaceAdmin
@@ -111,7 +111,7 @@ class DryRun:
 
     def _refuse(self, reason: str, messages: int, dead_letter: bool) -> None:
         if dead_letter:
-            self.left[f"undeliverable: {reason}"] += messages
+            self.left[f"{UNDELIVERABLE}{reason}"] += messages
         else:
             self.dead_letters[reason] += messages
 

@@ -13,7 +13,11 @@ WRITING = [
     (("drain", "mine"), f"messages of the backlog queues on {SECONDARY} back to {PRIMARY}?", "Nothing was moved."),
     (("syphon", "mine", "--dlq"), f"dead letters of the backlog queues on {SECONDARY}", "Nothing was moved."),
     (("send", "mine", "orders", "-f", "lines"), f"Send to orders on {PRIMARY}", "Nothing was sent."),
-    (("restore", "saved.jsonl", "--pair", "mine"), f"Restore 0 messages to {PRIMARY}?", "Nothing was sent."),
+    (
+        ("restore", "saved.jsonl", "--pair", "mine"),
+        f"Restore 0 messages to {PRIMARY}; without --ledger the same command would send them again?",
+        "Nothing was sent.",
+    ),
     (("ping", "mine", "orders", "--message"), f"Send ping messages to orders on {PRIMARY}?", "Nothing was sent."),
     (
         ("replicate", "provision", "mine", "parcels"),
@@ -90,6 +94,7 @@ def test_nothing_is_written_to_a_pair_that_nobody_named(home: Sbpair, arguments:
     ran = home(*arguments, "--no-input", env=configured(home))
     assert ran.code == 2, ran
     assert "No pair was named, and this command writes. Nothing was done." in ran.stderr
+    assert f"Name it: {'--pair ' if arguments[0] == 'restore' else ''}mine\n" in ran.stderr
 
 
 def test_a_yes_goes_on_and_so_does_the_option(home: Sbpair) -> None:

@@ -107,6 +107,12 @@ def test_whatever_is_not_empty_is_told(queues: list[QueueContents], found_by: Fo
             "No backlog queue exists. Create them. Run: sbpair provision orders",
             "sbpair provision orders",
         ),
+        (
+            backlog(queue(0), queue(4), found_by=FoundBy.PROBED),
+            Verdict.EMPTY,
+            "of any kind. Queues above number 6 were not looked for: without Manage nobody lists them.",
+            None,
+        ),
         (backlog(found_by=FoundBy.CONFIGURED), Verdict.UNKNOWN, "is not known", "sbpair doctor orders"),
         (
             backlog(queue(0), queue(1, active=None, error_code="timeout", detail="No answer.")),
