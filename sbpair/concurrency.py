@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
-from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON
+from sbpair.core.retry import SERVER_BUSY_SECONDS, SYPHON, ends_in_time
 
 # Ending asyncio tasks for certain.
 
@@ -72,14 +73,15 @@ async def abandoning(seconds: float, call: Coroutine[Any, Any, T], *, what: str,
     Raises:
         OperationTimeoutError: no result within `seconds`.
     """
-    task = asyncio.create_task(call)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    finally:
-        if not task.done():
-            task.cancel()
-            _strays.add(task)
-            task.add_done_callback(_retrieve_exception)
+    with waiting("", seconds):
+        task = asyncio.create_task(call)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        finally:
+            if not task.done():
+                task.cancel()
+                _strays.add(task)
+                task.add_done_callback(_retrieve_exception)
     if not done:
         raise OperationTimeoutError(f"{what}: no answer within {seconds:g} s.", entity=entity)
     return task.result()
@@ -112,17 +114,26 @@ class Wait:
 
 _waits: dict[int, Wait] = {}
 _numbers = itertools.count()
+_around: ContextVar[int | None] = ContextVar("_around", default=None)
+"""The number of the wait that this one is a part of."""
 
 
 @contextmanager
 def waiting(tried: str, within_seconds: float | None = None) -> Iterator[Wait]:
-    """Let `waits` know what the block waits for, and what bounds it."""
+    """Let `waits` know what the block waits for, and what bounds it. A bound around it counts instead of its own: one
+    try of several is not what the work ends with."""
     number, now = next(_numbers), time.monotonic()
+    # A task that outlives the block it was made in has its number still, but no longer its bound.
+    around = None if (outer := _around.get()) is None else _waits.get(outer)
     until = None if within_seconds is None else now + within_seconds
+    if around is not None and around.until is not None:
+        until = around.until
     wait = _waits[number] = Wait(tried, now, until=until)
+    _around.set(number)
     try:
         yield wait
     finally:
+        _around.set(outer)  # not by a token: a generator may be closed in another context than it was begun in
         del _waits[number]
 
 
@@ -180,22 +191,29 @@ async def patiently(
     Raises:
         ServiceError: waiting does not help, or did not for so long.
     """
-    began = now()
+    began = tried_at = now()
+    first_bound = min(patience_seconds, unreached_seconds)
 
-    with waiting("") as wait:
+    # Without patience there is one try, whose own bound is the one that counts.
+    with waiting("", first_bound if 0 < first_bound < math.inf else None) as wait:
 
         def pause(error: ServiceError, failures: int) -> float | None:
             busy = error.category is Category.BUSY
             seconds = SERVER_BUSY_SECONDS if busy else SYPHON.seconds(failures)
             bound = patience_seconds if busy else min(patience_seconds, unreached_seconds)
             left = began + bound - now()
-            if error.category in NO_USE_WAITING or seconds > left:
+            if error.category in NO_USE_WAITING or not ends_in_time(seconds, now() - tried_at, left):
                 return None
             wait.error, wait.until = error.message, time.monotonic() + left
             # A link that was idle between two calls is simply opened again.
             return 0.0 if isinstance(error, ConnectionLostError) and failures == 1 else seconds
 
-        return await retried(call, pause, sleep=sleep)
+        async def one_try() -> T:
+            nonlocal tried_at
+            tried_at = now()
+            return await call()
+
+        return await retried(one_try, pause, sleep=sleep)
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

@@ -150,14 +150,15 @@ class AzureMover(AzureReceiver):
         self._make_sdk = make_sdk
 
     async def why_not(self) -> ServiceError | None:
-        with translating(f"begin a transaction on {self._host}", self._source):
+        tried = f"begin a transaction on {self._host}"
+        with translating(tried, self._source, within_seconds=_PROBE_SECONDS):
             link = Link(lambda: CoordinatorWire(self._make_sdk()))
             try:
                 async with asyncio.timeout(_PROBE_SECONDS):
                     coordinator = (await link.get(timeout_seconds=_PROBE_SECONDS)).coordinator
                     await coordinator.discharge(await coordinator.declare(), fail=True).confirmed
             except WireError as error:
-                return translate(error, f"begin a transaction on {self._host}", self._source)
+                return translate(error, tried, self._source)
             finally:
                 await link.close()
         return None
@@ -231,7 +232,8 @@ class AzureMover(AzureReceiver):
             await self._request(wire, UPDATE, Within(transaction, body))
 
     async def max_message_bytes(self, entity: str) -> int:
-        with translating(f"open a link to {entity} on {self._host}", entity):
+        tried = f"open a link to {entity} on {self._host}"
+        with translating(tried, entity, within_seconds=_PROBE_SECONDS):
             async with asyncio.timeout(_PROBE_SECONDS):
                 wire = await self._wire()
                 if not isinstance(wire, TransactedWire):
@@ -257,7 +259,8 @@ class AzureScheduledMover:
         self._on_close = on_close
 
     async def max_message_bytes(self, entity: str) -> int:
-        with translating(f"open a link to {entity} on {self._host}", entity):
+        tried = f"open a link to {entity} on {self._host}"
+        with translating(tried, entity, within_seconds=_PROBE_SECONDS):
             async with asyncio.timeout(_PROBE_SECONDS):
                 wire = await self._link.get(timeout_seconds=_PROBE_SECONDS)
                 return (await wire.sending_to(entity)).max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
@@ -265,7 +268,8 @@ class AzureScheduledMover:
     async def move(
         self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
     ) -> None:
-        with translating(f"connect to {self._source} on {self._host}", self._source):
+        tried = f"connect to {self._source} on {self._host}"
+        with translating(tried, self._source, within_seconds=timeout_seconds):
             wire = await self._link.get(timeout_seconds=timeout_seconds)
 
         async def take(transaction: bytes) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
-from sbpair.azure.links import Link
+from sbpair.azure.links import OPEN_SECONDS, Link
 from sbpair.azure.payloads import to_received
 from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Settling, Wire
 from sbpair.concurrency import each_answered, waiting
@@ -244,7 +245,7 @@ class AzureReceiver:
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[Received]:
         """Lock deferred messages by number, all or none of those in one partition."""
         found: list[Received] = []
-        with translating(f"receive deferred messages of {self._source} on {self._host}", self._source):
+        with self._asking(f"receive deferred messages of {self._source} on {self._host}"):
             wire = await self._request_wire()
             for partition in sorted({partition_of(number) for number in sequence_numbers}):
                 numbers = [number for number in sequence_numbers if partition_of(number) == partition]
@@ -265,7 +266,7 @@ class AzureReceiver:
         ]
 
     async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
-        with translating(f"browse {self._source} on {self._host}", self._source):
+        with self._asking(f"browse {self._source} on {self._host}"):
             wire = await self._request_wire()
 
             async def ask(start: int) -> list[Received]:
@@ -377,7 +378,7 @@ class AzureReceiver:
         receipt = received.receipt
         if not isinstance(receipt, Receipt):
             raise ArgumentRefusedError("A browsed message has no lock to renew.", entity=self._source)
-        with translating(f"renew a lock on {self._source} of {self._host}", self._source):
+        with self._asking(f"renew a lock on {self._source} of {self._host}"):
             wire = await self._request_wire()
             if receipt.wire is not None and receipt.wire.session_id is not None:
                 answer = await self._request(wire, _RENEW_SESSION, {"session-id": receipt.wire.session_id})
@@ -388,7 +389,7 @@ class AzureReceiver:
 
     async def session_ids(self) -> list[str]:
         found: list[str] = []
-        with translating(f"list the sessions of {self._source} on {self._host}", self._source):
+        with self._asking(f"list the sessions of {self._source} on {self._host}"):
             wire = await self._request_wire()
             while True:
                 body = {
@@ -403,13 +404,13 @@ class AzureReceiver:
                 found += [one.decode() if isinstance(one, bytes) else str(one) for one in page]
 
     async def session_state(self) -> bytes | None:
-        with translating(f"read the state of a session of {self._source} on {self._host}", self._source):
+        with self._asking(f"read the state of a session of {self._source} on {self._host}"):
             answer = await self._request(await self._wire(), _GET_STATE, {"session-id": self.session_id})
             state = answer.value[b"session-state"]
             return None if state is None else bytes(state)
 
     async def set_session_state(self, state: bytes | None) -> None:
-        with translating(f"set the state of a session of {self._source} on {self._host}", self._source):
+        with self._asking(f"set the state of a session of {self._source} on {self._host}"):
             body = {"session-id": self.session_id, "session-state": None if state is None else bytearray(state)}
             await self._request(await self._wire(), _SET_STATE, body)
 
@@ -418,6 +419,10 @@ class AzureReceiver:
         if self._wanted_session is not None or self._next_session:
             return await self._wire()
         return self._link.current or await self._browsing.get(timeout_seconds=REQUEST_SECONDS)
+
+    def _asking(self, tried: str) -> AbstractContextManager[None]:
+        """Around requests and the connection they need; `tried` as for `translating`."""
+        return translating(tried, self._source, within_seconds=OPEN_SECONDS + REQUEST_SECONDS)
 
     async def _request(self, wire: Wire, operation: bytes, body: dict[str, Any]) -> Answer:
         session_id = self.session_id

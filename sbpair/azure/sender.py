@@ -7,7 +7,7 @@ from typing import Any
 
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
-from sbpair.azure.links import Link
+from sbpair.azure.links import OPEN_SECONDS, Link
 from sbpair.azure.payloads import batch, schedule_entry
 from sbpair.azure.wire import Answer, Outgoing, SenderWire, SendingLink
 from sbpair.concurrency import waiting
@@ -36,7 +36,8 @@ class AzureSender:
         return self._entity
 
     async def max_message_bytes(self) -> int:
-        with translating(f"open a link to {self._entity} on {self._host}", self._entity):
+        tried = f"open a link to {self._entity} on {self._host}"
+        with translating(tried, self._entity, within_seconds=OPEN_SECONDS):
             wire = await self._link.get(timeout_seconds=60.0)
             return wire.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
 
@@ -44,7 +45,7 @@ class AzureSender:
         if not payloads:
             return
         tried = f"send to {self._entity} on {self._host}"
-        with waiting(tried):
+        with waiting(tried, timeout_seconds):
             await self._send(payloads, tried, timeout_seconds)
 
     async def _send(self, payloads: Sequence[bytes], tried: str, timeout_seconds: float) -> None:
@@ -105,7 +106,8 @@ class AzureSender:
     async def schedule(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> list[int]:
         if not payloads:
             return []
-        with translating(f"schedule messages on {self._entity} of {self._host}", self._entity):
+        tried = f"schedule messages on {self._entity} of {self._host}"
+        with translating(tried, self._entity, within_seconds=timeout_seconds):
             async with asyncio.timeout(timeout_seconds):
                 body = {"messages": [schedule_entry(payload) for payload in payloads]}
                 answer = await self._request(_SCHEDULE, body, timeout_seconds)
@@ -114,7 +116,8 @@ class AzureSender:
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_seconds: float) -> None:
         if not sequence_numbers:
             return
-        with translating(f"cancel scheduled messages on {self._entity} of {self._host}", self._entity):
+        tried = f"cancel scheduled messages on {self._entity} of {self._host}"
+        with translating(tried, self._entity, within_seconds=timeout_seconds):
             async with asyncio.timeout(timeout_seconds):
                 wire = await self._link.get(timeout_seconds=timeout_seconds)
                 numbers = wire.array([wire.integer(number, "long") for number in sequence_numbers])

@@ -66,7 +66,7 @@ class DataPlaneTopology:
     async def entities(self, *, rules: bool) -> list[EntityFacts]:
         sdk = self._client.sdk
         check_scope(self._access, None, tried := f"list the entities of {self._access.label}")
-        with translating(tried):
+        with translating(tried, within_seconds=self._access.call_seconds):
             queues = await self._listed(
                 EntityKind.QUEUE, sdk.list_queues(**READ), sdk.list_queues_runtime_properties(**READ)
             )

@@ -73,8 +73,8 @@ def in_words(waits: "list[Wait]", now: float, *, known: str = "") -> str:
         text = f"Still failing{f' to {first.tried}' if first.tried else ''} after {seconds}; trying again"
     else:
         text = f"{first.error.rstrip('. ')}; trying again after {seconds}"
-    if first.until is not None:
-        text += f", {first.afterwards} in {format_duration(max(0, round(first.until - now)))} at the latest"
+    if first.until is not None and (left := round(first.until - now)) > 0:
+        text += f", {first.afterwards} in {format_duration(left)} at the latest"
     others = len({one.error or one.tried for one in waits} - {first.error or first.tried})
     return f"{text}{f', and {others} more like it' if others else ''}."
 

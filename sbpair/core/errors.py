@@ -88,7 +88,7 @@ class SbpairError(Exception):
 
     def with_state(self, state: str) -> Self:
         """This error, saying too what became of the work: `Nothing was changed.`"""
-        if state not in self.message:
+        if state.rstrip(".").lower() not in self.message.lower():
             self.message = f"{self.message.rstrip('.')}. {state}"
             self.args = (self.message,)
         return self

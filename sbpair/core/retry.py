@@ -10,8 +10,14 @@ Availability")."""
 PATIENCE_SECONDS = 120.0
 """How long a queue or destination that has answered before may fail before the work goes on without it."""
 
-UNREACHED_SECONDS = 30.0
+UNREACHED_SECONDS = 20.0
 """The same for one that has never answered: whoever waits at a terminal wants to know."""
+
+
+def ends_in_time(elapsed_seconds: float, last_try_seconds: float, bound_seconds: float) -> bool:
+    """Whether another try that takes as long as the last one ends within the bound. A try against a namespace that is
+    silent takes its whole time-out: one more would be told of long after the end that was announced."""
+    return elapsed_seconds + last_try_seconds <= bound_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,9 @@ def ping(
         ),
     ] = None,
     side: Annotated[SideChoice, typer.Option("--side", help="Which namespaces to ping.")] = SideChoice.BOTH,
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Pings per entity.")] = DEFAULT_COUNT,
+    count: Annotated[
+        int, typer.Option("-c", "--count", min=1, help="Pings per entity, if it answers.")
+    ] = DEFAULT_COUNT,
     interval: Annotated[str, typer.Option("--interval", help="Pause between pings of one entity.")] = "1s",
     until_ok: Annotated[
         bool,

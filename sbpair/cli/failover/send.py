@@ -25,6 +25,7 @@ from sbpair.cli.failover.records import (
     values_of,
 )
 from sbpair.cli.options import Options, command, duration_option
+from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
@@ -182,7 +183,8 @@ def send(
     pair = _with_options(chosen, failover_interval, ping_interval, policy)
     retry_seconds = duration_option(retry_for) or 0.0
     source = open_input(file)
-    backlog = f"to the backlog on {pair.secondary.label} while that is down"
+    after = format_duration(pair.options.failover_interval_seconds)
+    backlog = f"to the backlog on {pair.secondary.label} once that has failed for {after}"
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
     if file is None:
         tell_that_it_reads(options)

@@ -32,7 +32,7 @@ from sbpair.core.errors import SbpairError
 from sbpair.core.inspection import audit as checks
 from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.audit.result import AllChecks, AuditedPair, AuditResult, FailedPair, NotRead
-from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.inspection.snapshot import Snapshot, Unread
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import to_plain
@@ -171,11 +171,13 @@ def _audited_pair(one: Audited) -> AuditedPair:
 def _not_read(snapshots: Sequence[Snapshot]) -> Iterator[str]:
     """What could not be read and what to do, said once for each host and reason."""
     for snapshot in snapshots:
-        subjects: dict[tuple[str, str], list[str]] = {}
+        # By code, not by the reason's words: those differ by what was read and by the service's tracking id.
+        unread: dict[tuple[str, str, str], list[Unread]] = {}
         for host, entry in essential_unread(snapshot):
-            subjects.setdefault((host, with_hint(entry.reason, entry.hint)), []).append(entry.subject)
-        for (host, reason), what in subjects.items():
-            yield f"Not read: {', '.join(what)} of {host}: {reason}"
+            unread.setdefault((host, entry.error_code, entry.hint), []).append(entry)
+        for (host, _, hint), entries in unread.items():
+            what = ", ".join(entry.subject for entry in entries)
+            yield f"Not read: {what} of {host}: {with_hint(entries[0].reason, hint)}"
 
 
 def _exit(audited: Sequence[Audited], errors: Sequence[tuple[str, SbpairError]], fail_on: Severity) -> Exit:

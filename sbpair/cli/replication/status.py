@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
+from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.options import (
     FirstArgument,
@@ -280,9 +280,13 @@ async def _provision(
 ) -> _Provisioned:
     outcomes: list[Outcome] = []
     found: dict[str, QueueSettings | None] = {}
+    known: dict[str, QueueFacts | None] = {}
+    with unchanged():  # both sides are asked before one of them is changed
+        for side, admin in admins.items():
+            await _check_kind(admin, side, queue)
+            known[side] = await _get(admin, queue)
     for side, admin in admins.items():
-        await _check_kind(admin, side, queue)
-        facts = await _get(admin, queue)
+        facts = known[side]
         if facts is not None:
             outcomes.append(Outcome(f"{side}: {queue}", Result.UNCHANGED, "exists"))
             found[side] = facts.settings
@@ -290,7 +294,9 @@ async def _provision(
             outcomes.append(Outcome(f"{side}: {queue}", Result.SKIPPED, "would be created, with sessions"))
             found[side] = replicated_settings(None)
         else:
-            found[side] = await _create(admin, queue)
+            created = [one.item for one in outcomes if one.result is Result.DONE]
+            with unchanged(f"Created: {', '.join(created)}." if created else "Nothing was changed."):
+                found[side] = await _create(admin, queue)
             outcomes.append(Outcome(f"{side}: {queue}", Result.DONE, "created, with sessions"))
     said = ""
     if store is not None:

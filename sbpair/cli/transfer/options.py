@@ -277,7 +277,7 @@ class DrainOptions(MoveOptions):
         typer.Option(
             "--give-up-after",
             help="Leave the messages of a destination or queue that has failed for this long.",
-            show_default="2m; 30s if it has not worked yet",
+            show_default="2m; 20s if it has not worked yet",
         ),
     ] = None
     report: Annotated[

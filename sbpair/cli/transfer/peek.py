@@ -96,7 +96,7 @@ def peek(
 
         seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
         async with open_sides(chosen) as sides:
-            paths = named or await stoppable(stop, _every_queue(chosen, sides, seconds))
+            paths = named or await stoppable(stop, _every_queue(chosen, sides, options))
             found = browse(
                 sides.primary if primary else sides.secondary,
                 paths,
@@ -114,17 +114,16 @@ def peek(
     return _result(chosen, report, keys, with_body=body, dead_letter=True in kinds)
 
 
-async def _every_queue(pair: Pair, sides: "Sides", timeout_seconds: float) -> list[str]:
+async def _every_queue(pair: Pair, sides: "Sides", options: Options) -> list[str]:
     """The backlog queues that exist, configured or not.
 
     Raises:
         SbpairError: there is none.
     """
-    from sbpair.runtime.inspection.backlog import find_queues
+    from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS, find_queues
 
-    found = await find_queues(
-        pair, messaging=sides.secondary, admin=sides.secondary_admin, timeout_seconds=timeout_seconds
-    )
+    seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
+    found = await find_queues(pair, messaging=sides.secondary, admin=sides.secondary_admin, timeout_seconds=seconds)
     if not found.existing:
         raise SbpairError(
             f"No backlog queue of {pair.primary.label} exists on {pair.secondary.label}.",

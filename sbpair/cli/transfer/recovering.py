@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from sbpair.runtime.transfer.move import Ends
 
 _log = logging.getLogger("sbpair")
+_FACTS_SECONDS = 10.0
+"""Bound of the wait for properties that the work can do without."""
 COLUMNS = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
 
 
@@ -205,13 +207,14 @@ class Recovery:
         Raises:
             UsageError: it is a topic, and its dead letters are meant.
         """
+        from sbpair.concurrency import abandoning
         from sbpair.runtime.transfer.drain import entity_facts
 
         path, admin = self._source.path, ends.admin
         if admin is None:
             return {}, ends
         try:
-            known = await entity_facts(admin, path)
+            known = await abandoning(_FACTS_SECONDS, entity_facts(admin, path), what=f"Properties of {path}")
             topic = None if known is not None or self._source.is_subscription else await admin.get_topic(path)
         except ServiceError:
             return {}, ends

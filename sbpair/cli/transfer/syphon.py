@@ -25,7 +25,7 @@ from sbpair.cli.transfer.report import (
     what_was_asked,
 )
 from sbpair.core.durations import format_duration
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import InterruptedWorkError, OperationTimeoutError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable
@@ -157,7 +157,13 @@ async def run_service(
                     secondary = CountedMessaging(sides.secondary, usage)
                     admin = CountedAdmin(sides.secondary_admin, usage)
                     searching = find_queues(pair, messaging=secondary, admin=admin)
-                    found = await stoppable(end, searching)
+                    try:
+                        found = await stoppable(end, searching)
+                    except InterruptedWorkError as ended:
+                        if stop.is_set():
+                            raise
+                        where = f"{pair.secondary.label} had not answered when the time was up"
+                        raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
                     paths = chosen_paths(pair, found, only)
                     _say_what_begins(pair, paths, service)
                     done = await syphon_until(

@@ -12,8 +12,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from sbpair.concurrency import abandoning
-from sbpair.core.errors import ArgumentRefusedError, EntityNotFoundError, ServiceError
+from sbpair.core.errors import (
+    ArgumentRefusedError,
+    ConnectionLostError,
+    EntityNotFoundError,
+    OperationTimeoutError,
+    ServiceError,
+)
 from sbpair.core.pairing import Side
+from sbpair.core.retry import UNREACHED_SECONDS, ends_in_time
 from sbpair.core.rewrite import ping_message
 from sbpair.ports import Clock, MessageSender, Messaging, NamespaceAdmin
 from sbpair.runtime.links import close_quietly
@@ -202,12 +209,15 @@ class PingReport:
 class _Series:
     target: PingTarget
     sent: int = 0
+    reached: bool = False
+    """Somebody has answered, if only to refuse."""
     accepted_seconds: list[float] = field(default_factory=list)
     last_error: ServiceError | None = None
 
     def add(self, result: PingResult) -> None:
         self.sent += 1
         self.last_error = result.error
+        self.reached = self.reached or not isinstance(result.error, ConnectionLostError | OperationTimeoutError)
         if result.error is None:
             self.accepted_seconds.append(result.seconds)
 
@@ -229,6 +239,8 @@ async def measure(
 ) -> PingReport:
     """Ping every target `count` times (None: without end), all targets side by side.
 
+    A target that nobody has answered for by `UNREACHED_SECONDS` is not asked again.
+
     Args:
         until_ok: end a target's series with its first accepted ping, and do not end it by `count`.
         total_seconds: end all series after this time; a ping under way is given up.
@@ -237,12 +249,16 @@ async def measure(
     series = [_Series(target) for target in targets]
 
     async def run(one: _Series) -> None:
+        began = clock.monotonic()
         while True:
             result = await _ping_once(one.target, clock)
             one.add(result)
             if on_result is not None:
                 on_result(result)
             if _is_over(one, count, until_ok):
+                return
+            elapsed = clock.monotonic() - began
+            if not (until_ok or one.reached or ends_in_time(elapsed, result.seconds, UNREACHED_SECONDS)):
                 return
             await clock.sleep(max(0.0, interval_seconds - result.seconds))
 

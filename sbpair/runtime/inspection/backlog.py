@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from sbpair.concurrency import abandoning, side_by_side
 from sbpair.core import words
 from sbpair.core.entities import QueueFacts
-from sbpair.core.errors import AccessDeniedError, Category, ServiceError
+from sbpair.core.errors import (
+    AccessDeniedError,
+    Category,
+    ConnectionLostError,
+    OperationTimeoutError,
+    ServiceError,
+)
 from sbpair.core.inspection.backlog import MISSES, Backlog, FoundBy, QueueContents
 from sbpair.core.message import State
 from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_queue_path
@@ -53,7 +59,8 @@ async def find_queues(
     """Every backlog queue of the pair's primary on its secondary, configured or not.
 
     Never raises a ServiceError: where neither listing nor probing is possible the configured queues are returned with
-    `found_by` CONFIGURED. `timeout_seconds` bounds the listing and each probe.
+    `found_by` CONFIGURED. `timeout_seconds` bounds the listing and each probe; half of it
+    a probe after a listing without an answer.
     """
     error: ServiceError | None = None
     if admin is not None:
@@ -61,7 +68,9 @@ async def find_queues(
             return await _listed(pair, admin, timeout_seconds)
         except ServiceError as refused:
             error = refused
-    found = await _probed(pair, messaging, timeout_seconds)
+    # Where the listing was not answered a queue hardly will be: whoever waits has waited for that long already.
+    silent = isinstance(error, ConnectionLostError | OperationTimeoutError)
+    found = await _probed(pair, messaging, timeout_seconds / 2 if silent else timeout_seconds)
     return replace(found, listing_error=error)
 
 
@@ -71,7 +80,7 @@ async def _listed(pair: Pair, admin: NamespaceAdmin, timeout_seconds: float) -> 
     async def read() -> dict[str, QueueFacts]:
         return {facts.path.lower(): facts async for facts in admin.list_queues(prefix)}
 
-    what = f"List of the queues of {pair.secondary.host}"
+    what = f"List of the queues of {pair.secondary.label}"
     named = {
         path: facts
         for path, facts in (await abandoning(timeout_seconds, read(), what=what)).items()

@@ -60,14 +60,14 @@ class Search:
 
         found: dict[str, dict[str, QueueFacts]] = {}
         answer = read()
-        for primary, _, facts in await abandoning(self._timeout_seconds, answer, what=f"Queues of {access.host}"):
+        for primary, _, facts in await abandoning(self._timeout_seconds, answer, what=f"Queues of {access.label}"):
             found.setdefault(primary, {})[facts.path.lower()] = facts
         return found
 
     async def _facts(self, access: NamespaceAccess, admin: NamespaceAdmin) -> NamespaceFacts | None:
         """Tier, region and Geo-DR alias, which a backlog is found without."""
         try:
-            return await abandoning(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.host}")
+            return await abandoning(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
         except ServiceError:
             return None
 

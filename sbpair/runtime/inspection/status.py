@@ -54,9 +54,7 @@ class StatusReader:
     async def _side(self, role: str, access: NamespaceAccess, admin: NamespaceAdmin) -> SideStatus:
         began = self._clock.monotonic()
         try:
-            facts = await abandoning(
-                self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label} ({access.host})"
-            )
+            facts = await abandoning(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
         except ServiceError as error:
             return _refused(role, access, error, answered_in_ms=(self._clock.monotonic() - began) * 1000)
         answered_in_ms = (self._clock.monotonic() - began) * 1000

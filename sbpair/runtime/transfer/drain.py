@@ -185,7 +185,7 @@ def make_sources(
 
 async def facts_of(admin: NamespaceAdmin | None, paths: Sequence[str]) -> dict[str, QueueFacts | None]:
     """What the administration says about the queues; without the right to ask, or an answer, nothing."""
-    if admin is None:
+    if admin is None or not paths:
         return {}
     try:
         listed = await listed_facts(admin, paths)

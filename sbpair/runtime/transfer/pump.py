@@ -37,7 +37,7 @@ from sbpair.core.events import (
 )
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path
-from sbpair.core.retry import REFUSED, SYPHON
+from sbpair.core.retry import REFUSED, SYPHON, ends_in_time
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Skipped
@@ -375,7 +375,8 @@ class Pump:
         hopeless = error.category in NO_USE_WAITING
         answered = source.was_read or error.category is Category.BUSY
         patience = self._patience_seconds if answered else min(self._patience_seconds, self._unreached_seconds)
-        if not self._endless and (hopeless or now - source.failing_since >= patience):
+        in_time = ends_in_time(now - source.failing_since, now - since, patience)
+        if not self._endless and (hopeless or not in_time):
             source.failed = error
             self.machine.rests(source.receiver.source)
             self._tell(ReceiveFailed(self._utc(), source.path, error.code, None, error.message))

@@ -116,6 +116,14 @@ def test_findings_in_monitoring_formats(local: Sbpair) -> None:
         assert local("cleanup", "local", "--yes").code == 0
 
 
+def test_a_missing_right_is_told_once_for_all_that_it_hides(local: Sbpair, fault: Callable[[str, str], None]) -> None:
+    fault("local-secondary", "http-status:status=401")
+    told = local("audit", "local")
+    assert told.code == 4
+    assert told.stderr.count("Not read: ") == 1, told.stderr
+    assert "Not read: namespace, queues, topics of local-secondary" in told.stderr
+
+
 def test_an_unreachable_namespace_ends_with_6_and_is_unknown_to_nagios(
     local: Sbpair, fault: Callable[[str, str], None]
 ) -> None:

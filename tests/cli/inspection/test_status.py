@@ -91,7 +91,8 @@ def test_a_terminal_shows_each_look_in_place(provisioned: Sbpair) -> None:
 
 def test_ten_queues_with_their_total_fit_a_screen_of_24_lines(provisioned: Sbpair) -> None:
     screen = show(provisioned, "status", "local", "--interval", "0", columns=80)
-    lines = [*screen.lines, *screen.talk.splitlines()]
+    # On a busy machine a line says what is waited for; it goes before the screen, which is what has to fit.
+    lines = [*screen.lines, *(line for line in screen.talk.splitlines() if not line.startswith("No answer for "))]
     assert len(lines) < 24, lines
     assert max(map(len, lines)) <= 80
     rows = {line.split()[0]: line.split() for line in lines if line}

@@ -1,5 +1,6 @@
 """A command that waits says so: never silent for long, and never about what nobody waits for."""
 
+import asyncio
 import re
 import sys
 from types import ModuleType
@@ -7,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from sbpair.cli.waits import in_words, waits_in
-from sbpair.concurrency import Wait, patiently, waiting, waits
+from sbpair.concurrency import Wait, abandoning, patiently, waiting, waits
 from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError
 from tests.cli.process import Sbpair
 from tests.cli.program.test_timeout import mute
@@ -26,9 +27,14 @@ __all__ = ["mute"]
         ),
         ([Wait("", 96.0, "Refused.", 130.0)], "", "Refused; trying again after 4s, given up in 30s at the latest."),
         (
-            [Wait("", 90.0, "Refused.", 99.0, "sent to the backlog")],
+            [Wait("", 90.0, "Refused.", 102.0, "sent to the backlog")],
             "Refused.",
-            "Still failing after 10s; trying again, sent to the backlog in 0s at the latest.",
+            "Still failing after 10s; trying again, sent to the backlog in 2s at the latest.",
+        ),
+        (
+            [Wait("list queues of neu", 60.0, until=90.0)],
+            "",
+            "No answer for 40s: still trying to list queues of neu.",
         ),
         (
             [Wait("browse orders on neu", 90.0, "Wait 3 seconds. (TrackingId 7a-b_B0) (busy)")],
@@ -54,6 +60,26 @@ def test_a_wait_ends_with_its_block_however_that_ends() -> None:
         assert known.until is not None
         assert (known.tried, round(known.until - known.since)) == ("browse orders", 30)
         raise ValueError("broken")
+    assert waits() == []
+
+
+async def test_a_wait_within_another_ends_with_it() -> None:
+    """Ten seconds for a look at a queue are over after ten, however long its requests might take."""
+    bounds = []
+
+    async def call() -> None:
+        with waiting("browse orders", 30.0):
+            (known,) = [one for one in waits() if one.tried]
+            assert known.until is not None
+            bounds.append(round(known.until - known.since))
+
+    await call()
+    await abandoning(10.0, call(), what="Look")
+    await patiently(call, patience_seconds=120, unreached_seconds=20)
+    with waiting("", 5.0):
+        later = asyncio.create_task(call())
+    await later
+    assert bounds == [30, 10, 20, 30], "a task that outlives what began it has its own bound"
     assert waits() == []
 
 

@@ -265,6 +265,22 @@ async def test_measuring_gives_percentiles_per_entity_and_side() -> None:
 
 
 @virtual_time
+async def test_who_never_answers_is_not_asked_as_often_as_wanted() -> None:
+    clock = FakeClock()
+    silent, flaky = FakeNamespace("contoso", clock), FakeNamespace("fabrikam", clock)
+    for namespace in (silent, flaky):
+        namespace.add_queue("orders")
+    silent.go_dark()
+    flaky.fail("send", ConnectionLostError("gone"), times=1)
+    targets = [
+        message_target(Side.PRIMARY, silent.messaging(), "orders"),
+        message_target(Side.SECONDARY, flaky.messaging(), "orders"),
+    ]
+    report = await measure(targets, clock=clock, count=30, interval_seconds=5)
+    assert [(row.sent, row.accepted) for row in report.rows] == [(6, 0), (30, 29)]
+
+
+@virtual_time
 async def test_measuring_until_ok() -> None:
     clock = FakeClock()
     namespace = FakeNamespace("contoso", clock)
