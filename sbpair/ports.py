@@ -93,6 +93,10 @@ class MessageReceiver(Protocol):
     async def renew_lock(self, received: Received) -> float:
         """Renew the message's lock (or the session's); returns the new expiry as UTC epoch seconds."""
 
+    async def renew_session(self) -> float:
+        """Renew the lock of the receiver's session, which it locks if need be, whether or not messages of it are in
+        hand; returns the new expiry as UTC epoch seconds."""
+
     async def session_ids(self) -> list[str]:
         """Every session that holds messages or a state, sorted."""
 

@@ -611,6 +611,9 @@ class FakeReceiver:
         stored.locked_until = self._namespace.epoch() + queue.settings.lock_duration_seconds
         return stored.locked_until
 
+    async def renew_session(self) -> float:
+        raise AssertionError("the fake locks no sessions")
+
     async def session_ids(self) -> list[str]:
         await self._messaging.begin("sessions", self._path)
         held = {stored.session_id for stored in self._namespace.queue(self._path).messages.values()}

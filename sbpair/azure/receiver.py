@@ -381,11 +381,19 @@ class AzureReceiver:
         with self._asking(f"renew a lock on {self._source} of {self._host}"):
             wire = await self._request_wire()
             if receipt.wire is not None and receipt.wire.session_id is not None:
-                answer = await self._request(wire, _RENEW_SESSION, {"session-id": receipt.wire.session_id})
-                receipt.wire.session_renewed_until = int(answer.value[b"expiration"]) / 1000
-                return receipt.wire.session_renewed_until
+                return await self._renew_session(wire, receipt.wire)
             answer = await self._request(wire, _RENEW, {"lock-tokens": wire.array([receipt.token])})
             return int(answer.value[b"expirations"][0]) / 1000
+
+    async def renew_session(self) -> float:
+        with translating(f"renew the lock of a session of {self._source} on {self._host}", self._source):
+            wire = await self._wire()
+            return await self._renew_session(wire, wire)
+
+    async def _renew_session(self, wire: Wire, holder: ReceiverWire) -> float:
+        answer = await self._request(wire, _RENEW_SESSION, {"session-id": holder.session_id})
+        holder.session_renewed_until = int(answer.value[b"expiration"]) / 1000
+        return holder.session_renewed_until
 
     async def session_ids(self) -> list[str]:
         found: list[str] = []

@@ -39,7 +39,9 @@ IDLE_TIMEOUT_SECONDS = 60
 
 _SILENCE_SECONDS = 1.5 * IDLE_TIMEOUT_SECONDS
 _HOUSEKEEPING_SECONDS = 2.0
-_LISTEN_SECONDS = 0.2
+_LISTEN_SECONDS = 1.0
+"""Whoever waits for frames is woken by them and by a failure. So often it looks at its own time limit besides: the SDK
+asks five times a second, which hundreds of receivers that wait for a session would feel."""
 _GREETING_SECONDS = 15.0
 """Longest silence before the link is asked for; the answer to that may take long (the next available session)."""
 _READ_BYTES = 1 << 18
@@ -279,13 +281,12 @@ class Wire:
             self._fail(self._link._error or WireError("amqp:link:detach-forced", "The link was detached."))
 
     async def _listen(self, wait: float | bool = False, batch: int = 1, **_: Any) -> None:
-        """Stands in for the connection's `listen`: returns when frames came since the last call, or after `wait`."""
+        """Stands in for the connection's `listen`: returns when frames came since the last call, or after a while."""
         self._raise_failure()
         if self._told == self._seen:
-            seconds = wait if not isinstance(wait, bool) and wait > 0 else _LISTEN_SECONDS
             news = self._news
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(_LISTEN_SECONDS):
                     await news.wait()
             except TimeoutError:
                 return

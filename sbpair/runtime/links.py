@@ -1,11 +1,12 @@
-"""One sending link per entity of a namespace, shared by everybody: a thousand senders do not open a thousand."""
+"""One sending link per entity of a namespace, shared by everybody: a thousand senders do not open a thousand. And what
+is done with every link: close it within a bound, keep the session it has locked."""
 
 import asyncio
 from typing import Protocol
 
 from sbpair.concurrency import abandoning
-from sbpair.core.errors import ServiceError
-from sbpair.ports import MessageSender, Messaging
+from sbpair.core.errors import LockLostError, ServiceError
+from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging
 
 CLOSE_SECONDS = 5.0
 
@@ -40,3 +41,18 @@ async def close_quietly(closable: _Closable) -> bool:
     except ServiceError:
         return False
     return True
+
+
+async def keep_session(receiver: MessageReceiver, clock: Clock, *, pause_seconds: float) -> None:
+    """Renew the lock of a receiver's session every `pause_seconds`, until cancelled or until the lock is lost.
+
+    Settling does not prolong it, and there are not always messages in hand whose locks are renewed.
+    """
+    while True:
+        await clock.sleep(pause_seconds)
+        try:
+            await receiver.renew_session()
+        except LockLostError:
+            return
+        except ServiceError:
+            continue  # asked again; if the namespace stays away, settling says that the lock is lost

@@ -19,6 +19,8 @@ from tests.simulation import world
 from tests.simulation.defects import DEFECTS, hunt
 
 _clock = time.perf_counter  # before a history takes it over
+SEEDS_BETWEEN_LINES = 100
+"""A long campaign says so often how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,9 @@ def _campaign(options: argparse.Namespace) -> int:
         if told.failure:
             failed += 1
             print("\n".join(explain(told, options.hours, options.defect)), flush=True)
+        if count % SEEDS_BETWEEN_LINES == 0:
+            rate = simulated / max(cpu, 0.001)
+            print(f"seeds to {told.seed}: {failed:,} failed, {rate:,.0f} simulated hours an hour", file=sys.stderr)
         if _clock() - began > 60 * options.minutes:
             break
     seconds = _clock() - began

@@ -20,7 +20,7 @@ from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
 from sbpair.runtime.browse import Found
 from sbpair.runtime.replication import lease, session, store
-from sbpair.runtime.transfer import drain, ledger, pump, sinks
+from sbpair.runtime.transfer import drain, ledger, move, pump, sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +362,15 @@ def _counted_twice() -> None:
 @defect("a silent connection is never given up")
 def _silence_not_noticed() -> None:
     wire._SILENCE_SECONDS = 1e9
+
+
+@defect("a session is kept only while messages of it are in hand")
+def _session_not_kept() -> None:
+    async def keep(receiver: Any, clock: Any, *, pause_seconds: float) -> None:
+        """Renew nothing."""
+        await clock.sleep(1e9)
+
+    move.keep_session = keep  # type: ignore[assignment]
 
 
 @defect("a destination that failed is not tried again")

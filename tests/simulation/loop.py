@@ -140,25 +140,29 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             process.ready.append(handle)
 
     def _run_once(self) -> None:
-        self._take_due()
+        if self._timers and self._timers[0][0] <= self._now:
+            self._take_due()
         process = self._choose()
+        ready = process.ready
         for _ in range(1 + int(self.dice.random() * _BURST)):
-            if not process.ready:
+            if not ready:
                 break
-            handle = process.ready.popleft()
+            handle = ready.popleft()
             self._now += STEP_SECONDS
             self.steps += 1
             if not handle._cancelled:  # type: ignore[attr-defined]
                 handle._run()
             if process.frozen_until > self._now:
                 break
-        if not process.ready:
+        if not ready:
             self._runnable.remove(process)
         if self.steps > MOST_STEPS:
             raise StuckError(f"{MOST_STEPS:,} steps and no end")
 
     def _choose(self) -> Process:
         while True:
+            if len(self._runnable) == 1 and (one := self._runnable[0]).ready and one.frozen_until <= self._now:
+                return one
             able = [one for one in self._runnable if one.frozen_until <= self._now and one.ready]
             if able:
                 return able[0] if len(able) == 1 else able[int(self.dice.random() * len(able))]

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 SOURCE_SIDE = "primary"
 WORK, TOPIC, SUBSCRIPTION, PARKED = "work", "events", "events/Subscriptions/all", "parked"
 LAST_MOVES = 8
-LEAST_SESSION_LOCK_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -81,9 +80,7 @@ class Moves:
         if namespace.name == self.target_side:
             namespace.create_queue(PARKED, QueueDescription(requires_session=plan.move_sessions))
         if namespace.name == SOURCE_SIDE:
-            # A move renews the lock of a session only while it has messages of it in hand.
-            lock_seconds = max(plan.lock_seconds, LEAST_SESSION_LOCK_SECONDS if plan.move_sessions else 0.0)
-            settings = {"lock_duration_seconds": lock_seconds, "max_delivery_count": MAX_DELIVERY_COUNT}
+            settings = {"lock_duration_seconds": plan.lock_seconds, "max_delivery_count": MAX_DELIVERY_COUNT}
             namespace.create_queue(WORK, QueueDescription(requires_session=plan.move_sessions, **settings))
             namespace.create_topic(TOPIC)
             description = SubscriptionDescription(requires_session=plan.move_sessions, **settings)

@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -301,6 +302,13 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
         return []
     lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     try:
-        return [json.loads(line) for line in lines]
+        return [_line(line) for line in lines]
     except ValueError as error:
         raise Violation(f"{path.name} has a line that is none of a ledger: {error}") from error
+
+
+@cache
+def _line(line: bytes) -> dict[str, Any]:
+    """A ledger is read again after each write: what was read before is not taken apart again. Nobody changes it."""
+    read: dict[str, Any] = json.loads(line)
+    return read

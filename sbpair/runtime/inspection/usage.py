@@ -89,6 +89,10 @@ class _CountedReceiver:
         self._usage.renewals += 1
         return await self._receiver.renew_lock(received)
 
+    async def renew_session(self) -> float:
+        self._usage.renewals += 1
+        return await self._receiver.renew_session()
+
     async def session_ids(self) -> list[str]:
         return await self._receiver.session_ids()
 

@@ -40,7 +40,7 @@ from sbpair.core.replication.ownership import (
 )
 from sbpair.core.retry import Backoff
 from sbpair.ports import Clock, MessageReceiver, Observer
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.replication.handlers import Delivery, Handler
 from sbpair.runtime.replication.lease import (
     JOURNAL_DOWN,
@@ -219,14 +219,8 @@ class SessionWorker:
         """Renew the session's lock. Once it is lost a running handler goes on: its lease is in the journal."""
         left = MOST_RENEWAL_SECONDS * 3 if first.locked_until is None else first.locked_until - self._now()
         pause = min(MOST_RENEWAL_SECONDS, max(LEAST_RENEWAL_SECONDS, left / 3))
-        while not self._lost:
-            await self.setup.clock.sleep(pause)
-            try:
-                await self.receiver.renew_lock(first)
-            except LockLostError:
-                self._lost = True
-            except ServiceError:
-                continue  # asked again; if it stays away, settling says that the lock is lost
+        await keep_session(self.receiver, self.setup.clock, pause_seconds=pause)
+        self._lost = True
 
     # What is known of the session
 

@@ -28,7 +28,7 @@ from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.recovery import HELD, IN_DOUBT, NOT_REACHED, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, parts_together, reasons
-from sbpair.core.transfer.state import Finish, Forward, Key, Leave, LockClock, Verdict, key_of
+from sbpair.core.transfer.state import LEAST_LOCK_SECONDS, Finish, Forward, Key, Leave, LockClock, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import (
     MOST_MOVED_AT_ONCE,
@@ -43,7 +43,7 @@ from sbpair.ports import (
     TransactedMessaging,
 )
 from sbpair.runtime.browse import pages
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.transfer.drain import (
     IDLE_SECONDS,
     DrainRequest,
@@ -453,6 +453,22 @@ class _Move:
     ) -> DrainReport:
         """One session, whose lock is kept from the look at its state to the end."""
         state = await receiver.session_state()
+        lock_seconds = self._lock_seconds or LEAST_LOCK_SECONDS
+        keeping = asyncio.create_task(keep_session(receiver, self.clock, pause_seconds=lock_seconds / 3))
+        try:
+            return await self._locked_session(receiver, session_id, state, messages, request, mover)
+        finally:
+            await end(keeping)
+
+    async def _locked_session(
+        self,
+        receiver: MessageReceiver,
+        session_id: str,
+        state: bytes | None,
+        messages: int,
+        request: DrainRequest,
+        mover: MessageMover | None,
+    ) -> DrainReport:
         stays: str | None = None
         if state is not None and self.session_states:
             stays = await self._place_state(session_id, state)

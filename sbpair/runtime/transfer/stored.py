@@ -105,6 +105,9 @@ class StoredMessages:
     async def renew_lock(self, received: Received) -> float:
         return math.inf
 
+    async def renew_session(self) -> float:
+        return math.inf
+
     async def session_ids(self) -> list[str]:
         return []
 
