@@ -54,6 +54,7 @@ def test_archive_replay_and_reconcile(shared: Stage) -> None:
         replayed = run(shared, *replay)
         unaccounted = reconciling.result()
     assert unaccounted.returncode == 5
+    assert "0 of 50 archived messages have exactly one outcome" in unaccounted.stderr, "said in every format"
     counts = check_document("pipeline reconcile", unaccounted.stdout)["data"]["counts"]
     assert counts == {"unaccounted": 50, "taken": 0, "waiting": 0, "altered": 0, "doubled": 0}
     assert (replayed.returncode, replayed.stderr) == (0, "")

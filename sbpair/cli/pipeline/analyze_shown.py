@@ -125,6 +125,7 @@ def result_of(analysis: "Analysis", question: "Question") -> CommandResult:
         analysis,
         (tables["destinations"], *(table for name, table in tables.items() if name != "destinations" and table.rows)),
         notes=tuple(notes),
+        closing=True,
         summary=_summary(shown),
         page=_page(shown, tables, notes, analysis.archives, question),
     )

@@ -159,7 +159,7 @@ def _import(pair: str, into: str, file: Path, *, delta: bool) -> CommandResult:
     summary = (
         f"{_count(rows, 'message')} of {file} added." if added else f"{file} had been added before; nothing was added."
     )
-    return CommandResult("pipeline archive", data, (_table(_per_queue(added)),), summary=summary)
+    return CommandResult("pipeline archive", data, (_table(_per_queue(added)),), summary=summary, closing=True)
 
 
 def _count(number: int, what: str) -> str:
@@ -185,7 +185,9 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         spans = to_plain(report.spans)
         summary = f"{_count(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
         exit_code = Exit.FINDINGS if spans else Exit.OK
-        return CommandResult("pipeline archive", data, (Table("", columns, spans),), summary=summary, exit=exit_code)
+        return CommandResult(
+            "pipeline archive", data, (Table("", columns, spans),), summary=summary, exit=exit_code, closing=True
+        )
     notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
     if report.gone:
         notes.append(
@@ -198,6 +200,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         data,
         (_table(report.per_queue),),
         notes=tuple(notes),
+        closing=True,
         summary=f"{_count(report.rows, 'message')} added to {report.archive}, which has {report.total_rows:,}{taken}.",
         exit=Exit.PARTIAL if report.left else Exit.OK,
     )

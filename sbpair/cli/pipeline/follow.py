@@ -132,6 +132,7 @@ def _result(pair: str, report: FollowReport, *, take: bool) -> CommandResult:
         FollowResult(pair, report),
         (Table("", columns, [row]),),
         notes=tuple(f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())),
+        closing=True,
         summary=(
             f"{_ENDED[report.ended]}. {_count(report.rows)} added to {report.archive}, "
             f"which has {report.total_rows:,}{taken}."

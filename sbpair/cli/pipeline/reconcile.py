@@ -103,6 +103,7 @@ def reconcile(
         report,
         (Table("", _COLUMNS, to_plain(report.listed), style_key="verdict"),),
         notes=tuple(notes),
+        closing=True,
         summary=f"{good:,} of {report.messages:,} archived messages have exactly one outcome; {said}.",
         exit=Exit.FINDINGS if report.findings else Exit.OK,
         checks=tuple(

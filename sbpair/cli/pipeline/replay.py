@@ -173,6 +173,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
         ReplayResult(pair, report),
         (Table("", columns, rows),),
         notes=tuple(notes),
+        closing=True,
         summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary"
         f"{left_out(report.already_done)}.",
         exit=_exit(report),

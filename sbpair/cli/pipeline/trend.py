@@ -87,6 +87,7 @@ def trend_result(trend: "Trend") -> CommandResult:
         trend,
         (found, grown),
         notes=tuple(notes),
+        closing=True,
         summary=summary,
         page=_page(trend.readings, found, grown, notes, summary),
     )

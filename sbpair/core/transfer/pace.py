@@ -4,7 +4,8 @@ Nothing is bounded until the namespace answers for the first time that it is too
 the first estimate of its budget. From then on messages go out evenly, a little slower than that; the pace creeps up,
 since others may have used a part of the budget, until the next refusal corrects it. Everything pauses after a refusal:
 for a second, and twice as long each time that nothing was accepted since, up to the 10 seconds that the documents
-advise ("Asynchronous Messaging Patterns and High Availability").
+advise ("Asynchronous Messaging Patterns and High Availability"). Where the pace had held until then, a refusal says
+that the end of one second was reached a little early, and a quarter of that is enough.
 """
 
 import math
@@ -14,15 +15,17 @@ from sbpair.core.retry import SERVER_BUSY_SECONDS, Backoff
 
 BUSY = Backoff(first_seconds=1.0, most_seconds=SERVER_BUSY_SECONDS)
 """After refusals with nothing accepted between them."""
-BELOW = 0.96
+BELOW = 0.985
 """Of the estimate: where the pace begins after a refusal."""
+SURE_WAIT = 0.25
+"""Of the pause, after a refusal at a pace that had held for a while: only the rest of a second is used up."""
 LONG_WINDOW_SECONDS = 30.0
 """Where a debt of many seconds is paid off, what was accepted in so long does."""
 AGAIN = 0.5
 """Of the pace, at the least, if it was refused again within the short window."""
-CREEP_PER_SECOND = 0.001
-"""The pace's growth for a minute, as a share of where it began."""
-UNSURE_CREEP_PER_SECOND = 0.02
+CREEP_PER_SECOND = 0.0004
+"""The pace's growth for a minute, as a share of what it is."""
+UNSURE_CREEP_PER_SECOND = 0.05
 """The same as long as the estimate comes from a burst or from refusals in a row."""
 CREEP_SECONDS = 60.0
 DOUBLE_SECONDS = 30.0
@@ -52,7 +55,8 @@ class Pace:
         if self._start is None:
             return None
         seconds = now - self._start_at
-        grown = 1 + (CREEP_PER_SECOND if self._sure else UNSURE_CREEP_PER_SECOND) * min(seconds, CREEP_SECONDS)
+        creep = CREEP_PER_SECOND if self._sure else UNSURE_CREEP_PER_SECOND
+        grown = math.pow(1.0 + creep, min(max(0.0, seconds), CREEP_SECONDS))
         doublings: float = min(30.0, max(0.0, seconds - CREEP_SECONDS) / DOUBLE_SECONDS)
         return self._start * grown * math.pow(2.0, doublings)
 
@@ -79,7 +83,7 @@ class Pace:
             self._sure = True
         if pace is not None:
             self._start, self._start_at = max(1.0, BELOW * pace), now
-        wait = BUSY.seconds(self._refusals)
+        wait = BUSY.seconds(self._refusals) * (SURE_WAIT if self._sure else 1.0)
         self._tokens, self._looked_at = 0.0, now + wait
         return wait
 
