@@ -113,7 +113,7 @@ def counted_rows() -> list[list[dict[str, Any]]]:
         [
             message(1, 130, size_bytes=64 * KIB),
             message(2, 70, size_bytes=64 * KIB + 1),
-            message(3, 10, size_bytes=250 * KIB, destination="invoices"),
+            message(3, 9.5, size_bytes=250 * KIB, destination="invoices"),
             message(4, 9, destination=None),
         ],
         [message(5, 5, dead_letter=True, dead_letter_reason="Rejected", is_ping=True)],
@@ -199,6 +199,9 @@ def test_counts_by_destination_hour_queue_and_reason(found: Found) -> None:
     assert (by_destination["orders"]["dead_letters"], by_destination["orders"]["pings"]) == (1, 1)
     assert by_destination["orders"]["size_max"] == by_destination["orders"]["size_p99"] == 64 * KIB + 1
     assert by_destination["orders"]["age_max_seconds"] == 130 * 60
+    for row in found.tables["destinations"]:
+        assert row["age_p50_seconds"] <= row["age_p95_seconds"] <= row["age_max_seconds"], "counted by the minute"
+    assert by_destination["invoices"]["age_p95_seconds"] == by_destination["invoices"]["age_max_seconds"] == 9.5 * 60
     assert by_destination["orders"]["exists"] is None
     by_hour = [row for row in found.of("counted", "hours") if row["destination"] == "orders"]
     assert [(row["hour"].hour, row["messages"]) for row in by_hour] == [(9, 1), (10, 1), (11, 1)]

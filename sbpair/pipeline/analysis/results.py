@@ -299,6 +299,7 @@ def _destinations(question: Question) -> str:
         for name, query in joins
     )
     now = question.as_of_micros
+    oldest = f"greatest(0.0, ({now} - s.first_at) / {MICROS}.0)"  # ages are counted by the minute, this one is not
     sizes = ", ".join(f"least({highest_sql(f'size_{name}.found')}, s.largest) as size_{name}" for name in _SIZE_SHARES)
     return f"""
         with ages as (
@@ -315,9 +316,9 @@ def _destinations(question: Question) -> str:
         n as (select pair, destination, sum(sessions)::bigint as sessions from counted group by all)
         select s.pair, s.destination, s.messages, s.bytes, s.units, s.dead_letters, s.pings,
             coalesce(n.sessions, 0) as sessions, make_timestamp(s.first_at) as oldest_at,
-            make_timestamp(s.last_at) as newest_at, age_p50.found * 60.0::double as age_p50_seconds,
-            age_p95.found * 60.0::double as age_p95_seconds,
-            greatest(0.0, ({now} - s.first_at) / {MICROS}.0) as age_max_seconds, {sizes}, s.largest as size_max,
+            make_timestamp(s.last_at) as newest_at, least(age_p50.found * 60.0::double, {oldest}) as age_p50_seconds,
+            least(age_p95.found * 60.0::double, {oldest}) as age_p95_seconds,
+            {oldest} as age_max_seconds, {sizes}, s.largest as size_max,
             s.near_limit, t.expired, t.expiring,
             case when s.destination is null or not (select looked from existence) then null
                 else exists (select 1 from known where known.pair = s.pair and known.path = lower(s.destination))
