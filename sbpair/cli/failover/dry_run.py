@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from sbpair.cli.context import open_sides, run_async
+from sbpair.cli.context import run_async
 from sbpair.cli.failover.records import InputFormat, Lines
 from sbpair.cli.options import Options
 from sbpair.core.outcome import Exit
-from sbpair.core.pairing import Pair, Side
+from sbpair.core.pairing import Side
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
     import asyncio
 
+    from sbpair.core.access import NamespaceAccess
     from sbpair.core.transfer.destinations import DestinationSeen, Wanted
 
 DryRunOption = Annotated[
@@ -29,9 +30,9 @@ DryRunOption = Annotated[
 @dataclass(frozen=True, slots=True)
 class Place:
     """One destination: messages that it would take, those it would not by the reason, and whether its properties could
-    be asked for, which tell whether it is full or takes messages with a session only."""
+    be asked for, which tell whether it is full or takes messages with a session only. `side`: of a pair."""
 
-    side: Side
+    side: Side | None
     namespace: str
     entity: str
     would_take: int
@@ -54,17 +55,17 @@ class SendDryRun:
 def dry_run(
     options: Options,
     name: str,
-    pair: Pair,
+    destinations: "Sequence[tuple[Side | None, NamespaceAccess]]",
     entity: str,
-    sides: Sequence[Side],
     lines: "Lines[Any]",
     source: BinaryIO,
     form: InputFormat,
     to_payload: Callable[[bytes, InputFormat], bytes],
 ) -> CommandResult:
-    """Say of the command `name` what its real run would meet on these sides."""
+    """Say of the command `name` what its real run would meet on these namespaces."""
 
     async def work(stop: "asyncio.Event") -> SendDryRun:
+        from sbpair.connect import open_namespace
         from sbpair.core.summary import describe
         from sbpair.core.transfer.destinations import Wanted
         from sbpair.runtime.transfer.dry_run import ask_destinations
@@ -74,23 +75,20 @@ def dry_run(
         async for payload in lines.payloads(source, form, stop, to_payload):
             wanted.add(len(payload), describe(payload).session_id)
         places = []
-        async with open_sides(pair) as opened:
-            for side in sides:
-                first = side is Side.PRIMARY
-                sink = NamespaceSink(opened.primary if first else opened.secondary)
-                admin = opened.primary_admin if first else opened.secondary_admin
-                label = pair.primary.label if first else pair.secondary.label
+        for side, access in destinations:
+            async with open_namespace(access) as (messaging, admin):
+                sink = NamespaceSink(messaging)
                 try:
                     seen = await ask_destinations([entity], sink=sink, admin=admin, stop=stop)
                 finally:
                     await sink.close()
-                places += [_place(side, label, one, wanted) for one in seen]
+                places += [_place(side, access.label, one, wanted) for one in seen]
         return SendDryRun(entity, True, wanted.messages, wanted.size_bytes, tuple(places), lines.bad_line)
 
     return _result(name, run_async(options, work))
 
 
-def _place(side: Side, label: str, seen: "DestinationSeen", wanted: "Wanted") -> Place:
+def _place(side: Side | None, label: str, seen: "DestinationSeen", wanted: "Wanted") -> Place:
     from sbpair.core.transfer.destinations import Stays, expected
 
     left, refused = wanted.messages, Counter[str]()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
@@ -25,6 +26,7 @@ from sbpair.cli.failover.records import (
     values_of,
 )
 from sbpair.cli.options import Options, command, duration_option
+from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.names import check_entity_path
@@ -93,7 +95,7 @@ def send(
         str,
         typer.Argument(
             metavar="[PAIR] ENTITY",
-            help="A pair, and a queue or topic on its primary.",
+            help="A pair, and a queue or topic on its primary; with --namespace the entity alone.",
             autocompletion=suggestions.pairs_and_entities,
         ),
     ],
@@ -153,6 +155,20 @@ def send(
             show_default=False,
         ),
     ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            metavar="NAME",
+            help="Send to this namespace, by name or host, instead of a pair: nothing is diverted.",
+            show_default=False,
+            autocompletion=suggestions.configured_namespaces,
+        ),
+    ] = None,
+    auth: Annotated[
+        AuthMethod | None,
+        typer.Option("--auth", help="Credential for a --namespace that is not configured.", show_default="configured"),
+    ] = None,
     only_look: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -167,6 +183,7 @@ def send(
     Examples:
       echo hello | sbpair send orders-pair orders
       echo hello | sbpair send orders-pair orders --session-id customer-7 --property country=DE --ttl 1h
+      echo hello | sbpair send orders --namespace contoso-weu
       sbpair send orders-pair orders -f events.jsonl --dry-run
       sbpair peek local -o jsonl | sbpair send local orders
     """
@@ -177,23 +194,37 @@ def send(
     )
     to_message = _payloads(values)
     settings = load_settings(options)
+    retry_seconds = duration_option(retry_for) or 0.0
+    if namespace is not None:
+        of_a_pair = (pair_name, failover_interval, ping_interval, policy, partitioned or None, hold_sessions or None)
+        if any(one is not None for one in of_a_pair):
+            raise UsageError(
+                "--namespace sends to one namespace: no PAIR, --failover-interval, --ping-interval, --policy, "
+                "--partitioned or --hold-sessions. Nothing was sent."
+            )
+        access = settings.named_namespace(namespace, auth)
+        environment = settings.environment_of(access)
+        doing = f"Send to {entity} on {access.label}{f' [{environment}]' if environment else ''}"
+        source = _input(options, file, doing, only_look=only_look, yes=yes)
+        if only_look:
+            lines = _Tally(streaming=False, known=())
+            return dry_run(options, "send", [(None, access)], entity, lines, source, form, to_message)
+        reading = _Reading(source, form, to_message, concurrency, retry_seconds)
+        return _send_to_one(options, access, entity, doing, reading)
+    if auth is not None:
+        raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
     chosen = (
         settings.pair(pair_name) if only_look else pair_to_write(options, settings, pair_name, f"Send to {entity} of")
     )
     pair = _with_options(chosen, failover_interval, ping_interval, policy)
-    retry_seconds = duration_option(retry_for) or 0.0
-    source = open_input(file)
     after = format_duration(pair.options.failover_interval_seconds)
     backlog = f"to the backlog on {pair.secondary.label} once that has failed for {after}"
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
-    if file is None:
-        tell_that_it_reads(options)
-    elif not only_look:
-        go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
-
+    source = _input(options, file, doing, only_look=only_look, yes=yes)
     if only_look:
         lines = _Tally(streaming=False, known=pair.entities)
-        return dry_run(options, "send", pair, entity, [Side.PRIMARY], lines, source, form, to_message)
+        to_primary = [(Side.PRIMARY, pair.primary)]
+        return dry_run(options, "send", to_primary, entity, lines, source, form, to_message)
 
     async def work(stop: "asyncio.Event") -> "_Tally":
         from sbpair.connect import open_pairing
@@ -219,6 +250,60 @@ def send(
         return tally
 
     return run_and_show(options, work, lambda tally: tally.result(entity, verbose=options.verbose))
+
+
+def _input(options: Options, file: Path | None, doing: str, *, only_look: bool, yes: bool) -> BinaryIO:
+    """Where the lines come from. Those of a file are asked about; who types them has said enough."""
+    source = open_input(file)
+    if file is None:
+        tell_that_it_reads(options)
+    elif not only_look:
+        go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What is read and how it is sent."""
+
+    source: BinaryIO
+    form: InputFormat
+    to_message: Callable[[bytes, InputFormat], bytes]
+    concurrency: int
+    retry_seconds: float
+
+
+def _send_to_one(
+    options: Options, access: NamespaceAccess, entity: str, doing: str, reading: _Reading
+) -> CommandResult:
+    """Send to a namespace without its partner."""
+
+    async def work(stop: "asyncio.Event") -> "_Tally":
+        from sbpair.connect import open_namespace
+        from sbpair.runtime.failover.direct import send_all
+        from sbpair.runtime.links import close_quietly
+
+        logging.getLogger("sbpair").info(f"{doing}.")
+        tally = _Tally(options.output is Format.JSONL, known=())
+        async with open_namespace(access) as (messaging, _):
+            sender = messaging.sender(entity)
+            try:
+                async for sent in send_all(
+                    tally.payloads(reading.source, reading.form, stop, reading.to_message),
+                    sender,
+                    overlap=reading.concurrency,
+                    timeout_seconds=options.timeout_seconds(60.0),
+                    retry_seconds=reading.retry_seconds,
+                    stop=stop,
+                ):
+                    tally.add(sent)
+            finally:
+                await close_quietly(sender)
+        return tally
+
+    return run_and_show(
+        options, work, lambda tally: tally.result(entity, verbose=options.verbose, namespace=access.label)
+    )
 
 
 def _close_when_stopped(stack: AsyncExitStack, pairing: "PairedNamespaces", stop: "asyncio.Event") -> None:
@@ -288,7 +373,8 @@ class _Tally(Lines[FailedLine]):
                 sent.error.looking_like(self._known)
             self.fail(line, sent.error)
 
-    def result(self, entity: str, *, verbose: bool) -> CommandResult:
+    def result(self, entity: str, *, verbose: bool, namespace: str | None = None) -> CommandResult:
+        """`namespace`: the only one that was sent to."""
         accepted = sum(self._where.values())
         diverted = sum(count for (where, _), count in self._where.items() if where == "backlog")
         rows: list[dict[str, Any]] = [
@@ -310,7 +396,9 @@ class _Tally(Lines[FailedLine]):
             data,
             (Table("", columns, rows, style_key="where"),),
             notes=tuple(notes),
-            summary=f"{accepted:,} accepted ({diverted:,} diverted), {self.failed:,} failed.",
+            summary=f"{accepted:,} accepted ({diverted:,} diverted), {self.failed:,} failed."
+            if namespace is None
+            else f"{accepted:,} accepted by {entity} on {namespace}, {self.failed:,} failed.",
             closing=True,
             exit=self.exit(accepted, diverted),
             streamed=self.streaming,

@@ -133,7 +133,8 @@ def send(
     to_message = partial(_payload, session=session_id)
     if only_look:
         lines = _Sent(streaming=False, journal=False)
-        return dry_run(options, "replicate send", pair, queue, list(Side), lines, source, form, to_message)
+        both = [(Side.PRIMARY, pair.primary), (Side.SECONDARY, pair.secondary)]
+        return dry_run(options, "replicate send", both, queue, lines, source, form, to_message)
     store = None if journal is None else journal_at(journal, journal_key)
     terms = make_terms(retention=retention)
     delay_seconds = duration_option(delay) or 0.0

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
+from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.drain import open_ledger
 from sbpair.cli.transfer.options import (
@@ -28,6 +29,7 @@ from sbpair.cli.transfer.options import (
 )
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
+from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from sbpair.core.pairing import Pair
     from sbpair.core.transfer.filters import MessageFilter
     from sbpair.runtime.transfer.restore import Restorable, Restored
+    from sbpair.settings import Settings
 
 MOST_LINE_BYTES = 256 * 1024 * 1024
 """Of a line with a message of 100 MB, the largest there is, in Base64."""
@@ -52,7 +55,9 @@ MOST_LINE_BYTES = 256 * 1024 * 1024
 class RestoreResult:
     """What `restore -o json` prints. `sent` and `left`: messages by destination and by reason."""
 
-    pair: str
+    pair: str | None
+    """None where only a namespace was named."""
+    namespace: str
     dry_run: bool
     messages: int
     sent: "dict[str, int]"
@@ -72,6 +77,20 @@ def restore(
     ],
     pair: Annotated[
         str | None, typer.Option("--pair", help="Pair whose primary they go to.", show_default="the only pair")
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            metavar="NAME",
+            help="Send to this namespace, by name or host, instead of a pair's primary.",
+            show_default=False,
+            autocompletion=suggestions.configured_namespaces,
+        ),
+    ] = None,
+    auth: Annotated[
+        AuthMethod | None,
+        typer.Option("--auth", help="Credential for a --namespace that is not configured.", show_default="configured"),
     ] = None,
     *,
     filters: Filters,
@@ -93,35 +112,34 @@ def restore(
 ) -> CommandResult:
     """Send archived messages to their destinations on the primary, each session in order.
 
-    Reads what `drain --archive`, `cleanup --archive` and `peek -o jsonl` write. With --ledger the same command
-    continues after an interruption. Messages that were only browsed are refused: those still in their queues, since a
-    drain would send them again, and those that have left them, since a drain may have sent them. Needs Send on the
-    primary, and Listen on the secondary for what was only browsed.
+    Reads what `drain`, `cleanup`, `purge` and `dlq purge` write with --archive, and `peek -o jsonl`. With --ledger the
+    same command continues after an interruption. Messages that were only browsed are refused: those still in their
+    queues, since a drain would send them again, and those that have left them, since a drain may have sent them. Needs
+    Send on the primary, and Listen on the secondary for what was only browsed; with --namespace both on that.
 
     \b
     Examples:
       sbpair restore archive/ --pair orders --dry-run
       sbpair restore archive/ --pair orders --ledger restored.jsonl --rate 200
+      sbpair restore purged/ --namespace contoso-weu
     """
     check_new_ledger(ledger, new=new_ledger)
-    settings = load_settings(options)
-    chosen = (
-        settings.pair(pair)
-        if dry_run
-        else pair_to_write(options, settings, pair, "Restore to the primary of", named_by="--pair")
-    )
+    way = _way(options, load_settings(options), pair, namespace, auth, dry_run=dry_run)
     messages = _chosen(_read(files), filters.wanted(), limit)
     count = len(messages)
     elsewhere: dict[str, int] = {}
-    if only_entities:
-        messages, elsewhere = _within(allowed_entities(chosen), messages)
-    doing = f"Restore {counted(len(messages), 'message')} to {side_named(chosen, Side.PRIMARY)}"
+    if only_entities and way.pair is None:
+        raise UsageError("--only-entities are those that a pair has configured: it goes with --pair. Nothing was sent.")
+    if only_entities and way.pair is not None:
+        messages, elsewhere = _within(allowed_entities(way.pair), messages)
+    doing = f"Restore {counted(len(messages), 'message')} to {way.named}"
     if ledger is None:
         doing += "; without --ledger the same command would send them again"
     if not dry_run:
         go_ahead(options, doing, yes=yes, state="Nothing was sent.")
 
     async def work(stop: "asyncio.Event") -> "Restored":
+        from sbpair.connect import open_namespace
         from sbpair.core.access import namespace_name
         from sbpair.render.progress import MoveProgress
         from sbpair.runtime.transfer.ledger import Way, sent_in
@@ -130,22 +148,22 @@ def restore(
 
         if not dry_run:
             logging.getLogger("sbpair").info(f"{doing}.")
-        async with open_sides(chosen) as sides:
+        async with open_namespace(way.came_from) as (source, _), open_namespace(way.to) as (target, _):
             done = frozenset() if ledger is None or new_ledger else sent_in(ledger)
             todo = [one for one in messages if key_of(one.received) not in done]
             if not although_in_the_queues:
-                await _refuse_doubles(sides.secondary, todo, chosen, although_gone=although_gone)
+                await _refuse_doubles(source, todo, way, although_gone=although_gone)
             if dry_run:
                 would = Counter(one.forward.destination for one in todo)
                 return Restored(dict(would), elsewhere, already_sent=len(messages) - len(todo))
-            way = Way(namespace_name(chosen.secondary), namespace_name(chosen.primary))
-            opened_ledger = open_ledger(ledger, way, new=new_ledger)
+            of_ledger = Way(namespace_name(way.came_from), namespace_name(way.to))
+            opened_ledger = open_ledger(ledger, of_ledger, new=new_ledger)
             log = None if options.quiet else EventLog().notify
             try:
                 with MoveProgress("restore", quiet=options.quiet, color=not options.no_color, log=log) as progress:
                     report = await send_back(
                         messages,
-                        primary=sides.primary,
+                        primary=target,
                         ledger=opened_ledger,
                         clock=system_clock(),
                         observer=progress,
@@ -161,25 +179,63 @@ def restore(
             return report
 
     def shown(report: "Restored") -> CommandResult:
-        return _result(chosen, count, report, dry_run)
+        return _result(way, count, report, dry_run)
 
     return run_and_show(options, work, shown, nothing="Nothing was sent.")
 
 
-async def _refuse_doubles(
-    secondary: Any, messages: "Sequence[Restorable]", pair: "Pair", *, although_gone: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Where messages that were only browsed may lie still, and where all go. `pair`: None where only a namespace was
+    named."""
+
+    came_from: NamespaceAccess
+    to: NamespaceAccess
+    named: str
+    """Where they go, for a question."""
+    pair: "Pair | None"
+
+
+def _way(
+    options: Options,
+    settings: "Settings",
+    pair: str | None,
+    namespace: str | None,
+    auth: AuthMethod | None,
+    *,
+    dry_run: bool,
+) -> _Way:
+    if namespace is None:
+        if auth is not None:
+            raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
+        doing = "Restore to the primary of"
+        chosen = settings.pair(pair) if dry_run else pair_to_write(options, settings, pair, doing, named_by="--pair")
+        return _Way(chosen.secondary, chosen.primary, side_named(chosen, Side.PRIMARY), chosen)
+    if pair is not None:
+        raise UsageError("--pair and --namespace name two places. Give one of them. Nothing was sent.")
+    access = settings.named_namespace(namespace, auth)
+    environment = settings.environment_of(access)
+    return _Way(access, access, access.label + (f" [{environment}]" if environment else ""), None)
+
+
+async def _refuse_doubles(source: Any, messages: "Sequence[Restorable]", way: _Way, *, although_gone: bool) -> None:
     from sbpair.runtime.transfer.restore import not_known, still_queued
 
     try:
-        waiting = await still_queued(secondary, messages, clock=system_clock())
+        waiting = await still_queued(source, messages, clock=system_clock())
     except ServiceError as error:
         raise not_known(error) from error
-    if waiting:
+    if waiting and way.pair is None:
+        raise UsageError(
+            f"{waiting:,} of {len(messages):,} messages still lie in their queues: they would be there twice. Nothing "
+            "was sent.",
+            hint="`sbpair copy` copies messages. --although-in-the-queues sends these nevertheless.",
+        )
+    if waiting and way.pair is not None:
         raise UsageError(
             f"{waiting:,} of {len(messages):,} messages still wait in the backlog queues; a drain would send them a "
             "second time. Nothing was sent.",
-            hint=f"Send them back with `sbpair drain {pair.name}`; --although-in-the-queues sends the copies too.",
+            hint=f"Send them back with `sbpair drain {way.pair.name}`; --although-in-the-queues sends the copies too.",
         )
     if (gone := sum(one.browsed for one in messages)) and not although_gone:
         raise UsageError(
@@ -295,7 +351,7 @@ def _within(allowed: "Sequence[str]", messages: "list[Restorable]") -> "tuple[li
     return inside, dict(others)
 
 
-def _result(pair: "Pair", count: int, report: "Restored", dry_run: bool) -> CommandResult:
+def _result(way: _Way, count: int, report: "Restored", dry_run: bool) -> CommandResult:
     rows: list[dict[str, Any]] = [
         {"what": "sent", "where": place, "messages": number} for place, number in sorted(report.sent.items())
     ]
@@ -308,13 +364,17 @@ def _result(pair: "Pair", count: int, report: "Restored", dry_run: bool) -> Comm
     again = f"{report.sent_again:,} were sent again after an unclear answer, with the same MessageId."
     from sbpair.core.transfer.conclusion import left_out
 
-    data = RestoreResult(pair.name, dry_run, count, report.sent, report.left, report.already_sent, report.sent_again)
+    pair = None if way.pair is None else way.pair.name
+    data = RestoreResult(
+        pair, way.to.label, dry_run, count, report.sent, report.left, report.already_sent, report.sent_again
+    )
+    where = way.to.label if way.pair is None else "the primary"
     return CommandResult(
         "restore",
         data,
         (Table("", columns, rows),),
         notes=(again,) if report.sent_again else (),
-        summary=f"{sent:,} of {count:,} message{plural} {'would be ' if dry_run else ''}sent to the primary"
+        summary=f"{sent:,} of {count:,} message{plural} {'would be ' if dry_run else ''}sent to {where}"
         f"{left_out(report.already_sent)}.",
         closing=True,
         exit=(Exit.FINDINGS if sent else Exit.OK) if dry_run else _exit(report),

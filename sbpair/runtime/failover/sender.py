@@ -139,6 +139,8 @@ _Attempt = Callable[[MessageSender, Sequence[bytes], float], Awaitable[list[int]
 class Where(StrEnum):
     PRIMARY = "primary"
     BACKLOG = "backlog"
+    NAMESPACE = "namespace"
+    """One that has no partner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ class FailoverSender:
             except SbpairError as error:
                 return Sent(position, error=error)
 
-        return overlapped(payloads, one, overlap=overlap, lane=_session_of)
+        return overlapped(payloads, one, overlap=overlap, lane=session_of)
 
     # For a client that offers its messages to the primary by itself, and comes here with what the primary did not take.
 
@@ -546,7 +548,7 @@ def _as_batch(payloads: _Item) -> Sequence[bytes]:
     return batch
 
 
-def _session_of(item: _Item) -> str | None:
+def session_of(item: _Item) -> str | None:
     """Session of a message, of a batch that of its first. What cannot be read has none: sending it will say so."""
     first = item if isinstance(item, bytes) else next(iter(item), None)
     try:

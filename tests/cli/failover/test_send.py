@@ -114,6 +114,22 @@ def test_browsed_messages_go_through_a_pipe_unchanged(local: Sbpair) -> None:
     assert (record["message_id"], record["body"]) == ("p1", "piped")
 
 
+def test_a_namespace_alone_takes_messages_without_a_pair_and_nothing_is_diverted(local: Sbpair) -> None:
+    to = ("alone", "--namespace", "local-primary")
+    local.make_queue("alone")
+    shown = local("send", *to, "--dry-run", "-o", "json", stdin="a\nb\n")
+    assert (shown.code, shown.data["places"][0]["side"], shown.data["places"][0]["would_take"]) == (5, None, 2), shown
+    for words in (("local", *to), (*to, "--policy", "sdk"), ("local", "alone", "--auth", "azure-cli")):
+        assert local("send", *words, stdin="never\n").code == 2, words
+    sent = local("send", *to, "--session-id", "s", "-o", "jsonl", stdin="a\nb\nc\n")
+    assert sent.code == 0, sent
+    assert [json.loads(line)["where"] for line in sent.stdout.splitlines()] == ["namespace"] * 3
+    assert "3 accepted by alone on local-primary, 0 failed." in sent.stderr
+    assert bodies(local, "alone") == ["a", "b", "c"]
+    refused = local("send", "nowhere", "--namespace", "local-primary", "-o", "json", stdin="x\n")
+    assert (refused.code, refused.data["failures"][0]["error"]) == (1, "entity-not-found")
+
+
 def test_an_entity_that_is_not_there_fails_every_line(local: Sbpair) -> None:
     sent = local("send", "local", "nowhere", "-o", "json", stdin="x\n")
     assert sent.code == 1

@@ -383,7 +383,8 @@ def test_a_purged_queue_is_empty_and_its_archive_brings_all_back(made: Entities)
     assert (shown.code, shown.data["forwarded"]) == (5, 2)
     ran = made.runner("purge", queue, "--archive", f"kept-{queue}", "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], made.ids(queue)) == (0, 2, [])
-    assert made.runner("restore", f"kept-{queue}", "--pair", "local", "--yes").code == 0
+    restored = made.runner("restore", f"kept-{queue}", "--namespace", "local-primary", "--yes", "-o", "json")
+    assert (restored.code, restored.data["pair"], restored.data["namespace"]) == (0, None, "local-primary"), restored
     assert sorted(as_sent(one.payload).payload for one in made.lying(queue)) == sent
 
 
