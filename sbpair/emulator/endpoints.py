@@ -116,7 +116,9 @@ def _attach_receiver(link: Link, location: Location, transactions: Transactions)
             errors.NOT_ALLOWED,
             f"Cannot create a message receiver on '{entity.path}': auto-forwarding is enabled on it.",
         )
-    if link.properties.get(PEEK_MODE_PROPERTY) is True:
+    if link.has_selector:
+        raise BrokerError(errors.NOT_IMPLEMENTED, "Message selectors are not emulated; use a rule of a subscription.")
+    if link.is_copying or link.properties.get(PEEK_MODE_PROPERTY) is True:
         browser = Browser(entity, mailbox, link)
         browser.start()
         return browser

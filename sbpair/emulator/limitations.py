@@ -20,7 +20,10 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
         "Cross-entity transactions by their client option alone",
         "every transaction may span the entities of its namespace",
     ),
-    ("JMS 2.0 features (shared subscriptions, client-affine entities, JMS selectors)", "not offered"),
+    (
+        "JMS beyond queues, browsers and transactions: durable and shared subscriptions, temporary queues, selectors",
+        "refused; consume TOPIC/Subscriptions/NAME as a queue, and give the subscription a rule",
+    ),
     ("Geo-replication", "a namespace tells no replicas; no data moves"),
     (
         "Geo-DR: time that passes until entities are replicated, a pairing is made, or a host name leads elsewhere",
@@ -77,13 +80,16 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
     ),
     ("Batches to a partitioned entity with mixed keys", "accepted, each message by its own key"),
     ("The broker's re-encoding of message sections", "stored bytes stay the sender's, so odd encodings survive"),
-    ("Message formats other than 0 and batches", "accepted, and delivered as format 0"),
+    (
+        "Message formats other than 0 and batches",
+        "accepted, and delivered as format 0; no document says what the service does with them",
+    ),
     (
         "A message's own time to live beyond 49.7 days",
         "expiry goes by the header's ttl; creation-time and absolute-expiry-time are carried, not read",
     ),
     (
-        "Browsing with links in peek mode (retired library)",
+        "Browsing with links in peek mode (retired library, JMS)",
         "from the first message on, whatever the client asks for; newer clients browse by request",
     ),
     (

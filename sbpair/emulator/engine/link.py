@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from sbpair.amqp.codec import decode_all, encode
-from sbpair.amqp.types import Described, Symbol
+from sbpair.amqp.types import Described, Symbol, Ulong
 from sbpair.emulator.auth import ClaimsHolder, Rights, Signer, resource_path
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
@@ -20,6 +20,8 @@ from sbpair.emulator.throttling import Throttling
 
 DEFAULT_CREDIT = 1000
 CBS_ADDRESS = "$cbs"
+_SELECTORS = (Ulong(0x468C00000004), "apache.org:selector-filter:string")
+"""How the clients of AMQP name a message selector: the registered number, or its symbol."""
 
 
 class NamespaceView(Protocol):
@@ -202,6 +204,18 @@ class Link:
         given = Fields(composite_fields(self.source)).get(7)
         pairs = given.items() if isinstance(given, dict) else ()
         return {str(key): value.value if isinstance(value, Described) else value for key, value in pairs}
+
+    @property
+    def has_selector(self) -> bool:
+        """Whether a filter of the source is a message selector of JMS, under whatever name."""
+        given = Fields(composite_fields(self.source)).get(7)
+        values = given.values() if isinstance(given, dict) else ()
+        return any(isinstance(value, Described) and value.descriptor in _SELECTORS for value in values)
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether the client asks for copies (distribution-mode), as a queue browser of JMS does."""
+        return bool(Fields(composite_fields(self.source)).get(6) == "copy")
 
     @property
     def kept_bytes(self) -> int:

@@ -332,7 +332,7 @@ PEEK_MODE_PROPERTY = "com.microsoft:peek-mode"
 
 
 class Browser(LinkHandler):
-    """The handler of a receiving link in peek mode, which the retired library and Service Bus Explorer browse with.
+    """The handler of a link that browses: the retired library's and Service Bus Explorer's peek mode, JMS' copies.
 
     Every message is shown once, oldest first, in whatever state it is: not locked, not counted, not taken. Messages
     that come later follow as long as there is credit.

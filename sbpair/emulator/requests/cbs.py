@@ -3,14 +3,16 @@
 Request   application-properties operation="put-token", name=<resource URI>, type, expiration; body a string, the token.
           The type says "jwt" even for shared access signatures (Python SDK); the token itself tells.
 Response  application-properties status-code (int) and status-description; correlation-id = the request's message-id.
-          202 accepted, 400 not understood, 401 token refused, 404 no such entity.
+          202 accepted, 400 not understood, 401 token refused, 404 no such entity; for these also error-condition
+          (symbol): com.microsoft.azure's older Java client tells its exceptions apart by nothing else.
 Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
 """
 
 from typing import Any, Protocol
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
-from sbpair.amqp.types import AmqpError, Described, Int
+from sbpair.amqp.types import AmqpError, Described, Int, Symbol
+from sbpair.emulator import errors
 from sbpair.emulator.auth import AuthError, Claims, authenticate, resource_path, service_bus_audiences
 from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler, NamespaceView
 from sbpair.emulator.engine.performatives import accepted, rejected
@@ -21,6 +23,7 @@ MAX_REQUEST_BYTES = 256 * 1024
 MAX_REQUEST_ITEMS = 1000
 """In each section of it; four properties are what it takes."""
 _STATUS_TEXT = {202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
+_CONDITIONS = {400: errors.ARGUMENT_ERROR, 401: errors.UNAUTHORIZED, 404: errors.NOT_FOUND}
 
 
 class TokenHolder(Protocol):
@@ -131,5 +134,7 @@ class _Receiver(LinkHandler):
 
 def _response(message_id: object, status: int, description: str) -> bytes:
     properties = [None] * PropertyField.CORRELATION_ID + [message_id]
-    statuses = {"status-code": Int(status), "status-description": description}
+    statuses: dict[str, object] = {"status-code": Int(status), "status-description": description}
+    if status in _CONDITIONS:
+        statuses["error-condition"] = Symbol(_CONDITIONS[status])
     return build(properties=properties, application_properties=statuses, value=None)

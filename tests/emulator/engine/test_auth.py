@@ -118,8 +118,15 @@ async def test_cbs_says_401_for_a_bad_key_and_404_for_no_entity(connect: Any, na
     first, second = await connect(), await connect()
     await first.session()
     assert (await first.put_token(ORDERS, "root", "wrong"))[0] == 401
+    assert first.cbs_condition == "amqp:unauthorized-access"
     await second.session()
     assert (await second.put_token(ORDERS, "root", root_key))[0] == 404
+    assert second.cbs_condition == "amqp:not-found"
+    namespace.missing.clear()
+    third = await connect()
+    await third.session()
+    assert (await third.put_token(ORDERS, "root", root_key))[0] == 202
+    assert third.cbs_condition is None
 
 
 @EVERY_DIALECT

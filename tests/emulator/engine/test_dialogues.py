@@ -103,6 +103,30 @@ async def test_a_link_in_peek_mode_locks_and_counts_nothing(emulator: Emulator, 
         assert all(read(one.payload, scan(one.payload), Section.HEADER)[4] == 0 for one in taken)
 
 
+async def test_a_queue_browser_of_jms_gets_copies_and_the_messages_stay(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("orders")
+    queue.send(build(data=b"one"))
+    async with logged_in(emulator, dialect, "orders") as client:
+        copies = ["orders", *[None] * 5, Symbol("copy")]
+        source, target = Described(Ulong(SOURCE), copies), Described(Ulong(TARGET), ["here"])
+        client.send(ATTACH, ["browse", Uint(1), True, *dialect.receive_modes, source, target])
+        client.credit(5)
+        shown = await client.until(TRANSFER)
+        assert (body(shown), shown.field(4)) == (b"one", True)
+    assert queue.counts().active == 1
+
+
+@pytest.mark.parametrize("descriptor", [Symbol("apache.org:selector-filter:string"), Ulong(0x468C00000004)])
+async def test_a_selector_of_jms_is_refused_and_not_left_out(
+    emulator: Emulator, dialect: Dialect, descriptor: Any
+) -> None:
+    emulator.namespace("primary").create_queue("orders")
+    async with logged_in(emulator, dialect, "orders") as client:
+        client.attach(1, "orders", sends=False, filters={"jms-selector": Described(descriptor, "country = 'FR'")})
+        refused = await client.until(DETACH)
+        assert refused.error[0] == "amqp:not-implemented"
+
+
 async def test_a_large_premium_message_is_received_on_a_link_without_a_largest_size(dialect: Dialect) -> None:
     async with Emulator([NamespaceConfig("big", Tier.PREMIUM)], seed=1) as emulator:
         description = QueueDescription(max_message_size_in_kilobytes=4096)

@@ -178,8 +178,14 @@ async def test_a_settlement_is_confirmed_with_the_same_outcome(connect: Any, ser
     await client.receiver("q", credit=3)
     ids = [(await client.until(TRANSFER)).field(1) for _ in range(3)]
     client.settle(ids[0], ids[2], accepted())
-    confirmed = await client.until(DISPOSITION)
-    assert (confirmed.field(0), confirmed.field(1), confirmed.field(2), confirmed.field(3)) == (False, 1, 3, True)
+    # In one frame, or in several where the connection's slice of time ended in between.
+    answered: list[int] = []
+    while len(answered) < len(ids):
+        confirmed = await client.until(DISPOSITION)
+        first, last = confirmed.field(1), confirmed.field(2)
+        assert (confirmed.field(0), confirmed.field(3)) == (False, True)
+        answered += range(first, (first if last is None else last) + 1)
+    assert answered == ids
     assert [one[0] for one in service.handlers[0].dispositions] == ids
 
 

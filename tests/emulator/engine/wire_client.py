@@ -61,6 +61,7 @@ class Client:
         self.writer = writer
         self.dialect = dialect
         self.empty_frames = 0
+        self.cbs_condition: object = None
         self._held: bytearray | None = None
 
     def raw(self, data: bytes) -> None:
@@ -184,7 +185,7 @@ class Client:
         return await asyncio.wait_for(self.reader.read(), PATIENCE_SECONDS)
 
     async def put_token(self, resource: str, key_name: str, key: str, expires_at: float = 2e9) -> tuple[int, str]:
-        """A token over `$cbs` on handles 20 and 21; gives (status, description)."""
+        """A token over `$cbs` on handles 20 and 21; gives (status, description). An error has its condition, too."""
         token = make_sas_token(resource, key_name, key, expires_at)
         await self.sender(self.dialect.cbs_address, 20)
         await self.receiver(self.dialect.cbs_address, 21, credit=5)
@@ -197,4 +198,5 @@ class Client:
         answer = await self.until(TRANSFER)
         statuses = read(answer.payload, scan(answer.payload), Section.APPLICATION_PROPERTIES)
         assert read(answer.payload, scan(answer.payload), Section.PROPERTIES)[5] == "id-1"
+        self.cbs_condition = statuses.get("error-condition")
         return statuses["status-code"], statuses["status-description"]

@@ -1,9 +1,16 @@
+import com.azure.core.amqp.AmqpTransportType;
 import com.azure.core.util.BinaryData;
 import com.azure.messaging.servicebus.*;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClient;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClientBuilder;
+import com.azure.messaging.servicebus.administration.models.*;
 import com.azure.messaging.servicebus.models.*;
 import java.time.Duration;
 import java.time.OffsetDateTime;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
 
 /** Scenarios of azure-messaging-servicebus against a namespace, its connection string in CONNECTION: a JSON line each. */
 public class Judge {
@@ -11,6 +18,7 @@ public class Judge {
         void run() throws Exception;
     }
 
+    static final Duration WAIT = Duration.ofSeconds(30);
     static final ServiceBusClientBuilder BUILDER =
         new ServiceBusClientBuilder().connectionString(System.getenv("CONNECTION"));
 
@@ -44,7 +52,7 @@ public class Judge {
         send("orders", text("0"), text("1"), text("2"), text("3"));
         try (ServiceBusReceiverClient receiver = BUILDER.receiver().queueName("orders").disableAutoComplete().buildClient()) {
             List<ServiceBusReceivedMessage> taken =
-                receiver.receiveMessages(4, Duration.ofSeconds(15)).stream().toList();
+                receiver.receiveMessages(4, WAIT).stream().toList();
             check(taken.size() == 4, taken.size() + " messages received");
             receiver.renewMessageLock(taken.get(0));
             receiver.complete(taken.get(0));
@@ -52,14 +60,14 @@ public class Judge {
             receiver.defer(taken.get(2));
             receiver.deadLetter(taken.get(3), new DeadLetterOptions().setDeadLetterReason("bad"));
             receiver.complete(receiver.receiveDeferredMessage(taken.get(2).getSequenceNumber()));
-            receiver.receiveMessages(1, Duration.ofSeconds(15)).forEach(receiver::complete);
+            receiver.receiveMessages(1, WAIT).forEach(receiver::complete);
         }
     }
 
     static void deadLetters() {
         try (ServiceBusReceiverClient receiver = BUILDER.receiver().queueName("orders")
                 .subQueue(SubQueue.DEAD_LETTER_QUEUE).disableAutoComplete().buildClient()) {
-            ServiceBusReceivedMessage dead = receiver.receiveMessages(1, Duration.ofSeconds(15)).stream().findFirst().get();
+            ServiceBusReceivedMessage dead = receiver.receiveMessages(1, WAIT).stream().findFirst().get();
             check("bad".equals(dead.getDeadLetterReason()), "the reason is " + dead.getDeadLetterReason());
             receiver.complete(dead);
         }
@@ -70,7 +78,7 @@ public class Judge {
         try (ServiceBusReceiverClient receiver = BUILDER.receiver().queueName("orders")
                 .receiveMode(ServiceBusReceiveMode.RECEIVE_AND_DELETE).buildClient()) {
             check(receiver.peekMessages(5).stream().count() == 2, "not 2 messages seen");
-            check(receiver.receiveMessages(2, Duration.ofSeconds(15)).stream().count() == 2, "not 2 messages taken");
+            check(receiver.receiveMessages(2, WAIT).stream().count() == 2, "not 2 messages taken");
         }
     }
 
@@ -88,7 +96,7 @@ public class Judge {
             receiver.setSessionState("state".getBytes());
             check("state".equals(new String(receiver.getSessionState())), "another state");
             receiver.renewSessionLock();
-            receiver.receiveMessages(1, Duration.ofSeconds(15)).forEach(receiver::complete);
+            receiver.receiveMessages(1, WAIT).forEach(receiver::complete);
         }
     }
 
@@ -98,7 +106,7 @@ public class Judge {
                 .disableAutoComplete().buildClient()) {
             sender.sendMessage(text("t"));
             List<ServiceBusReceivedMessage> taken =
-                receiver.receiveMessages(1, Duration.ofSeconds(15)).stream().toList();
+                receiver.receiveMessages(1, WAIT).stream().toList();
             check(taken.size() == 1, "nothing received");
             receiver.complete(taken.get(0));
         }
@@ -109,7 +117,7 @@ public class Judge {
         try (ServiceBusSenderClient sender = BUILDER.sender().queueName("orders").buildClient();
             ServiceBusReceiverClient receiver =
                 BUILDER.receiver().queueName("orders").disableAutoComplete().buildClient()) {
-            ServiceBusReceivedMessage work = receiver.receiveMessages(1, Duration.ofSeconds(15)).stream().findFirst().get();
+            ServiceBusReceivedMessage work = receiver.receiveMessages(1, WAIT).stream().findFirst().get();
             ServiceBusTransactionContext first = receiver.createTransaction();
             receiver.complete(work, new CompleteOptions().setTransactionContext(first));
             receiver.commitTransaction(first);
@@ -118,7 +126,7 @@ public class Judge {
             check(receiver.peekMessage() == null, "a message of an open transaction is seen");
             sender.commitTransaction(second);
             List<ServiceBusReceivedMessage> results =
-                receiver.receiveMessages(1, Duration.ofSeconds(15)).stream().toList();
+                receiver.receiveMessages(1, WAIT).stream().toList();
             check(results.size() == 1 && "result".equals(results.get(0).getBody().toString()), "no result");
             receiver.complete(results.get(0));
         }
@@ -142,6 +150,124 @@ public class Judge {
         }
     }
 
+    static void asynchronous() {
+        try (ServiceBusSenderAsyncClient sender = BUILDER.sender().queueName("orders").buildAsyncClient();
+            ServiceBusReceiverAsyncClient receiver =
+                BUILDER.receiver().queueName("orders").disableAutoComplete().buildAsyncClient()) {
+            sender.sendMessage(text("a")).then(sender.sendMessage(text("b"))).block(WAIT);
+            List<String> came = receiver.receiveMessages().take(2)
+                .concatMap(one -> receiver.complete(one).thenReturn(one.getBody().toString())).collectList().block(WAIT);
+            check(came.equals(List.of("a", "b")), "other messages: " + came);
+        }
+    }
+
+    static String next(BlockingQueue<String> came) throws InterruptedException {
+        return came.poll(WAIT.toSeconds(), TimeUnit.SECONDS);
+    }
+
+    /** A message whose handler fails comes again; then it is completed. */
+    static void processor() throws Exception {
+        BlockingQueue<String> came = new LinkedBlockingQueue<>();
+        try (ServiceBusProcessorClient processor = BUILDER.processor().queueName("orders").processMessage(context -> {
+            came.add(context.getMessage().getBody() + " " + context.getMessage().getDeliveryCount());
+            check(context.getMessage().getDeliveryCount() > 0, "not this time");
+        }).processError(context -> { }).buildProcessorClient()) {
+            processor.start();
+            send("orders", text("work"));
+            check("work 0".equals(next(came)) && "work 1".equals(next(came)), "not delivered twice");
+        }
+        try (ServiceBusReceiverClient receiver = BUILDER.receiver().queueName("orders").buildClient()) {
+            check(receiver.peekMessage() == null, "it was not completed");
+        }
+    }
+
+    static void sessionProcessor() throws Exception {
+        BlockingQueue<String> came = new LinkedBlockingQueue<>();
+        for (String session : List.of("green", "red")) {
+            send("sessions", text("1").setSessionId(session), text("2").setSessionId(session));
+        }
+        try (ServiceBusProcessorClient processor = BUILDER.sessionProcessor().queueName("sessions")
+                .maxConcurrentSessions(1).processMessage(context -> {
+                    came.add(context.getMessage().getSessionId() + " " + context.getMessage().getBody());
+                }).sessionIdleTimeout(Duration.ofSeconds(2)).processError(context -> { }).buildProcessorClient()) {
+            processor.start();
+            for (String body : List.of("green 1", "green 2", "red 1", "red 2")) {
+                String found = next(came);
+                check(body.equals(found), found + " came instead of " + body);
+            }
+        }
+    }
+
+    /** Its administration client drops the port, so the namespace has port 443 besides. */
+    static void administration() {
+        ServiceBusAdministrationClient client =
+            new ServiceBusAdministrationClientBuilder().connectionString(withoutEmulator()).buildClient();
+        client.createQueue("made", new CreateQueueOptions().setMaxDeliveryCount(4).setLockDuration(Duration.ofSeconds(30)));
+        QueueProperties found = client.getQueue("made");
+        check(found.getMaxDeliveryCount() == 4 && found.getLockDuration().toSeconds() == 30, "other settings");
+        check(client.updateQueue(found.setMaxDeliveryCount(5)).getMaxDeliveryCount() == 5, "not updated");
+        send("made", text("x"));
+        check(client.getQueueRuntimeProperties("made").getActiveMessageCount() == 1, "another count");
+        check(client.listQueues().stream().anyMatch(one -> one.getName().equals("made")), "not listed");
+        client.createSubscription("events", "made", "large", new CreateSubscriptionOptions(),
+            new CreateRuleOptions(new SqlRuleFilter("amount > 1000")).setAction(new SqlRuleAction("SET large = TRUE")));
+        RuleProperties rule = client.listRules("events", "made").stream().findFirst().get();
+        check("amount > 1000".equals(((SqlRuleFilter) rule.getFilter()).getSqlExpression()), "another filter");
+        client.deleteSubscription("events", "made");
+        client.deleteQueue("made");
+        check(!client.getQueueExists("made"), "not deleted");
+    }
+
+    static void rules() {
+        try (ServiceBusRuleManagerClient client =
+                BUILDER.ruleManager().topicName("events").subscriptionName("all").buildClient()) {
+            client.createRule("german", new CreateRuleOptions(new CorrelationRuleFilter().setLabel("DE")));
+            client.deleteRule("$Default");
+            List<RuleProperties> found = client.listRules().stream().toList();
+            check(found.size() == 1 && "german".equals(found.get(0).getName()), "other rules");
+            client.createRule("$Default", new CreateRuleOptions(new TrueRuleFilter()));
+            client.deleteRule("german");
+        }
+    }
+
+    static void acrossEntities() {
+        ServiceBusClientBuilder builder =
+            new ServiceBusClientBuilder().connectionString(System.getenv("CONNECTION")).enableCrossEntityTransactions();
+        send("short", text("work"));
+        try (ServiceBusReceiverClient receiver = builder.receiver().queueName("short").disableAutoComplete().buildClient();
+            ServiceBusSenderClient sender = builder.sender().queueName("orders").buildClient();
+            ServiceBusReceiverClient results = BUILDER.receiver().queueName("orders").disableAutoComplete().buildClient()) {
+            ServiceBusReceivedMessage work = receiver.receiveMessages(1, WAIT).stream().findFirst().get();
+            ServiceBusTransactionContext transaction = receiver.createTransaction();
+            sender.sendMessage(text("result"), transaction);
+            receiver.complete(work, new CompleteOptions().setTransactionContext(transaction));
+            check(results.peekMessage() == null, "a message of an open transaction is seen");
+            receiver.commitTransaction(transaction);
+            ServiceBusReceivedMessage result = results.receiveMessages(1, WAIT).stream().findFirst().get();
+            check("result".equals(result.getBody().toString()), "another result");
+            results.complete(result);
+        }
+    }
+
+    /** A connection string as the service gives them: with it the client uses TLS. */
+    static String withoutEmulator() {
+        return System.getenv("CONNECTION").replace(";UseDevelopmentEmulator=true", "");
+    }
+
+    static void webSocket() {
+        ServiceBusClientBuilder builder = new ServiceBusClientBuilder().connectionString(withoutEmulator())
+            .customEndpointAddress(System.getenv("ENDPOINT").replace("sb://", "https://"))
+            .transportType(AmqpTransportType.AMQP_WEB_SOCKETS);
+        try (ServiceBusSenderClient sender = builder.sender().queueName("orders").buildClient();
+            ServiceBusReceiverClient receiver =
+                builder.receiver().queueName("orders").disableAutoComplete().buildClient()) {
+            sender.sendMessage(text("over WebSocket"));
+            ServiceBusReceivedMessage message = receiver.receiveMessages(1, WAIT).stream().findFirst().get();
+            check("over WebSocket".equals(message.getBody().toString()), "another text");
+            receiver.complete(message);
+        }
+    }
+
     public static void main(String[] arguments) {
         run("send, receive and settle", Judge::settle);
         run("dead letters", Judge::deadLetters);
@@ -151,6 +277,13 @@ public class Judge {
         run("topic", Judge::topic);
         run("transactions", Judge::transactions);
         run("schedule in a transaction", Judge::scheduleInTransaction);
+        run("asynchronous client", Judge::asynchronous);
+        run("processor", Judge::processor);
+        run("session processor", Judge::sessionProcessor);
+        run("administration", Judge::administration);
+        run("rule manager", Judge::rules);
+        run("transaction across entities", Judge::acrossEntities);
+        run("WebSocket", Judge::webSocket);
         System.exit(0);
     }
 }

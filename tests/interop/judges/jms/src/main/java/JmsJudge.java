@@ -1,14 +1,19 @@
 import jakarta.jms.BytesMessage;
 import jakarta.jms.Connection;
+import jakarta.jms.ConnectionFactory;
 import jakarta.jms.JMSException;
 import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
+import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
 import java.util.Arrays;
-import org.apache.qpid.jms.JmsConnectionFactory;
+import java.util.Enumeration;
 
-/** Scenarios of qpid-jms, the JMS of AMQP 1.0, against a namespace (ENDPOINT, CONNECTION): a JSON line each. */
+/**
+ * Scenarios of JMS against a namespace (ENDPOINT, CONNECTION): a JSON line each. The argument is the class of the
+ * connection factory: that of qpid-jms, the JMS of AMQP 1.0, or of one of Microsoft's two libraries that wrap it.
+ */
 public class JmsJudge {
     interface Scenario {
         void run(Connection connection) throws Exception;
@@ -16,6 +21,7 @@ public class JmsJudge {
 
     static final long WAIT_MILLISECONDS = 15_000;
     static final long NOTHING_MILLISECONDS = 300;
+    static String factory;
 
     static void check(boolean held, String what) {
         if (!held) {
@@ -29,11 +35,21 @@ public class JmsJudge {
             .filter(part -> part.startsWith(name + "=")).findFirst().get().substring(name.length() + 1);
     }
 
-    static Connection connected() throws JMSException {
-        String address = System.getenv("ENDPOINT").replace("sb://", "amqp://");
-        JmsConnectionFactory factory = new JmsConnectionFactory(
-            address + "?amqp.saslMechanisms=PLAIN&amqp.idleTimeout=120000&jms.prefetchPolicy.all=0");
-        Connection connection = factory.createConnection(field("SharedAccessKeyName"), field("SharedAccessKey"));
+    /** Microsoft's factories take a connection string, and always use TLS on its port 5671. */
+    static Connection connected() throws Exception {
+        Class<?> kind = Class.forName(factory);
+        Connection connection;
+        if (factory.startsWith("org.apache.qpid.")) {
+            String address = System.getenv("ENDPOINT").replace("sb://", "amqp://")
+                + "?amqp.saslMechanisms=PLAIN&amqp.idleTimeout=120000&jms.prefetchPolicy.all=0";
+            ConnectionFactory plain = (ConnectionFactory) kind.getConstructor(String.class).newInstance(address);
+            connection = plain.createConnection(field("SharedAccessKeyName"), field("SharedAccessKey"));
+        } else {
+            Class<?> settings = Class.forName(factory + "Settings");
+            ConnectionFactory azure = (ConnectionFactory) kind.getConstructor(String.class, settings)
+                .newInstance(System.getenv("CONNECTION"), settings.getConstructor().newInstance());
+            connection = azure.createConnection();
+        }
         connection.start();
         return connection;
     }
@@ -111,6 +127,17 @@ public class JmsJudge {
         check("t".equals(text(consumer.receive(WAIT_MILLISECONDS))), "another text");
     }
 
+    static void browse(Connection connection) throws JMSException {
+        Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        session.createProducer(session.createQueue("orders")).send(session.createTextMessage("seen"));
+        QueueBrowser browser = session.createBrowser(session.createQueue("orders"));
+        Enumeration<?> found = browser.getEnumeration();
+        check(found.hasMoreElements() && "seen".equals(text((Message) found.nextElement())), "nothing is shown");
+        browser.close();
+        MessageConsumer consumer = session.createConsumer(session.createQueue("orders"));
+        check("seen".equals(text(consumer.receive(WAIT_MILLISECONDS))), "the browser took it");
+    }
+
     static void missing(Connection connection) throws JMSException {
         Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
         try {
@@ -123,10 +150,12 @@ public class JmsJudge {
     }
 
     public static void main(String[] arguments) {
+        factory = arguments[0];
         run("acknowledge and recover", JmsJudge::acknowledge);
         run("transactions", JmsJudge::transacted);
         run("many frames", JmsJudge::bytes);
         run("topic", JmsJudge::topic);
+        run("browser", JmsJudge::browse);
         run("refused links", JmsJudge::missing);
         System.exit(0);
     }
