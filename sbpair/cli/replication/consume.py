@@ -296,7 +296,6 @@ def _summary(pair: str, queue: str, report: "ConsumeReport") -> str:
 def _out(queue: str, report: "ConsumeReport") -> tuple[str, ...]:
     """What is still to come, and what settles it."""
     out, told = report.second_copies_out, []
-    first = "" if report.next_scheduled_at is None else f", the first at {iso_time(report.next_scheduled_at)}"
     if out and report.scheduled is None:
         what = "The second copy of 1 message was" if out == 1 else f"The second copies of {out:,} messages were"
         told.append(
@@ -305,9 +304,11 @@ def _out(queue: str, report: "ConsumeReport") -> tuple[str, ...]:
         )
     elif out:
         what = "The second copy of 1 message is" if out == 1 else f"The second copies of {out:,} messages are"
-        told.append(f"{what} still to come{first}. The same command settles what comes.")
+        told.append(f"{what} still to come. The same command settles what comes.")
     if report.scheduled:
-        told.append(f"{counted(report.scheduled, 'message')} in {queue} will come later{first}.")
+        told.append(f"{counted(report.scheduled, 'other message' if out else 'message')} of {queue} will come later.")
+    if told and report.next_scheduled_at is not None:
+        told.append(f"The first scheduled message comes at {iso_time(report.next_scheduled_at)}.")
     return tuple(told)
 
 
