@@ -68,12 +68,13 @@ class Cluster:
         self.daemons: list[subprocess.Popen[bytes]] = []
         self.master = ""
 
-    def start(self) -> None:
+    def start(self, *, workers: int = 2, memory_mb: int = 600) -> None:
+        """Each worker has one core."""
         self.master = self._start("master.Master", ["--host", "127.0.0.1", "--port", "0"], r"at (spark://[\w.:-]+)")
-        for _ in range(2):
+        for _ in range(workers):
             self._start(
                 "worker.Worker",
-                ["--host", "127.0.0.1", "-c", "1", "-m", "600m", self.master],
+                ["--host", "127.0.0.1", "-c", "1", "-m", f"{memory_mb}m", self.master],
                 "(registered with master)",
             )
 
