@@ -6,6 +6,9 @@ SERVER_BUSY_SECONDS = 10.0
 """After a ServerBusyException wait 10 seconds, then try again ("Asynchronous Messaging Patterns and High
 Availability")."""
 
+NAMESPACE_CREDITS_PER_SECOND = 1000
+"""What a namespace of the Basic or Standard tier may spend: a message sent, received or browsed costs one ("Throttling
+operations on Azure Service Bus")."""
 
 PATIENCE_SECONDS = 120.0
 """How long a queue or destination that has answered before may fail before the work goes on without it."""

@@ -15,8 +15,10 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator import Emulator
 from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from tests.benchmarks.processes import ask
 
 BACKLOG = tuple(f"primary/x-servicebus-transfer/{index}" for index in range(10))
@@ -57,6 +59,16 @@ class Embedded:
     def watch(self) -> None:
         """Begin to count the operations of both namespaces anew (takes back every fault)."""
         self.order("watch")
+
+    def budget(self, primary: int | None, secondary: int | None) -> None:
+        """Give the namespaces so many throttling credits a second from now on, None for any number, and count what is
+        spent anew."""
+        self.order("budget", primary=primary, secondary=secondary)
+
+    def spent(self) -> dict[str, dict[str, int]]:
+        """Per namespace since `budget`: `credits`, those of the `busiest` second, requests `granted` and `refused`."""
+        spent: dict[str, dict[str, int]] = self.order("spent")
+        return spent
 
     def watched(self) -> dict[str, dict[str, int]]:
         """Operations per namespace since `watch`; `connect` are connections."""
@@ -119,6 +131,24 @@ class _Server:
             "home": sum(queue.counts().active for queue in primary.queues()),
             "backlog": sum(queue.counts().active for queue in secondary.queues()),
         }
+
+    def _budget(self, **credits_per_second: int | None) -> None:
+        for name, credits in credits_per_second.items():
+            limits = ThrottlingLimits(credits_per_second=credits)
+            self._emulator.namespace(name).throttling = Throttling(name, limits, SystemClock())
+
+    def _spent(self) -> dict[str, dict[str, int]]:
+        spent: dict[str, dict[str, int]] = {}
+        for name in self._emulator.names:
+            budget = self._emulator.namespace(name).throttling
+            assert budget is not None
+            spent[name] = {
+                "credits": budget.credits_spent,
+                "busiest": budget.busiest_credits,
+                "granted": budget.granted,
+                "refused": budget.refused,
+            }
+        return spent
 
     def _watch(self) -> None:
         """Faults that never strike, but count what they might have struck."""

@@ -103,7 +103,8 @@ def test_ending_early_says_how_many_are_left_and_how_to_go_on(world: World, tmp_
     assert first.code == 3
     assert "the limit was reached. 30 messages are waiting in" in first.stderr
     assert advised(first) == [f"sbpair drain local --ledger {ledger}"]
-    second = world(f"sbpair drain local --for 1s --rate 5 --ledger {ledger}")
+    second = world(f"sbpair drain local --for 1s --rate 5 --reserve 400 --ledger {ledger}")
+    assert advised(second) == [f"sbpair drain local --reserve 400 --ledger {ledger}"], "others still need theirs"
     assert second.code == 3
     assert "the time was up" in second.stderr
     last = world(advised(second)[0])

@@ -8,9 +8,6 @@ from sbpair.core.words import counted
 if TYPE_CHECKING:
     from sbpair.core.cost.forecast import Forecast
 
-NAMESPACE_CREDITS_PER_SECOND = 1000
-"""Throttling credits of a namespace of tier Basic or Standard (Service Bus throttling)."""
-
 
 def in_words(forecast: "Forecast") -> str:
     """`30 management calls and 20 message operations: 320 throttling credits, less than 0.01 USD`."""

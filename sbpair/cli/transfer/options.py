@@ -15,6 +15,7 @@ from sbpair.cli.asking import YesOption
 from sbpair.cli.options import OptionSet, moment_option
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Pair
+from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.filters import MessageFilter
@@ -34,6 +35,17 @@ LimitOption = Annotated[
 ]
 RateOption = Annotated[
     float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
+]
+ReserveOption = Annotated[
+    int | None,
+    typer.Option(
+        "--reserve",
+        metavar="CREDITS",
+        min=0,
+        max=NAMESPACE_CREDITS_PER_SECOND - 1,
+        help="Leave others so many of the 1,000 throttling credits that a Basic or Standard namespace has each second.",
+        show_default=False,
+    ),
 ]
 ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, max=64, help="Concurrent batches.")]
 TtlOption = Annotated[
@@ -74,6 +86,14 @@ AlthoughInTheQueuesOption = Annotated[
         "--although-in-the-queues", help="Also send messages that are still in the backlog queues; nobody looks."
     ),
 ]
+
+
+def budget_of(reserve: int | None, *, one_namespace: bool = False) -> float | None:
+    """Messages a second that --reserve leaves; None without it. A namespace pays a credit for each message that it
+    gives and one for each that it gets: twice, if it is `one_namespace`."""
+    if reserve is None:
+        return None
+    return (NAMESPACE_CREDITS_PER_SECOND - reserve) / (2 if one_namespace else 1)
 
 
 class OnMissing(StrEnum):
@@ -188,6 +208,7 @@ class MoveOptions(OptionSet):
         ),
     ] = None
     rate: RateOption = None
+    reserve: ReserveOption = None
     concurrency: ConcurrencyOption = 8
     ttl: TtlOption = TtlMode.FULL
     ledger: LedgerOption = None
@@ -203,6 +224,7 @@ class MoveOptions(OptionSet):
         values = (
             ("--to", None if self.to == "primary" else self.to),
             ("--archive", self.archive),
+            ("--reserve", self.reserve),
             *self.filters.words(),
             ("--ledger", self.ledger),
         )
@@ -242,6 +264,7 @@ class ResendOptions(OptionSet):
     limit: LimitOption = None
     for_: ForOption = None
     rate: RateOption = None
+    reserve: ReserveOption = None
     concurrency: ConcurrencyOption = 8
     despite_duplicate_detection: DespiteOption = False
     ledger: LedgerOption = None
@@ -255,6 +278,7 @@ class ResendOptions(OptionSet):
         """What a command line repeats that goes on: filters, consent and ledger; the limit is reached, the
         time is up."""
         words = [*self.filters.as_words(), *([DESPITE] if self.despite_duplicate_detection else [])]
+        words += [] if self.reserve is None else ["--reserve", str(self.reserve)]
         return words + (["--ledger", str(self.ledger)] if self.ledger else [])
 
     @property

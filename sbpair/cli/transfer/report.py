@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.cli.asking import side_named
 from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.options import duration_option
-from sbpair.cli.transfer.options import MoveOptions
+from sbpair.cli.transfer.options import MoveOptions, budget_of
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
@@ -85,6 +85,7 @@ def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
         to=_target(options.to, options.archive),
         wanted=options.filters.wanted(),
         rate_per_second=options.rate,
+        budget_per_second=budget_of(options.reserve),
         concurrency=options.concurrency,
         ttl=options.ttl,
         only=_allowed(pair, options) if options.only_entities else None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.options import Options, duration_option
+from sbpair.cli.transfer.options import budget_of
 from sbpair.cli.transfer.place import NamespaceOptions, Place, find_place
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
@@ -67,6 +68,7 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
         max_messages=chosen.limit,
         for_seconds=duration_option(chosen.for_),
         rate_per_second=chosen.rate,
+        budget_per_second=budget_of(chosen.reserve, one_namespace=source.access.host == target.access.host),
         concurrency=chosen.concurrency,
     )
     recovery = Recovery(

@@ -26,6 +26,8 @@ from sbpair.cli.transfer.options import (
     NewLedgerOption,
     OnlyEntitiesOption,
     RateOption,
+    ReserveOption,
+    budget_of,
 )
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
@@ -97,6 +99,7 @@ def restore(
     only_entities: OnlyEntitiesOption = False,
     limit: LimitOption = None,
     rate: RateOption = None,
+    reserve: ReserveOption = None,
     concurrency: ConcurrencyOption = 8,
     ledger: LedgerOption = None,
     new_ledger: NewLedgerOption = False,
@@ -169,6 +172,7 @@ def restore(
                         observer=progress,
                         stop=stop,
                         rate_per_second=rate,
+                        budget_per_second=budget_of(reserve),
                         concurrency=concurrency,
                         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
                     )

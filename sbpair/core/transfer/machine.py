@@ -155,7 +155,9 @@ class Settlement:
         rate = limits.rate_per_second
         self._bucket = None if rate is None else TokenBucket(rate, most=max(rate, 1.0), tokens=1.0)
         """A second's worth can be saved up."""
-        self._pace = Pace()
+        self._pace = Pace(limits.budget_per_second)
+        self._receiving = None if limits.budget_per_second is None else Pace(limits.budget_per_second)
+        """Of the namespace that gives the messages: what it gives costs as much as what the other one takes."""
         self.stopping = False
         self.taken = 0
         """Completed because an archive has them."""
@@ -204,7 +206,11 @@ class Settlement:
             room = max(1, min(share, room - self._granted))
         if self.limits.total_messages is not None:
             room = min(room, self.limits.total_messages - self._taken - self._granted)
+        if self._receiving is not None and (allowed := self._receiving.allowance(now)) is not None:
+            room = min(room, allowed)
         given = max(0, min(wanted, room))
+        if self._receiving is not None:
+            self._receiving.take(given)
         if given and source is not None:
             self._order(source).may_try = False
         self._granted += given
@@ -214,9 +220,12 @@ class Settlement:
         """Nothing is received from this queue until `grant` is asked for it again."""
         self._resting.add(source.lower())
 
-    def returned(self, granted: int) -> None:
-        """The receive for which `grant` gave this number is over; what came of it goes to `arrived`."""
+    def returned(self, granted: int, came: int | None = None) -> None:
+        """The receive for which `grant` gave this number is over; what came of it, all if not told, goes to
+        `arrived`."""
         self._granted -= granted
+        if self._receiving is not None and came is not None:
+            self._receiving.take(came - granted)
 
     @property
     def total_reached(self) -> bool:

@@ -32,6 +32,8 @@ DOUBLE_SECONDS = 30.0
 """A minute without a refusal means that there is much more room: from then on the pace doubles in so long."""
 SAVED_SECONDS = 0.25
 """So much can be saved up: budgets are counted by the second."""
+BOUNDED_SAVED_SECONDS = 0.1
+"""The same where the rest of a budget is left to others: it is theirs in every second."""
 STEP_SECONDS = 0.05
 """Messages go out as many at a time as come up in so long: one by one they would cost much more."""
 WINDOW_SECONDS = 3.0
@@ -39,9 +41,10 @@ WINDOW_SECONDS = 3.0
 
 
 class Pace:
-    """See the module. Times are seconds of one monotonic clock."""
+    """See the module. Times are seconds of one monotonic clock. `most_per_second`: what may be used at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_per_second: float | None = None) -> None:
+        self._most = most_per_second
         self._accepted: deque[tuple[float, int]] = deque()
         self._refusals = 0
         self._start: float | None = None
@@ -51,14 +54,15 @@ class Pace:
         self._looked_at = 0.0
 
     def per_second(self, now: float) -> float | None:
-        """Messages a second that may be sent; None as long as nothing was refused."""
+        """Messages a second that may be sent; None for any number, as long as nothing was refused."""
         if self._start is None:
-            return None
+            return self._most
         seconds = now - self._start_at
         creep = CREEP_PER_SECOND if self._sure else UNSURE_CREEP_PER_SECOND
         grown = math.pow(1.0 + creep, min(max(0.0, seconds), CREEP_SECONDS))
         doublings: float = min(30.0, max(0.0, seconds - CREEP_SECONDS) / DOUBLE_SECONDS)
-        return self._start * grown * math.pow(2.0, doublings)
+        learnt: float = self._start * grown * math.pow(2.0, doublings)
+        return learnt if self._most is None else min(learnt, self._most)
 
     def accepted(self, messages: int, now: float) -> None:
         """The namespace took so many."""
@@ -72,7 +76,7 @@ class Pace:
         ask for no more than the first one's."""
         self._refusals += 1
         pace, measured = self.per_second(now), self._measured(now, WINDOW_SECONDS)
-        if pace is None:
+        if self._start is None or pace is None:
             pace = measured
         elif now - self._start_at < WINDOW_SECONDS:
             # Too fast by much, or a debt of the seconds before: a batch is taken whole, however little is left.
@@ -99,7 +103,8 @@ class Pace:
         if (pace := self.per_second(now)) is None:
             return None
         passed = max(0.0, now - self._looked_at)
-        self._tokens = min(max(1.0, SAVED_SECONDS * pace), self._tokens + passed * pace)
+        saved = SAVED_SECONDS if self._most is None else BOUNDED_SAVED_SECONDS
+        self._tokens = min(max(1.0, saved * pace), self._tokens + passed * pace)
         self._looked_at = max(now, self._looked_at)
         return int(self._tokens + 1e-9) if self._tokens + 1e-9 >= self._step(pace) else 0
 

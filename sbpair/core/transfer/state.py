@@ -330,6 +330,8 @@ class Limits:
     sends: int = 8
     """Batches on their way at the same time."""
     rate_per_second: float | None = None
+    budget_per_second: float | None = None
+    """Messages a second that the throttling credits left to others allow: in no second more than that."""
     total_messages: int | None = None
     patience_seconds: float | None = None
     """How long a destination may fail before its messages are left; None: for ever."""

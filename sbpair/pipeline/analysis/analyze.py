@@ -14,6 +14,7 @@ from sbpair.core.cost.forecast import Forecast
 from sbpair.core.cost.prices import PriceTable, to_cents
 from sbpair.core.durations import format_duration
 from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 from sbpair.core.serialization import AS_TIME, INLINED, Money, published, rounded
 from sbpair.pipeline.analysis import results
 from sbpair.pipeline.analysis.engines import Engine
@@ -39,8 +40,6 @@ from sbpair.pipeline.analysis.question import Question
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMESPACE_CREDITS_PER_SECOND = 1000
-"""Throttling credits of a Standard namespace (Service Bus throttling); a message operation costs one."""
 ROWS_PER_SHARE = 4_000_000
 """Messages whose sessions or hashes one task merges; 4 million hashes take about 250 MB."""
 RESULTS: Final = results.RESULTS

@@ -81,6 +81,8 @@ class DrainRequest:
     """Once the queues are empty go on for so long, from the last message that came. A drain only; how long a syphon
     waits is `syphon`'s own."""
     rate_per_second: float | None = None
+    budget_per_second: float | None = None
+    """See `Limits.budget_per_second`."""
     concurrency: int = DEFAULT_CONCURRENCY
     """Batches on their way at the same time."""
     ttl: TtlMode = TtlMode.FULL
@@ -157,6 +159,7 @@ def make_limits(request: DrainRequest, *, patience_seconds: float | None, lock_w
         in_flight_bytes=request.in_flight_bytes,
         sends=request.concurrency,
         rate_per_second=request.rate_per_second,
+        budget_per_second=request.budget_per_second,
         total_messages=request.max_messages,
         patience_seconds=patience_seconds,
         unreached_seconds=request.unreached_seconds,

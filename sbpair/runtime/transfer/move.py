@@ -382,7 +382,8 @@ class _Move:
         """Every session, several at once; one after another where a limit or a rate is for all of them together."""
         held, unopened = await self._look_for_sessions()
         parts = [] if unopened is None else [unopened]
-        alone = request.max_messages is not None or request.rate_per_second is not None
+        bounds = (request.max_messages, request.rate_per_second, request.budget_per_second)
+        alone = any(bound is not None for bound in bounds)
         if not alone:
             work = self._one_session
             parts += await side_by_side(

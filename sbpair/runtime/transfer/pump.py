@@ -243,11 +243,11 @@ class Pump:
         try:
             received = await source.receiver.receive(granted, wait_seconds=patience)
         except ServiceError as error:
-            self.machine.returned(granted)
+            self.machine.returned(granted, 0)
             await self._receive_failed(source, error, since=began)
             return
         except BaseException:
-            self.machine.returned(granted)
+            self.machine.returned(granted, 0)
             raise
         source.was_read, source.last_error = True, None
         self.machine.tried(path, received, self._now())
@@ -261,7 +261,7 @@ class Pump:
             await self._receive_failed(source, error, since=began)
             return
         finally:
-            self.machine.returned(granted)
+            self.machine.returned(granted, len(received))
         source.failures, source.failing_since = 0, None
         if proven:
             self._arrived(source, received, verdicts)

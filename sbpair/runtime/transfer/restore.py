@@ -102,6 +102,7 @@ async def restore(
     observer: Observer,
     stop: asyncio.Event,
     rate_per_second: float | None = None,
+    budget_per_second: float | None = None,
     concurrency: int = 8,
     patience_seconds: float = PATIENCE_SECONDS,
     unreached_seconds: float = UNREACHED_SECONDS,
@@ -119,6 +120,7 @@ async def restore(
     limits = Limits(
         sends=concurrency,
         rate_per_second=rate_per_second,
+        budget_per_second=budget_per_second,
         shared=False,
         patience_seconds=patience_seconds,
         unreached_seconds=unreached_seconds,

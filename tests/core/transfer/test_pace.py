@@ -58,6 +58,20 @@ def test_it_holds_95_percent_of_a_budget_and_less_than_1_percent_is_refused(per_
     assert refused < max(0.01, 800 / budget.taken), "what was under way at the first refusal, or less than 1 percent"
 
 
+def test_what_is_left_to_others_is_left_from_the_first_second_on():
+    budget = Budget(lambda now: 650)
+    send_for(60.0, budget, pace=Pace(600.0))
+    assert budget.refused == 0, "in no second much more than allowed, not even in the first"
+    assert budget.taken > 0.95 * 60 * 600
+
+
+def test_a_refusal_counts_although_there_is_a_bound():
+    budget = Budget(lambda now: 300)
+    pace = send_for(60.0, budget, pace=Pace(600.0))
+    assert 250 < pace.per_second(60.0) < 330, "others use more than was left to them"
+    assert budget.refused < 0.02 * budget.taken
+
+
 def test_it_follows_a_budget_that_others_use_for_a_while():
     budget = Budget(lambda now: 300 if 60 <= now < 120 else 1000)
     pace = send_for(60.0, budget)
