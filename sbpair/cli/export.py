@@ -153,11 +153,15 @@ def _by_names(settings: "Settings", name: str | None) -> ExportedPair:
     """
     from sbpair.core.names import check_namespace_label, namespace_label
     from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
-    from sbpair.settings import LOCAL_PAIR, to_environment
+    from sbpair.settings import BETWEEN, LOCAL_PAIR, to_environment
 
     chosen = settings.choose(name)
     if chosen == LOCAL_PAIR:
         raise UsageError("The pair `local` is the embedded namespaces, which nobody installs.")
+    if BETWEEN in chosen:
+        raise UsageError(
+            f"{chosen} has no name and no settings to write down.", hint="Configure the pair: sbpair help config"
+        )
 
     def label(side: str) -> str:
         named = settings.get(f"pairs.{chosen}.{side}.namespace")

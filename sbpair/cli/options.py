@@ -89,6 +89,8 @@ class Options:
     no_input: bool = False
     timeout: str | None = None
     exit_zero: bool = False
+    primary: str | None = None
+    secondary: str | None = None
 
     def over(self, outer: "Options | None") -> "Options":
         """These options, completed by the ones given before the command's name."""
@@ -181,6 +183,22 @@ _COMMON: dict[str, Any] = {
     "exit_zero": Annotated[
         bool, typer.Option("--exit-zero", help="Exit 0 instead of 5 when there are findings.", rich_help_panel=_PANEL)
     ],
+    "primary": Annotated[
+        str | None,
+        typer.Option(
+            "--primary",
+            metavar="NAME",
+            help="Primary namespace of a pair that no file names, by name or host.",
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ],
+    "secondary": Annotated[
+        str | None,
+        typer.Option(
+            "--secondary", metavar="NAME", help="Its secondary namespace.", rich_help_panel=_PANEL, show_default=False
+        ),
+    ],
 }
 
 
@@ -219,9 +237,11 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         for one in (sets[name].parameters() if name in sets else (p,))
     ]
 
+    own_names = {one.name for one in own}
+
     @wraps(function)
     def run(ctx: typer.Context, **values: Any) -> Finished:
-        given = Options(**{name: values.pop(name) for name in _COMMON})
+        given = Options(**{name: values.pop(name) for name in _COMMON if name not in own_names})
         options = given.over(ctx.obj if isinstance(ctx.obj, Options) else None)
         ctx.obj = options
         PAIR.set(None)
@@ -274,6 +294,7 @@ def _present_as(function: Callable[..., Any], own: list[inspect.Parameter]) -> N
     common = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=getattr(Options(), name))
         for name, annotation in _COMMON.items()
+        if name not in {one.name for one in own}
     ]
     parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *common]
     setattr(function, "__signature__", inspect.Signature(parameters))  # noqa: B010
@@ -294,12 +315,18 @@ with_common_options(before_the_command)
 PairArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="PAIR", help="Name of a configured pair.", show_default=False, autocompletion=suggestions.pairs
+        metavar="PAIR",
+        help="Name of a configured pair, or PRIMARY:SECONDARY.",
+        show_default=False,
+        autocompletion=suggestions.pairs,
     ),
 ]
 PairsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PAIR", help="Names of configured pairs.", show_default=False, autocompletion=suggestions.pairs
+        metavar="PAIR",
+        help="Names of configured pairs, or PRIMARY:SECONDARY.",
+        show_default=False,
+        autocompletion=suggestions.pairs,
     ),
 ]

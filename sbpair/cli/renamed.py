@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "cost": {"--from": _now("--snapshot"), "--sensitivity": "is gone; --compare shows what a change would cost"},
     "drain": {**_MOVES, "--max-messages": _LIMIT},
-    "peek": {**_FILTERS, "--max": _LIMIT, "--primary": _now("--side primary")},
+    "peek": {**_FILTERS, "--max": _LIMIT},
     "pipeline analyze": {
         "--explain": _NO_PLAN,
         "--from": _now("--snapshot"),

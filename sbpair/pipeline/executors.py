@@ -48,10 +48,15 @@ class PairByName:
         Raises:
             ConfigurationError: as `sbpair.settings.load`.
         """
-        from sbpair.settings import load
+        from sbpair.settings import BETWEEN, load
 
         settings = load(config=config)
         pair = settings.pair(name)
+        if BETWEEN in pair.name:
+            raise ConfigurationError(
+                f"{pair.name} is no configured pair, and the workers of a pipeline know pairs by their configuration.",
+                hint="Configure it: sbpair help config",
+            )
         prefix = f"pairs.{pair.name}."
         kept = {key: found.value for key, found in settings.values.items() if key.startswith(prefix) or key == "auth"}
         return cls(pair.name, {key: _absolute(key, value) for key, value in kept.items()})

@@ -18,7 +18,7 @@ from sbpair.settings.files import (
     together,
 )
 from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
-from sbpair.settings.resolve import HOW_TO_CONFIGURE, Settings, load
+from sbpair.settings.resolve import BETWEEN, HOW_TO_CONFIGURE, Settings, load
 from sbpair.settings.state import (
     LOCAL_PAIR,
     data_directory,
@@ -30,6 +30,7 @@ from sbpair.settings.state import (
 )
 
 __all__ = [
+    "BETWEEN",
     "EMULATOR_KEY",
     "FILE_NAME",
     "HOW_TO_CONFIGURE",

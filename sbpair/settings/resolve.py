@@ -3,7 +3,7 @@
 import difflib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from sbpair.settings.files import DocumentError, config_files, read_file, read_t
 from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
 from sbpair.settings.state import LOCAL_PAIR, authority_of_embedded, local_pair, remembered_default_pair
 
+BETWEEN = ":"
+"""`contoso-weu:contoso-neu` is a pair of two namespaces that nobody gave a name: primary, then secondary."""
 PUBLIC_CLOUD_SUFFIX = ".servicebus.windows.net"
 MOST_SECRET_BYTES = 1024 * 1024
 
@@ -83,6 +85,9 @@ class Settings:
         Raises:
             ConfigurationError: it is configured wrongly.
         """
+        if BETWEEN in pair:
+            name = pair.split(BETWEEN)[list(SIDES).index(side)]
+            return self.named_namespace(name, None) if name else None
         prefix = f"pairs.{pair}.{side}."
         named = any(self.get(prefix + key) for key in ("namespace", "connection_string"))
         return self._access(prefix) if named else None
@@ -168,6 +173,8 @@ class Settings:
         """
         names = self.pair_names()
         chosen = name or self.get("default_pair")
+        if chosen is not None and chosen.count(BETWEEN) == 1:
+            return str(chosen)
         if chosen is not None:
             if chosen == LOCAL_PAIR and LOCAL_PAIR not in names:
                 raise ConfigurationError(
@@ -192,7 +199,48 @@ class Settings:
             )
         return configured[0]
 
+    def between(self, primary: str | None, secondary: str | None) -> "Settings":
+        """With these namespaces, by name or host, as the pair in use; one of them may be left out where it does not
+        matter."""
+        name = f"{primary or ''}{BETWEEN}{secondary or ''}"
+        return replace(self, values={**self.values, "default_pair": Sourced(name, "--primary and --secondary")})
+
+    def _pair_between(self, name: str) -> Pair:
+        """The pair of two namespaces that were named: the configured one if there is one of them, else one without
+        options of its own. What the configuration protects, or calls production, it does here as well."""
+        found = {side: self.side(name, side) for side in SIDES}
+        for side, access in found.items():
+            if access is None:
+                raise ConfigurationError(f"No {side} was named.", hint=f"Name it: --{side} contoso-weu")
+        primary, secondary = (access for access in found.values() if access is not None)
+        hosts, beside = (primary.host.lower(), secondary.host.lower()), []
+        for other in self.pair_names():
+            sides = [self._side_if_right(other, side) for side in SIDES]
+            names = tuple(one.host.lower() if one is not None else None for one in sides)
+            if names == hosts:
+                return self._build_pair(other)
+            if set(names) & set(hosts):
+                beside.append(f"pairs.{other}.")
+        protected = [pattern for prefix in beside for pattern in self._pair_value(prefix, "protected")]
+        environments = [one for prefix in beside if (one := self._pair_value(prefix, "environment"))]
+        return Pair(
+            name=name,
+            primary=primary,
+            secondary=secondary,
+            protected=tuple(dict.fromkeys(protected)),
+            environment=environments[0] if environments else None,
+        )
+
+    def _side_if_right(self, pair: str, side: str) -> NamespaceAccess | None:
+        """What is wrong with a pair that was not named does not matter."""
+        try:
+            return self.side(pair, side)
+        except ConfigurationError:
+            return None
+
     def _build_pair(self, name: str) -> Pair:
+        if BETWEEN in name:
+            return self._pair_between(name)
         prefix = f"pairs.{name}."
         return Pair(
             name=name,

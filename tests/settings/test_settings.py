@@ -342,3 +342,25 @@ def test_a_project_file_cannot_let_a_token_out_in_clear(tmp_path: Path) -> None:
 def test_a_pair_is_called_by_letters_and_digits(name: str) -> None:
     with pytest.raises(UsageError, match="no name for a pair"):
         check_pair_name(name)
+
+
+def test_two_namespaces_make_a_pair_that_no_file_names(tmp_path: Path) -> None:
+    settings = load(config=write(tmp_path, GOOD), environ=environ(tmp_path))
+    pair = settings.pair("contoso-frc:contoso-neu")
+    assert (pair.name, pair.primary.host, pair.primary.auth) == (
+        "contoso-frc:contoso-neu",
+        "contoso-frc.servicebus.windows.net",
+        AuthMethod.AZURE_CLI,
+    )
+    assert pair.secondary.resource_group == "rg-neu", "as the configuration reaches it"
+    assert (pair.environment, pair.protected) == ("production", ("*/x-servicebus-transfer/0",))
+    assert pair.options.backlog_queue_count == 10, "what another pair counts on is not this one's"
+    assert settings.pair("contoso-weu:contoso-neu").name == "orders"
+    named = settings.between("contoso-frc", "contoso-neu")
+    assert (named.pair().name, named.pair_names()) == ("contoso-frc:contoso-neu", ("orders",))
+    assert settings.between("contoso-frc", None).side_in_use(None, "primary")[1].label == "contoso-frc"
+    with pytest.raises(ConfigurationError, match="No secondary was named"):
+        settings.between("contoso-frc", None).pair()
+    for wrong in ("contoso-weu:contoso-weu", "no name:contoso-neu", "a:b:c", ":contoso-neu"):
+        with pytest.raises((ConfigurationError, PairingError, UsageError)):
+            settings.pair(wrong)

@@ -112,6 +112,17 @@ def test_what_is_wrong_with_another_pair_does_not_end_a_search(home: Sbpair) -> 
     assert (ran.code, "NOT_SET_AT_ALL" in ran.stderr) == (2, True)
 
 
+def test_two_namespaces_are_a_pair_without_a_file_and_advice_names_them(home: Sbpair) -> None:
+    ran = home("status", "--primary", "local-primary", "--secondary", "local-secondary", "-o", "json")
+    assert (ran.code, ran.data["pair"]) == (0, "local"), ran
+    ran = home("--primary", "local-secondary", "peek", "--secondary", "local-primary")
+    assert (ran.code, "Create them: sbpair provision local-secondary:local-primary" in ran.stderr) == (1, True), ran
+    shown = home("provision", "local-secondary:local-primary", "--queues", "1", "--dry-run", "-o", "json")
+    assert (shown.code, shown.data["plans"][0]["pair"]) == (5, "local-secondary:local-primary"), shown
+    half = home("peek", "--primary", "local-primary")
+    assert (half.code, "Name it: --secondary" in half.stderr) == (2, True)
+
+
 def test_with_nothing_to_look_through_it_says_what_to_name(sbpair: Sbpair) -> None:
     ran = sbpair("discover")
     assert (ran.code, "sbpair discover contoso-neu --auth azure-cli" in ran.stderr) == (2, True)
