@@ -88,7 +88,8 @@ def export(
     terraform       the same, with import blocks
     github-action   audit as a step of a workflow
 
-    The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium.
+    The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium. The output says how
+    each file is checked by its own tool. Bicep, `terraform plan` and Grafana's import were not tried.
     Contacts nothing. The files hold names and no secrets; connection strings come from the places that each file names.
     A file that has another content is not replaced without --overwrite.
 

@@ -116,6 +116,11 @@ def iso_time(epoch_seconds: float | None) -> str | None:
     return utc_time(epoch_seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def spoken_time(epoch_seconds: float) -> str:
+    """For a page that people read: `2026-11-21 08:00:00 UTC`."""
+    return utc_time(epoch_seconds).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def utc_time(epoch_seconds: float) -> datetime:
     """The moment; the first or last one of the calendar (years 1 to 9999) for a time beyond it, which a message or a
     file may hold."""

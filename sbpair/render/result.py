@@ -44,6 +44,8 @@ class Column:
     drawn: bool = False
     advice: bool = False
     """Our own words on what to do next: a page lets a reader copy the commands in them."""
+    spare: bool = False
+    """A screen that is too narrow leaves it out, and says so; every other format has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ The 80 columns of a remote shell are what an operator has in an outage, and rows
 to itself rich folds those letter by letter, one column beside the other; nobody can copy such a name.
 
 What a grid drops or shortens before it gives up, in this order: drawn bars, columns without a value, columns that say
-the same in every row (said once, above it).
+the same in every row, the folder that all paths share and the day that all times share (said once, above it), parts of
+times, columns that are marked as spare.
 """
 
 import re
@@ -120,6 +121,9 @@ class _Fitted:
         table, everywhere = _shortened(table)
         if everywhere:
             yield Text(everywhere)
+        if _least_width(table, gap=_NARROW_GAP) > width and (spared := [one for one in table.columns if one.spare]):
+            table = replace(table, columns=tuple(one for one in table.columns if not one.spare))
+            yield Text(f"No room here for: {', '.join(map(_label, spared))}; -o tsv has all.")
         if _least_width(table, gap=_NARROW_GAP) <= width:
             yield _grid(table, narrow=True)
             if not table.compact:
@@ -151,6 +155,12 @@ def _shortened(table: Table) -> tuple[Table, str]:
             said.append(f"{_label(column)}: {shared}...")
             for row, cell in zip(rows, cells, strict=True):
                 row[column.key] = cell.removeprefix(shared)
+        elif times := _short_times(cells):
+            day, short = times
+            if day:
+                said.append(f"{_label(column)}: {day} UTC")
+            for row, cell in zip(rows, short, strict=True):
+                row[column.key] = cell
     shorter = replace(table, columns=tuple(columns) or table.columns[:1], rows=rows)
     return shorter, f"In every row: {'; '.join(said)}" if said else ""
 
@@ -160,6 +170,21 @@ def _shared_folder(paths: list[str]) -> str:
     folders = {path.rpartition("/")[0] for path in paths}
     folder = next(iter(folders)) if len(paths) > 2 and len(folders) == 1 else ""
     return f"{folder}/" if len(folder) >= SHARED_COLUMNS and " " not in folder else ""
+
+
+_TIME = re.compile(r"(\d{4})-(\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+
+
+def _short_times(cells: list[str]) -> tuple[str, list[str]] | None:
+    """Times without what can be spared, and the day if it is the same for all; None if not all of them are times."""
+    found = [_TIME.fullmatch(cell) for cell in cells if cell]
+    times = [one for one in found if one is not None]
+    if not times or len(times) < len(found):
+        return None
+    days = {f"{one[1]}-{one[2]}" for one in times}
+    if len(days) == 1 and len(times) > 2:
+        return days.pop(), [_TIME.sub(r"\3", cell) for cell in cells]
+    return "", [_TIME.sub(r"\2 \3", cell) for cell in cells]
 
 
 def _needed(table: Table, column: Column) -> int:

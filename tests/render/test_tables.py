@@ -74,6 +74,44 @@ def test_a_narrow_grid_says_once_what_all_rows_share() -> None:
     ]
 
 
+COLUMNS = (Column("at", "Enqueued"), Column("path", "Destination"), Column("id", "Message id"))
+
+
+def test_a_narrow_grid_says_the_day_of_all_times_once() -> None:
+    times = ("2026-11-23T02:31:43.497Z", "2026-11-23T02:31:44Z", "2026-11-23T12:31:45.001Z")
+    rows = [{"at": at, "path": "invoices/incoming", "id": f"order-{number}"} for number, at in enumerate(times)]
+    assert shown(Table("", COLUMNS, rows), 50)[:5] == [
+        "In every row: Enqueued: 2026-11-23 UTC;",
+        "Destination: invoices/incoming",
+        "Enqueued  Message id",
+        "\u2500" * 20,
+        "02:31:43  order-0",
+    ]
+    rows[1] |= {"at": "2026-11-22T23:00:00.000Z", "path": "orders"}
+    assert [line.split()[:3] for line in shown(Table("", COLUMNS, rows), 48)[2:5]] == [
+        ["11-23", "02:31:43", "invoices/incoming"],
+        ["11-22", "23:00:00", "orders"],
+        ["11-23", "12:31:45", "invoices/incoming"],
+    ]
+
+
+def test_a_column_with_other_words_than_times_keeps_its_times_whole() -> None:
+    rows = [{"at": at, "path": "invoices/incoming", "id": "x" * 30} for at in ("2026-11-23T02:31:43.497Z", "never", "")]
+    assert "2026-11-23T02:31:43.497Z" in "".join(shown(Table("", COLUMNS, rows), 60))
+
+
+def test_a_narrow_grid_leaves_spare_columns_out_and_says_so() -> None:
+    columns = (Column("what", "What"), Column("rule", "Rule", spare=True), Column("amount", "Amount", right=True))
+    rows = [{"what": "base charge", "rule": f"{number} hours at 0.013441 USD", "amount": number} for number in (1, 2)]
+    assert shown(Table("", columns, rows), 40)[:4] == [
+        "No room here for: Rule; -o tsv has all.",
+        "What         Amount",
+        "\u2500" * 19,
+        "base charge       1",
+    ]
+    assert "Rule" in shown(Table("", columns, rows), 80)[1]
+
+
 def test_what_no_grid_can_show_is_a_block_a_row() -> None:
     assert shown(FINDING, 40) == [
         "Found",

@@ -102,10 +102,10 @@ Cost = Estimated | Compared | Prices | BilledAlone
 LINE_COLUMNS = (
     Column("part", "Part"),
     Column("what", "What"),
-    Column("arithmetic", "Arithmetic"),
+    Column("arithmetic", "Arithmetic", spare=True),
     Column("operations", "Operations", right=True),
     Column("amount", "Amount", right=True),
-    Column("source", "Rule"),
+    Column("source", "Rule", spare=True),
 )
 PRICE_COLUMNS = (
     Column("meter", "Meter"),
@@ -136,6 +136,7 @@ def one_estimate(workload: Workload, prices: PriceTable, pair: str | None, snaps
         notes=(*found.assumptions, *_backlog_note(snapshot)),
         summary=f"{total:,} {found.currency} a month ({found.month.label}), {found.operation_count:,} operations; "
         f"the pairing adds {to_cents(extra):,} {found.currency}.",
+        closing=True,
         checks=(),
         metrics=(metric,),
     )
@@ -205,6 +206,7 @@ def comparison(workload: Workload, prices: PriceTable, scenario: Scenario) -> Co
         (Table("", columns, to_plain(alternatives)),),
         notes=found[0].estimate.assumptions,
         summary=summary,
+        closing=True,
     )
 
 

@@ -12,7 +12,7 @@ from sbpair.core.errors import SbpairError
 from sbpair.core.inspection import audit
 from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
-from sbpair.core.serialization import AS_TIME, utc_time
+from sbpair.core.serialization import AS_TIME, spoken_time
 from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Page, Section, Text, Tone
 from sbpair.render.result import Check, Column, Metric, Table
 from sbpair.render.result import Severity as Shown
@@ -323,7 +323,7 @@ def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
 def _facts(pairs: Sequence[_Pair]) -> Iterator[tuple[str, str]]:
     if not pairs:
         return
-    yield "Taken", utc_time(min(pair.snapshot.taken_at for pair in pairs)).strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield "Taken", spoken_time(min(pair.snapshot.taken_at for pair in pairs))
     yield "Checks", str(len(pairs[0].report.checks))
     if skipped := sum(len(pair.report.skipped) for pair in pairs):
         yield "Skipped", str(skipped)

@@ -155,7 +155,7 @@ class _Side:
         name = credential_name(self.access)
         if tried.error is not None:
             return Diagnosis.of_error("credential", self.subject, tried.error)
-        got = "a key; used as it is" if self.access.auth is AuthMethod.CONNECTION_STRING else "gave a token"
+        got = "a key" if self.access.auth is AuthMethod.CONNECTION_STRING else "gave a token"
         return Diagnosis("credential", self.subject, Verdict.OK, f"{name}: {got}")
 
     async def _port(self) -> Diagnosis:
@@ -163,7 +163,7 @@ class _Side:
         if tried.error is not None:
             return Diagnosis.of_error("amqp", self.subject, tried.error)
         host, port = address(self.access)
-        return Diagnosis("amqp", self.subject, Verdict.OK, f"{host}:{port} answers with TLS in {_ms(tried)}")
+        return Diagnosis("amqp", self.subject, Verdict.OK, f"TLS in {_ms(tried)}, {host}:{port}")
 
     async def _management(self) -> list[Diagnosis]:
         tried, facts, observed_at = await try_management(self.admin, self.clock, self.timeout_seconds)
@@ -171,7 +171,7 @@ class _Side:
             return self._refused(tried)
         self.rights[self.role, MANAGE] = True
         tier = f", tier {facts.tier}" if facts.tier else ""
-        detail = f"{self.admin.control_plane} API answers in {_ms(tried)}{tier}"
+        detail = f"{self.admin.control_plane} API in {_ms(tried)}{tier}"
         return [Diagnosis("https", self.subject, Verdict.OK, detail), self._skew(facts, observed_at)]
 
     def _refused(self, tried: Tried) -> list[Diagnosis]:
@@ -190,7 +190,7 @@ class _Side:
             return self._skipped("clock", f"the {facts.control_plane} API does not tell its time")
         skew, limits = observed_at - facts.service_time, Thresholds()
         if abs(skew) < limits.clock_skew_warning_seconds:
-            return Diagnosis("clock", self.subject, Verdict.OK, "agrees with this machine's to a few seconds")
+            return Diagnosis("clock", self.subject, Verdict.OK, "agrees to a few seconds")
         grave = abs(skew) >= limits.clock_skew_error_seconds
         direction = "ahead of" if skew > 0 else "behind"
         return Diagnosis(

@@ -11,7 +11,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.inspection.backlog import Backlog
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
-from sbpair.core.serialization import iso_time
+from sbpair.core.serialization import spoken_time
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
 from sbpair.render.result import Column, CommandResult, Table
@@ -68,7 +68,7 @@ def _facts(pair: Pair, drained: Drained, course: Course) -> Iterator[tuple[str, 
     yield "To", pair.primary.label
     if pair.environment:
         yield "Environment", pair.environment
-    yield "Began", iso_time(course.began_at)
+    yield "Began", spoken_time(course.began_at)
     yield "Took", format_duration(drained.report.seconds)
     if course.ledger is not None:
         yield "Ledger", f"{course.ledger.path}, {counted(course.ledger.lines, 'line')}"

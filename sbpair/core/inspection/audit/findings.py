@@ -24,6 +24,16 @@ class Finding:
     subject: str
     message: str
     remedy: str
+    command: str | None = field(init=False)
+    """What to run first, of the remedy; None if no command helps."""
+    advice: str = field(init=False)
+    """The rest of the remedy, in words."""
+
+    def __post_init__(self) -> None:
+        first, *more = self.remedy.splitlines() or [""]
+        command = first if first.startswith("sbpair ") else None
+        object.__setattr__(self, "command", command)
+        object.__setattr__(self, "advice", " ".join(more if command else (first, *more)))
 
 
 def in_one_line(remedy: str) -> str:
