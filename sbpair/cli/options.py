@@ -24,7 +24,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.typer_private import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
 from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
-from sbpair.render.console import check_writable, colors_wanted
+from sbpair.render.console import check_format, check_writable, colors_wanted
 from sbpair.render.result import CommandResult, Format
 
 COMPLETION_VARIABLE = "_SBPAIR_COMPLETE"
@@ -215,16 +215,19 @@ class Finished:
 Command = Callable[..., CommandResult]
 
 
-def command(*, output: str, besides: str = "") -> Callable[[Command], Callable[..., Finished]]:
+def command(
+    *, output: str, besides: str = "", checks: bool = False, page: bool = False
+) -> Callable[[Command], Callable[..., Finished]]:
     """Give a command the common options as its first argument, `options`; its errors are part of what it returns.
 
     A command that has a parameter `ctx` gets typer's context.
 
     `output` names the dataclass (or union of some) that the command prints with -o json, `module:Name` below `sbpair`:
     `sbpair schema` derives the JSON Schema from it. It is a text because few who call a command want its schema.
-    `besides` tells what the command prints that is no JSON.
+    `besides` tells what the command prints that is no JSON. `checks`, `page`: whether it has the formats of monitoring,
+    and HTML; any other one is refused before the work begins.
     """
-    return lambda function: _wrapped(function, Output(output, besides))
+    return lambda function: _wrapped(function, Output(output, besides, checks, page))
 
 
 def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
@@ -252,6 +255,7 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         for name, kind in sets.items():
             values[name] = kind.taken_from(values)
         try:
+            check_format(called, options.output, checks=output.checks, page=output.page)
             if options.outfile is not None:
                 check_writable(options.outfile)
             return Finished(called, options, result=function(options, **values))
@@ -275,6 +279,8 @@ class Output:
 
     kind: str
     besides: str
+    checks: bool
+    page: bool
 
     def load(self) -> Any:
         """The dataclass, or the union of some."""

@@ -136,16 +136,20 @@ def render(result: CommandResult, chosen: Format) -> str:
         from sbpair.render.tables import as_text
 
         return as_text(result) if result.text is None else result.text
-    if chosen not in _WRITERS:
-        known = listed(_formats_of(result), most=len(Format))
-        raise UsageError(f"{result.command} has no output format {chosen.value!r}; it has {known}.")
+    check_format(result.command, chosen, checks=result.checks is not None, page=result.page is not None)
     return _WRITERS[chosen](result)
 
 
-def _formats_of(result: CommandResult) -> list[str]:
-    pages = [Format.HTML] if result.page is not None else []
-    checks = CHECK_FORMATS if result.checks is not None else ()
-    return [one.value for one in (Format.TABLE, *_WRITERS, *checks, *pages)]
+def check_format(command: str, chosen: Format | None, *, checks: bool, page: bool) -> None:
+    """Refuse a format that the command does not have. `checks`: it has those of monitoring; `page`: it has HTML.
+
+    Raises:
+        UsageError: it has not, and which ones it has.
+    """
+    known = (Format.TABLE, *_WRITERS, *(CHECK_FORMATS if checks else ()), *((Format.HTML,) if page else ()))
+    if chosen is not None and chosen not in known:
+        names = listed([one.value for one in known], most=len(Format))
+        raise UsageError(f"{command} has no output format {chosen.value!r}; it has {names}.")
 
 
 def write_atomically(path: Path, text: str, *, private: bool = False) -> None:

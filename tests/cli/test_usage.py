@@ -209,10 +209,18 @@ def test_numbers_may_be_written_short(sbpair: Sbpair) -> None:
     assert short.data == long.data
 
 
-def test_a_format_that_a_command_lacks_is_told_with_those_it_has(sbpair: Sbpair) -> None:
-    ran = sbpair("cost", "--explain-prices", "-o", "html")
-    assert ran.code == 2
+@pytest.mark.parametrize("line", ["move contoso-weu:a contoso-weu:b --yes", "config show"])
+def test_a_format_that_a_command_lacks_is_refused_before_it_begins(sbpair: Sbpair, line: str) -> None:
+    """Nobody has configured anything, which is what the command would find out first."""
+    ran = sbpair(*line.split(), "-o", "html")
+    assert (ran.code, ran.stdout) == (2, "")
     assert "has no output format 'html'; it has table, json, jsonl, yaml, tsv, markdown." in ran.stderr
+
+
+def test_a_format_that_a_command_has_only_sometimes_is_told_afterwards(sbpair: Sbpair) -> None:
+    ran = sbpair("cost", "--explain-prices", "-o", "nagios")
+    assert ran.code == 3, "unknown, in the words of monitoring"
+    assert "has no output format 'nagios'" in ran.stderr + ran.stdout
 
 
 def test_an_outfile_that_cannot_be_written_is_a_failure(sbpair: Sbpair) -> None:

@@ -30,7 +30,7 @@ from sbpair.core.pairing import Pair
 from sbpair.render.result import CommandResult
 
 
-@command(output="cli.cost.shown:Cost")
+@command(output="cli.cost.shown:Cost", checks=True)
 def cost(
     options: Options,
     pair: PairArgument = None,

@@ -125,7 +125,7 @@ class Pinged:
     entities: tuple[PingedEntity, ...]
 
 
-@command(output="cli.failover.ping:Pinged")
+@command(output="cli.failover.ping:Pinged", checks=True)
 def ping(
     options: Options,
     pair: PairArgument = None,

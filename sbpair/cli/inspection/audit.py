@@ -13,7 +13,7 @@ from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
 
-@command(output="core.inspection.audit.result:Printed")
+@command(output="core.inspection.audit.result:Printed", checks=True, page=True)
 def audit(
     options: Options,
     pairs: PairsArgument = None,

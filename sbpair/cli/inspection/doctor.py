@@ -29,7 +29,7 @@ COLUMNS = (
 _GRAVEST_FIRST = (Exit.UNREACHABLE, Exit.DENIED, Exit.USAGE)
 
 
-@command(output="core.inspection.diagnosis:Diagnoses")
+@command(output="core.inspection.diagnosis:Diagnoses", checks=True)
 def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
     """Check configuration, credentials, rights, connections, clocks, versions, Java and Spark, and say how to fix them.
 

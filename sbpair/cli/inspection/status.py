@@ -28,7 +28,9 @@ _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
 
 
 @command(
-    output="core.inspection.status:StatusReport", besides="With --watch it prints lines, or records with -o jsonl."
+    output="core.inspection.status:StatusReport",
+    besides="With --watch it prints lines, or records with -o jsonl.",
+    checks=True,
 )
 def status(
     options: Options,

@@ -41,7 +41,7 @@ _JVM_ROWS = 100_000
 """The JVM only passes partial results on, however many messages there are."""
 
 
-@command(output="pipeline.analysis.analyze:Analysis")
+@command(output="pipeline.analysis.analyze:Analysis", page=True)
 def analyze(
     options: Options,
     archives: ArchivesArgument,

@@ -32,7 +32,7 @@ _COLUMNS = (
 )
 
 
-@command(output="pipeline.reports:ReconcileReport")
+@command(output="pipeline.reports:ReconcileReport", checks=True)
 def reconcile(
     options: Options,
     archives: ArchivesArgument,

@@ -68,7 +68,7 @@ _DESTINATIONS = (
 )
 
 
-@command(output="pipeline.replication.report:ReplicationReport")
+@command(output="pipeline.replication.report:ReplicationReport", checks=True)
 def replication_audit(
     options: Options,
     primary: Annotated[

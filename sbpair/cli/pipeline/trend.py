@@ -43,7 +43,7 @@ GROWTH_COLUMNS = (
 )
 
 
-@command(output="pipeline.trend:Trend")
+@command(output="pipeline.trend:Trend", page=True)
 def trend(
     options: Options,
     history: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that audits wrote to with --history.")],

@@ -115,7 +115,7 @@ class _Seen:
         )
 
 
-@command(output="cli.replication.status:JournalStatus")
+@command(output="cli.replication.status:JournalStatus", checks=True)
 def status(
     options: Options,
     journal: JournalOption = None,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("sbpair")
 
 
-@command(output="core.transfer.conclusion:DrainResult")
+@command(output="core.transfer.conclusion:DrainResult", checks=True, page=True)
 def drain(
     options: Options,
     pair: PairArgument = None,

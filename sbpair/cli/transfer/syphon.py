@@ -61,7 +61,7 @@ class ServiceOptions:
     file: Path | None
 
 
-@command(output="core.transfer.conclusion:DrainResult")
+@command(output="core.transfer.conclusion:DrainResult", checks=True)
 def syphon(
     options: Options,
     pair: PairArgument = None,

@@ -508,7 +508,8 @@ def charge(
     for band, part in _portions(quantity, bands):
         amount = part * band.unit_price
         where = f" (from {_plain(band.start)} on)" if len(bands) > 1 else ""
-        formula = f"{_plain(part)} {unit.name}{where} x {band.unit_price} {prices.currency}"
+        name = unit.name if part == 1 or unit.name.endswith(("s", "GB")) else f"{unit.name}s"
+        formula = f"{_plain(part)} {name}{where} x {band.unit_price} {prices.currency}"
         yield Charge(account, meter, label, formula, part, unit.name, band.unit_price, amount, source)
 
 

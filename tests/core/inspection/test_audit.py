@@ -377,6 +377,8 @@ class TestChoosing:
             "subject": path(0),
             "message": data["findings"][0]["message"],
             "remedy": "sbpair provision orders",
+            "command": "sbpair provision orders",
+            "advice": "",
         }
 
 
