@@ -182,10 +182,15 @@ def sentences(discovery: Discovery) -> Iterator[str]:
         if namespace.detail is not None:
             yield f"{namespace.namespace}: {namespace.detail}"
         if namespace.alias is not None:
+            role, partner = namespace.geo_dr_role, namespace.geo_dr_partner
+            known = f"the {role}" if role else "a member"
+            beside = f", with {partner.rpartition('/')[2]}" if partner else ""
             yield (
-                f"{namespace.namespace} is the {namespace.geo_dr_role or 'member'} of the Geo-DR alias "
-                f"{namespace.alias}; Geo-DR copies no messages."
+                f"{namespace.namespace} is {known} of the Geo-DR alias {namespace.alias}{beside}; Geo-DR copies no "
+                "messages."
             )
+            if role is None:
+                yield f"Only the resource manager tells its role: configure `subscription` for {namespace.namespace}."
 
 
 def summary(discovery: Discovery) -> str:

@@ -84,6 +84,19 @@ def test_active_deferred_and_scheduled_messages_are_changed_where_they_lie(made:
     assert lies["scheduled"].state is State.SCHEDULED
 
 
+def test_a_message_of_a_session_is_changed_behind_its_others_and_the_state_stays(made: Entities) -> None:
+    queue = made.queue(named("sessions"), requires_session=True)
+    made.send(queue, *(compose(body=f"{s}{n}", message_id=f"{s}{n}", session_id=s) for n in range(2) for s in "ab"))
+    assert made.state(queue, "a", b"of a") == b"of a"
+    number = next(one.sequence_number for one in made.lying(queue) if one.message_id == "a0")
+    ran = made.runner("edit", queue, str(number), "--yes", "-o", "json", env=editor(made, swap('"a0"', '"first"')))
+    assert (ran.code, ran.data["forwarded"], ran.data["guarantee"]) == (0, 1, "exactly-once"), ran
+    lies = made.lying(queue)
+    assert [one.message_id for one in lies if one.session_id == "a"] == ["a1", "first"]
+    assert [one.message_id for one in lies if one.session_id == "b"] == ["b0", "b1"]
+    assert made.state(queue, "a") == b"of a"
+
+
 def test_an_editor_that_fails_or_changes_nothing_leaves_the_message(made: Entities) -> None:
     queue = made.queue(named("orders"))
     made.send(queue, compose(body="a", message_id="a"))

@@ -89,3 +89,13 @@ def test_messages_that_nobody_covers_are_said_first() -> None:
 )
 def test_the_last_line_says_no_more_than_was_read(namespaces: tuple[NamespaceSearched, ...], said: str) -> None:
     assert summary(Discovery(namespaces, {})) == said
+
+
+def test_the_role_in_an_alias_is_said_only_where_the_resource_manager_told_it() -> None:
+    partner = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ServiceBus/namespaces/contoso-neu"
+    told = NamespaceSearched("contoso-weu", "h", alias="contoso", geo_dr_role="Primary", geo_dr_partner=partner)
+    (known,) = sentences(Discovery((told,), {}))
+    assert known.startswith("contoso-weu is the Primary of the Geo-DR alias contoso, with contoso-neu; ")
+    member, role = sentences(Discovery((NamespaceSearched("contoso-weu", "h", alias="contoso"),), {}))
+    assert member.startswith("contoso-weu is a member of the Geo-DR alias contoso; ")
+    assert role == "Only the resource manager tells its role: configure `subscription` for contoso-weu."
