@@ -7,6 +7,7 @@ still breaks, and the line that replays it.
 import argparse
 import multiprocessing
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -122,7 +123,7 @@ def many(seeds: Sequence[int], hours: float, processes: int, defect: str = "") -
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=_seed, default=0, help="the first seed, or `random`")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from the first on")
     parser.add_argument(
         "--hours", type=float, default=0.5, help="simulated hours in which messages come and trouble strikes"
@@ -150,6 +151,10 @@ def main() -> int:
     return _campaign(options)
 
 
+def _seed(text: str) -> int:
+    return secrets.randbelow(10**9) if text == "random" else int(text)
+
+
 def _places(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
@@ -173,7 +178,8 @@ def _campaign(options: argparse.Namespace) -> int:
     seconds = _clock() - began
     rate = simulated / max(cpu, 0.001)
     print(
-        f"{count:,} seeds, {failed:,} failed; {messages:,} messages in {simulated / 3600:,.1f} simulated hours; "
+        f"{count:,} seeds from {options.seed} on, {failed:,} failed; "
+        f"{messages:,} messages in {simulated / 3600:,.1f} simulated hours; "
         f"{seconds:,.0f} s, {cpu:,.0f} s of CPU: {rate:,.0f} simulated hours per hour of one core."
     )
     return 1 if failed else 0

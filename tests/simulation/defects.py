@@ -305,7 +305,12 @@ def _return_not_awaited() -> None:
 
 @defect("what is held behind a gap fills the window")
 def _window_filled_by_held() -> None:
-    def make(grant: Any) -> Any:
+    # Half of the window is never used for what is held, what is held does not count, and what has waited in vain is
+    # given back: any of the three would be enough.
+    def hold(self: Any, order: Any, budget: int, now: float) -> None:
+        order.blocked = len(self._blocked_items(order))
+
+    def counted(grant: Any) -> Any:
         def stingy(self: Any, wanted: int, now: float, source: str | None = None) -> int:
             blocked = [one.blocked for one in self._orders.values()]
             for one in self._orders.values():
@@ -317,7 +322,8 @@ def _window_filled_by_held() -> None:
 
         return stingy
 
-    replace(machine.Settlement, "grant", make)
+    machine.Settlement._hold_or_release = hold  # type: ignore[method-assign]
+    replace(machine.Settlement, "grant", counted)
 
 
 # Knowing
@@ -373,6 +379,14 @@ def _session_not_kept() -> None:
     move.keep_session = keep  # type: ignore[assignment]
 
 
+@defect("the state of a session is cleared and not taken along")
+def _state_not_taken_along() -> None:
+    async def place(self: Any, session_id: str, state: bytes) -> None:
+        """Set nothing at the destination."""
+
+    move._Move._place_state = place  # type: ignore[method-assign]
+
+
 @defect("a destination that failed is not tried again")
 def _never_tried_again() -> None:
     def make(trouble: Any) -> Any:
@@ -425,12 +439,15 @@ def _handler_outlives_its_lease() -> None:
     replace(lease.LeaseHeldRun, "__init__", make)
 
 
-@defect("no record is kept of what is finished")
+@defect("what is finished is known nowhere")
 def _finished_not_recorded() -> None:
+    # The session's entry, its streams and a record of each message say so, each where the others cannot.
     async def record(self: Any, *_: Any, **options: Any) -> None:
         """Write nothing."""
 
     store.SessionStore.record = record  # type: ignore[method-assign]
+    ownership.SessionEntry.outcome = lambda self, message_id: None  # type: ignore[method-assign]
+    ownership.SessionEntry.has_finished = lambda self, place: False  # type: ignore[method-assign]
 
 
 @defect("the copy is settled before the journal says what became of it")

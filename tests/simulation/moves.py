@@ -69,6 +69,8 @@ class Moves:
         self.parked: set[str] = set()
         self.resent: Counter[str] = Counter()
         self.last_in_session: dict[tuple[str, str], int] = defaultdict(lambda: -1)
+        self.with_state: set[str] = set()
+        """Sessions with which an application has kept something."""
         self.processes: list[Process] = []
         self.lines: dict[str, set[tuple[str, int]]] = defaultdict(set)
         for side, path in ((SOURCE_SIDE, WORK), (SOURCE_SIDE, TOPIC), (SOURCE_SIDE, SUBSCRIPTION)):
@@ -92,6 +94,7 @@ class Moves:
         """An application sends, and another one has dead-lettered and deferred some of it already."""
         plan, broker = self.world.plan, self.world.brokers[SOURCE_SIDE]
         if plan.moves and broker.process.alive:
+            self._check_states()
             for _ in range(min(burst.count, 12)):
                 broker.run(self._put)
 
@@ -129,7 +132,38 @@ class Moves:
         elif state == "deferred" and not message.locked:
             message.state = State.DEFERRED
             namespace.journal.put_message(entity, MAIN, message)
+        if session is not None and entity.main.sessions is not None and dice.random() < 0.3:
+            self._keep_state(namespace, entity, session)
         namespace.when_durable(lambda: setattr(filled, "safe", True))
+
+    def _keep_state(self, namespace: Namespace, entity: Queue | Subscription, session_id: str) -> None:
+        """An application has begun with a session. What it keeps is always the same, wherever the session lies."""
+        assert entity.main.sessions is not None
+        session = entity.main.sessions.ensure(session_id)
+        if session.holder is None:
+            session.state, session.changed_at = _state_of(session_id), wall(self.world.loop)
+            namespace.journal.put_session(entity, session)
+            namespace.when_durable(lambda: self.with_state.add(session_id))
+
+    def _states(self) -> dict[str, set[str]]:
+        """Where the state of each session is kept now."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for entity in (*self._sources(), self.world.brokers[self.target_side].namespace.get_queue(PARKED)):
+            for session in (entity and entity.main.sessions) or ():
+                if session.state is not None:
+                    assert entity is not None
+                    found[session.id].add(entity.path.lower())
+                    if session.state != _state_of(session.id):
+                        raise Violation(f"session {session.id} has another state at {entity.path}")
+        return found
+
+    def _check_states(self) -> None:
+        """A state is always somewhere. While a namespace is away nobody knows."""
+        if all(self.world.brokers[side].process.alive for side in (SOURCE_SIDE, self.target_side)):
+            states = self._states()
+            for session_id in self.with_state:
+                if not states[session_id]:
+                    raise Violation(f"the state of session {session_id} is nowhere: it is lost")
 
     def stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
         key = str(message.head.message_id)
@@ -287,7 +321,7 @@ class Moves:
             world.stops[process].set()
             await world.ended_within(process, 900.0, "did not end within 15 minutes of being told to stop")
         for _ in range(LAST_MOVES):
-            if not self._left():
+            if not self._left() and all(found == {PARKED} for found in self._states().values()):
                 break
             for path in (WORK, SUBSCRIPTION):
                 process = self._start(path, again=False, last=True)
@@ -295,19 +329,27 @@ class Moves:
             await asyncio.sleep(180.0)
         if left := self._left():
             raise Violation(f"messages were left by {LAST_MOVES} runs without any trouble: {left}")
+        self._check_states()
+        if behind := sorted(one for one, found in self._states().items() if found != {PARKED}):
+            raise Violation(f"states of sessions were left by {LAST_MOVES} runs without any trouble: {behind}")
         for key, filled in self.filled.items():
             if filled.safe and key not in self.parked:
                 raise Violation(f"message {key} was accepted, and was never moved")
 
     def _left(self) -> dict[str, int]:
+        boxes = [box for entity in self._sources() for box in entity.mailboxes if box.place in (MAIN, DEAD_LETTER)]
+        return {box.path: len(box.log) for box in boxes if len(box.log)}
+
+    def _sources(self) -> tuple[Queue, Subscription]:
         namespace = self.world.brokers[SOURCE_SIDE].namespace
         queue = namespace.get_queue(WORK)
         subscription = namespace.get_subscription(TOPIC, SUBSCRIPTION.rpartition("/")[2])
         assert queue is not None and subscription is not None
-        boxes = [
-            box for entity in (queue, subscription) for box in entity.mailboxes if box.place in (MAIN, DEAD_LETTER)
-        ]
-        return {box.path: len(box.log) for box in boxes if len(box.log)}
+        return queue, subscription
+
+
+def _state_of(session_id: str) -> bytes:
+    return f"so far of {session_id}".encode()
 
 
 def _dry(request: DrainRequest) -> DrainRequest:

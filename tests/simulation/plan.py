@@ -1,7 +1,7 @@
 """What a seed stands for: how the world is made, what is sent when, and what goes wrong when."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 HOUR = 3600.0
@@ -98,6 +98,7 @@ KINDS: dict[str, tuple[float, float]] = {
     "freeze": (0.5, 90.0),
     "cut": (0.0, 0.0),
     "half-open": (0.0, 0.0),
+    "forgotten": (0.0, 0.0),
     "part": (0.1, 150.0),
     "throttle": (0.5, 30.0),
     "fail-sends": (0.5, 30.0),
@@ -122,6 +123,8 @@ BROKER_KINDS: dict[str, tuple[float, float]] = {
 """And with brokers that keep what they have in files."""
 
 
+SIDES_OF = {"fail-sends": ("primary", "primary", "secondary", "other")}
+"""Where a kind strikes, if not mostly the secondary."""
 MOMENTS = ("line", "writing", "arrived", "completed", "lock expired", "start")
 """Of what is noted: the worst moments for something to go wrong are right after these."""
 WORST = {
@@ -175,7 +178,7 @@ def draw(seed: int, hours: float) -> Plan:
     while at < end:
         bursts.append(Burst(at, dice.choice([1, 3, 10, 25, 60])))
         at += dice.choice([0.5, 20.0, 200.0, 900.0]) * dice.uniform(0.5, 1.5)
-    return Plan(
+    plan = Plan(
         seed=seed,
         hours=hours,
         queues=dice.choice([1, 1, 2, 3]),
@@ -194,7 +197,7 @@ def draw(seed: int, hours: float) -> Plan:
         slow_share=dice.choice([0.0, 0.0, 0.02, 0.1]),
         slow_seconds=dice.choice([0.5, 3.0]),
         skews=tuple(dice.choice([0.0, 0.0, -400.0, 45.0]) for _ in range(drains + syphons)),
-        receive_messages=dice.choice([3, 20, 100]),
+        receive_messages=dice.choice([3, 3, 20, 100]),
         in_flight_messages=dice.choice([4, 20, 2000, 2000]),
         bursts=tuple(bursts),
         pairs=dice.choice([1, 1, 1, 2]),
@@ -214,6 +217,26 @@ def draw(seed: int, hours: float) -> Plan:
         manage=dice.random() < 0.7,
         troubles=tuple(_troubles(dice, kinds, bursts, end)),
     )
+    return _narrow(plan, dice, end) if dice.random() < 0.15 else plan
+
+
+def _narrow(plan: Plan, dice: random.Random, end: float) -> Plan:
+    """One process moves one session in small batches through a small window, and one kind of trouble meets it often:
+    a batch that fails while the next is under way, or a gap that somebody else's locks make."""
+    kinds = dice.choice([["fail-sends"], ["foreign"], ["foreign", "short-locks"]])
+    bursts = [Burst(dice.uniform(0.0, end), dice.choice([25, 60])) for _ in range(4)]
+    return replace(
+        plan,
+        drains=(drains := dice.choice([0, 1])),
+        syphons=1 - drains,
+        skews=(0.0,),
+        sessions=1,
+        session_share=1.0,
+        receive_messages=3,
+        in_flight_messages=dice.choice([4, 20]),
+        bursts=tuple(sorted(bursts, key=lambda one: one.at)),
+        troubles=tuple(_troubles(dice, kinds, bursts * 3, end)),
+    )
 
 
 def _troubles(dice: random.Random, kinds: list[str], bursts: list[Burst], end: float) -> list[Trouble]:
@@ -225,7 +248,7 @@ def _troubles(dice: random.Random, kinds: list[str], bursts: list[Burst], end: f
             least, most = _ALL_KINDS[kind]
             at = burst.at + dice.choice([dice.expovariate(1.0), dice.expovariate(0.2), dice.uniform(0.0, 120.0)])
             seconds = least * (most / least) ** dice.random() if least else 0.0
-            side = dice.choice(["primary", "secondary", "secondary", "other"])
+            side = dice.choice(SIDES_OF.get(kind, ("primary", "secondary", "secondary", "other")))
             after = dice.choice(WORST.get(kind, MOMENTS)) if dice.random() < 0.7 else ""
             at = burst.at if after else min(at, end)
             count = dice.choice([1, 2, 5, 20])

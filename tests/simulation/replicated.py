@@ -328,12 +328,13 @@ class Replicated:
         )
         mine: dict[str, Epoch] = {}
         while not world.ending:
+            wanted = world.wanted
             for _ in range(dice.choice([1, 3, 8])):
                 await self._send_one(sender, journal, mine, f"r{number}-{dice.randrange(plan.sessions)}")
                 await asyncio.sleep(dice.expovariate(1.0))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(dice.choice([5.0, 60.0, 300.0])):
-                    await world.over.wait()
+                    await wanted.wait()
         await sender.close()
         await journal.close()
         await primary.close()

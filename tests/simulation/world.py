@@ -50,6 +50,8 @@ MOVERS = {"primary": "mover", "other": "other-mover"}
 """How the processes are called that empty the backlog of a primary."""
 LONGEST_DRAIN_SECONDS = 2 * HOUR
 """Without any trouble a drain ends by itself long before."""
+LONGEST_PAUSE_SECONDS = 600.0
+"""After any trouble a syphon is back at work long before: a poll, which may last for 15 minutes, must not keep it."""
 
 
 class Clock:
@@ -204,7 +206,7 @@ class World:
         self.movers: list[Process] = []
         self.senders: list[Process] = []
         self.wanted = asyncio.Event()
-        """Messages have been put into the backlog: time for senders to send, too."""
+        """Set, and replaced, when messages are put into the backlog: time for senders to send, too."""
         self.stops: dict[Process, asyncio.Event] = {}
         self.endless: set[Process] = set()
         self.queues = {
@@ -215,8 +217,6 @@ class World:
         self.number = 0
         self.runs = 0
         self._failed = asyncio.Event()
-        self.over = asyncio.Event()
-        """No more trouble, and no more messages."""
         self.replicated = Replicated(self)
         self.moves = Moves(self)
 
@@ -316,16 +316,20 @@ class World:
             if isinstance(one, Burst):
                 self._fill(one)
                 self.moves.fill(one)
-                self.wanted.set()
+                self._want()
             else:
                 self._arm(one)
         await asyncio.sleep(max(0.0, plan.hours * HOUR - self.loop.time()))
         await self._come_to_rest()
 
+    def _want(self) -> None:
+        self.wanted.set()
+        self.wanted = asyncio.Event()
+
     async def _come_to_rest(self) -> None:
         """No more trouble: those that run are stopped, the last drain must find and return everything."""
         self.ending = True
-        self.over.set()
+        self._want()
         self.network.join_all()
         self.network.slow_share = 0.0  # a late packet may cost a short lock
         self.disk.full = self.disk.failing = False
@@ -340,7 +344,11 @@ class World:
             await self.ended_within(process, 900.0, "did not close within 15 minutes")
         running = [one for one in self.movers if one.alive]
         if serving := [one for one in running if one in self.endless and not self.stops[one].is_set()]:
-            await self._emptied_within(HOUR, serving)
+            self._fill_each()
+            await self._emptied_within(LONGEST_PAUSE_SECONDS, serving)
+        if self.dice.random() < 0.5:
+            for process in [one for one in running if one not in self.endless]:
+                await self.ended_within(process, LONGEST_DRAIN_SECONDS, "did not end by itself at rest")
         for process in running:
             self.stops[process].set()
         for process in running:
@@ -371,7 +379,7 @@ class World:
             while of_this and (left := self.truth.backlog_counts(side)):
                 await asyncio.sleep(10.0)
                 if self.loop.time() >= until and any(one.alive for one in of_this):
-                    raise Violation(f"a syphon has run for an hour without any trouble, and {left} messages wait")
+                    raise Violation(f"a syphon ran for {seconds:.0f} s, nothing was wrong, and {left} messages wait")
                 of_this = [one for one in of_this if one.alive]
 
     async def ended_within(self, process: Process, seconds: float, otherwise: str) -> None:
@@ -391,6 +399,13 @@ class World:
             place = dice.randrange(plan.queues) if session is None else int(session[1:]) % plan.queues
             key, payload = self._message(side, destination, session, backlog=True)
             self._put(self.queues[side][place], for_backlog(payload, destination), self.truth.sent[key])
+
+    def _fill_each(self) -> None:
+        """A message into each backlog queue: one who serves has to notice, whatever has become of a connection."""
+        for side, paths in self.queues.items():
+            for path in paths:
+                key, payload = self._message(side, DESTINATIONS[0], None, backlog=True)
+                self._put(path, for_backlog(payload, DESTINATIONS[0]), self.truth.sent[key])
 
     def _put(self, path: str, payload: bytes, sent: Sent) -> None:
         """Into a queue of the secondary, by its own process."""
@@ -552,13 +567,13 @@ class World:
         )
         try:
             while not self.ending:
-                self.wanted.clear()
+                wanted = self.wanted
                 for _ in range(self.dice.choice([1, 3, 8])):
                     await self._send_some(pairing, side, f"p{number}")
                     await asyncio.sleep(self.dice.expovariate(0.5))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(60.0):
-                        await self.wanted.wait()
+                        await wanted.wait()
         finally:
             await pairing.close()
 
@@ -626,6 +641,9 @@ class World:
                 name = able[trouble.place % len(able)].name
                 self.network.part(name, broker.name)
                 self._later(trouble.seconds, trouble.kind, lambda: self.network.join(name, broker.name))
+            case "forgotten" if process is not None:
+                for connection in self.network.of(process):
+                    connection.die()
             case "disk-full" | "disk-error":
                 name = "full" if trouble.kind == "disk-full" else "failing"
                 setattr(self.disk, name, True)
