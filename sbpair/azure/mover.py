@@ -14,7 +14,7 @@ from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.receiver import UPDATE, AzureReceiver, Receipt
-from sbpair.azure.sender import CANCEL, DEFAULT_MAX_MESSAGE_BYTES, transfers
+from sbpair.azure.sender import CANCEL, transfers
 from sbpair.azure.wire import (
     CoordinatorWire,
     Delivery,
@@ -93,7 +93,7 @@ async def _move(
 
 
 def _check_sizes(link: SendingLink, payloads: Sequence[bytes], to: str) -> None:
-    limit = link.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+    limit = link.max_message_bytes
     largest = max(len(one) for one in payloads)
     if largest > limit:
         raise MessageTooLargeError(f"Could not send to {to}: {largest} bytes are more than the {limit} that it takes.")
@@ -238,7 +238,7 @@ class AzureMover(AzureReceiver):
                 wire = await self._wire()
                 if not isinstance(wire, TransactedWire):
                     raise TypeError("The receiver's connection holds no transactions.")
-                return (await wire.sending_to(entity)).max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+                return (await wire.sending_to(entity)).max_message_bytes
 
 
 class AzureScheduledMover:
@@ -263,7 +263,7 @@ class AzureScheduledMover:
         with translating(tried, entity, within_seconds=_PROBE_SECONDS):
             async with asyncio.timeout(_PROBE_SECONDS):
                 wire = await self._link.get(timeout_seconds=_PROBE_SECONDS)
-                return (await wire.sending_to(entity)).max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+                return (await wire.sending_to(entity)).max_message_bytes
 
     async def move(
         self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float

@@ -13,7 +13,6 @@ from sbpair.azure.wire import Answer, Outgoing, SenderWire, SendingLink
 from sbpair.concurrency import waiting
 from sbpair.core.errors import MessageTooLargeError, OperationTimeoutError, SbpairError, SendIncompleteError
 
-DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024
 _MAX_BATCH_BYTES = 1024 * 1024
 """Largest batch where the link names no limit for batches and takes larger single messages (Premium)."""
 _SILENT_SECONDS = 2.0
@@ -39,7 +38,7 @@ class AzureSender:
         tried = f"open a link to {self._entity} on {self._host}"
         with translating(tried, self._entity, within_seconds=OPEN_SECONDS):
             wire = await self._link.get(timeout_seconds=60.0)
-            return wire.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+            return wire.max_message_bytes
 
     async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
         if not payloads:
@@ -78,7 +77,7 @@ class AzureSender:
     async def _transfer(
         self, wire: SenderWire, tried: str, payload: bytes, message_format: int, deadline: float
     ) -> None:
-        limit = wire.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+        limit = wire.max_message_bytes
         if len(payload) > limit:
             raise MessageTooLargeError(
                 f"Could not {tried}: {len(payload)} bytes are more than the {limit} that it takes.", entity=self._entity
@@ -150,7 +149,7 @@ def transfers(wire: SenderWire | SendingLink, messages: Sequence[bytes]) -> Iter
         yield 1, messages[0], frames.MESSAGE_FORMAT
         return
     together = batch(messages)
-    limit = wire.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES
+    limit = wire.max_message_bytes
     batch_limit = wire.max_batch_bytes or min(limit, _MAX_BATCH_BYTES)
     if len(together) <= batch_limit or batch_limit >= limit:
         yield len(messages), together, frames.BATCH_FORMAT

@@ -37,6 +37,9 @@ from sbpair.core.errors import AuthenticationFailedError, IncompatibleSdkError, 
 IDLE_TIMEOUT_SECONDS = 60
 """Asked of the peer in the open frame: it sends an empty frame at half of this, so that silence means loss."""
 
+DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024
+"""What every tier takes at least: for a link that names no limit."""
+
 _SILENCE_SECONDS = 1.5 * IDLE_TIMEOUT_SECONDS
 _HOUSEKEEPING_SECONDS = 2.0
 _LISTEN_SECONDS = 1.0
@@ -451,9 +454,9 @@ class SendingLink:
         link._incoming_disposition = self._on_disposition
 
     @property
-    def max_message_bytes(self) -> int | None:
-        """What the link said it takes; None if it said nothing."""
-        return self._link.remote_max_message_size or None
+    def max_message_bytes(self) -> int:
+        """What the link said it takes; if it said nothing, what every tier takes."""
+        return self._link.remote_max_message_size or DEFAULT_MAX_MESSAGE_BYTES
 
     @property
     def max_batch_bytes(self) -> int | None:
@@ -553,9 +556,9 @@ class SenderWire(Wire):
         self._sending: SendingLink | None = None
 
     @property
-    def max_message_bytes(self) -> int | None:
-        """What the link said it takes; None if it said nothing."""
-        return None if self._sending is None else self._sending.max_message_bytes
+    def max_message_bytes(self) -> int:
+        """As `SendingLink.max_message_bytes`."""
+        return DEFAULT_MAX_MESSAGE_BYTES if self._sending is None else self._sending.max_message_bytes
 
     @property
     def max_batch_bytes(self) -> int | None:

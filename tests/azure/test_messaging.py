@@ -27,7 +27,8 @@ from tests.azure.support import FixedCredential, message, senders_part
 from tests.contract.conftest import access_to
 from tests.hostile import within
 
-SECONDS = 5.0
+SECONDS = 60.0
+"""For what is answered at once, however busy the machine."""
 
 
 class Relay:
@@ -466,7 +467,7 @@ async def test_a_stalled_connection_hangs_no_call(emulator: Emulator) -> None:
 class Limits:
     """What a link said about sizes."""
 
-    def __init__(self, max_message_bytes: int | None, max_batch_bytes: int | None) -> None:
+    def __init__(self, max_message_bytes: int, max_batch_bytes: int | None) -> None:
         self.max_message_bytes = max_message_bytes
         self.max_batch_bytes = max_batch_bytes
 
@@ -474,7 +475,6 @@ class Limits:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (Limits(None, None), [10]),
         (Limits(256 * 1024, None), [10]),
         (Limits(100 << 20, 3000), [2, 3, 2, 3]),
         (Limits(100 << 20, 100), [1] * 10),
