@@ -429,12 +429,6 @@ class FakeNamespace:
             raise LockLostError("The lock supplied is invalid.", entity=received.source)
         return queue, stored
 
-    def expire_locks(self, path: str) -> None:
-        """Every lock of the queue runs out now."""
-        for stored in self.queue(path).messages.values():
-            stored.locked_until = min(stored.locked_until, self.epoch())
-        self.queue(path).wake()
-
 
 class FakeMessaging:
     """`sbpair.ports.Messaging` over a `FakeNamespace`."""

@@ -131,6 +131,25 @@ def texts(queue: Any, box: str = "main") -> list[bytes]:
     return [read(one.payload, scan(one.payload), Section.DATA) for one in getattr(queue, box).log]
 
 
+@asynccontextmanager
+async def a_result_on_its_way(
+    emulator: Emulator, dialect: Dialect
+) -> AsyncIterator[tuple[Asking, bytes, Frame, Any, Any]]:
+    """One message taken from the queue `source` and, in an open transaction, one sent to the queue `target`; with the
+    one who asks, the transaction, what was delivered, and the two queues."""
+    namespace = emulator.namespace("primary")
+    source, target = namespace.create_queue("source"), namespace.create_queue("target")
+    source.send(message(b"work"))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("target", 0)
+        await client.receiver("source", 1, credit=5)
+        delivery = await client.until(TRANSFER)
+        transaction = await ask.declare()
+        await ask.send(message(b"result"), 0, transaction)
+        yield ask, transaction, delivery, source, target
+
+
 class Requests:
     """Requests to a management node, in a transaction or outside."""
 
@@ -210,16 +229,7 @@ async def test_messages_to_two_entities_appear_together_at_the_commit(emulator: 
 
 @EVERY_DIALECT
 async def test_a_rollback_leaves_lock_and_count_and_sends_nothing(emulator: Emulator, dialect: Dialect) -> None:
-    namespace = emulator.namespace("primary")
-    source, target = namespace.create_queue("source"), namespace.create_queue("target")
-    source.send(message(b"work"))
-    async with connected(emulator, dialect) as client:
-        ask = Asking(client)
-        await client.sender("target", 0)
-        await client.receiver("source", 1, credit=5)
-        delivery = await client.until(TRANSFER)
-        transaction = await ask.declare()
-        await ask.send(message(b"result"), 0, transaction)
+    async with a_result_on_its_way(emulator, dialect) as (ask, transaction, delivery, source, target):
         confirmed = await ask.settle(delivery, accepted(), transaction)
         assert confirmed.value[1].descriptor == ACCEPTED
         assert (await ask.discharge(transaction, failed=True)).descriptor == ACCEPTED
@@ -310,16 +320,7 @@ async def test_closing_the_coordinator_rolls_back(emulator: Emulator, dialect: D
 
 
 async def test_one_part_that_cannot_be_done_any_more_rolls_back_all(emulator: Emulator, dialect: Dialect) -> None:
-    namespace = emulator.namespace("primary")
-    source, target = namespace.create_queue("source"), namespace.create_queue("target")
-    source.send(message(b"work"))
-    async with connected(emulator, dialect) as client:
-        ask = Asking(client)
-        await client.sender("target", 0)
-        await client.receiver("source", 1, credit=5)
-        delivery = await client.until(TRANSFER)
-        transaction = await ask.declare()
-        await ask.send(message(b"result"), 0, transaction)
+    async with a_result_on_its_way(emulator, dialect) as (ask, transaction, delivery, source, target):
         await ask.settle(delivery, accepted(), transaction)
         [work] = source.main.log
         [lock] = source.main.locks._locks.values()
