@@ -102,16 +102,18 @@ class Sbpair:
         settings |= {"encoding": "utf-8", "env": self.variables(), "cwd": self.home}
         return subprocess.Popen(self.command(arguments), **settings | options)
 
-    def python(self, code: str, *arguments: str) -> None:
-        """Run Python code in the same home; it has to succeed."""
+    def python(self, code: str, *arguments: str, stdin: str = "", timeout: float = 90) -> str:
+        """Run Python code in the same home; it has to succeed. Returns what it wrote."""
         if FORKS:
-            done = Ran(*SERVER.run(arguments, env=self.variables(), cwd=self.home, timeout=90, code=code))
+            given: dict[str, Any] = {"env": self.variables(), "cwd": self.home, "stdin": stdin, "timeout": timeout}
+            done = Ran(*SERVER.run(arguments, code=code, **given))
         else:
+            given = {"env": self.variables(), "cwd": self.home, "input": stdin, "timeout": timeout}
             command = [sys.executable, "-c", code, *arguments]
-            given: dict[str, Any] = {"env": self.variables(), "cwd": self.home, "encoding": "utf-8"}
-            ended = subprocess.run(command, capture_output=True, timeout=90, check=False, **given)
+            ended = subprocess.run(command, capture_output=True, check=False, encoding="utf-8", **given)
             done = Ran(ended.returncode, ended.stdout, ended.stderr)
         assert done.code == 0, done.stderr
+        return done.stdout
 
     def make_queue(self, path: str) -> None:
         """Create a queue on the primary of the pair `local`."""
@@ -133,3 +135,9 @@ class Sbpair:
         """Lines of the operations log."""
         path = self.home / "state" / "sbpair" / "operations.jsonl"
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def listens_to_sigterm(pid: int) -> bool:
+    """Whether the process has a handler of its own, as a command has once it is under way."""
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)

@@ -1,8 +1,7 @@
 """Terminals of any size, and what commands show in them.
 
-`show` starts the real process on a pseudo-terminal. `Screens` is for hundreds of combinations: one process imports
-everything once and forks a child for each, which runs the console script on its own pseudo-terminal; run as a module it
-is that process.
+`show` starts the real process on a pseudo-terminal. `show_each` is for hundreds of combinations: a process that has
+imported everything forks a child for each, which runs the console script on its own pseudo-terminal.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ import pty
 import re
 import select
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -25,7 +23,7 @@ from typing import Any
 
 from tests.cli.process import Sbpair
 
-WITHIN_SECONDS = 60.0
+WITHIN_SECONDS = 120.0
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[hlm]")
 _MOVES = re.compile(r"(\x1b\[[0-9;]*[A-HJK])+")
 
@@ -94,18 +92,22 @@ def answer(
 
 def show_each(runner: Sbpair, jobs: Sequence[Job]) -> list[Screen]:
     """Run many command lines, each on a terminal of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cli.screens"],
-        input=json.dumps([asdict(job) for job in jobs]),
-        capture_output=True,
-        encoding="utf-8",
-        env=runner.variables(),
-        cwd=runner.home,
-        timeout=WITHIN_SECONDS + len(jobs),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [Screen(**screen) for screen in json.loads(done.stdout)]
+    given = json.dumps([asdict(job) for job in jobs])
+    said = runner.python(_SHOW_EACH, stdin=given, timeout=WITHIN_SECONDS + 5 * len(jobs))
+    return [Screen(**screen) for screen in json.loads(said)]
+
+
+_SHOW_EACH = "from tests.cli.screens import show_those_asked_for; show_those_asked_for()"
+
+
+def show_those_asked_for() -> None:
+    """What `show_each` runs: reads its jobs, shows each on a terminal of a forked copy of this process, writes them."""
+    wanted = json.load(sys.stdin)
+    _preload()
+    file = Path(f"talk-{os.getpid()}")
+    screens = [asdict(_forked(job, file)) for job in wanted]
+    file.unlink(missing_ok=True)
+    json.dump(screens, sys.stdout)
 
 
 def _terminal(columns: int) -> tuple[int, int]:
@@ -188,12 +190,3 @@ def _become(job: dict[str, Any], terminal: int, talk: Path) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
-
-
-if __name__ == "__main__":
-    wanted = json.load(sys.stdin)
-    _preload()
-    file = Path(f"talk-{os.getpid()}")
-    screens = [asdict(_forked(job, file)) for job in wanted]
-    file.unlink(missing_ok=True)
-    json.dump(screens, sys.stdout)

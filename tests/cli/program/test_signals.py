@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.process import Sbpair
+from tests.cli.process import Sbpair, listens_to_sigterm
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see what a process does"
@@ -56,12 +56,6 @@ def until(condition: Callable[[], Any], process: "subprocess.Popen[str]") -> Non
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "it did not come to it"
         time.sleep(0.02)
-
-
-def listens_to_sigterm(pid: int) -> bool:
-    """Whether the process has a handler of its own."""
-    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def is_connected(pid: int) -> bool:
