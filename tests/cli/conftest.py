@@ -28,6 +28,14 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sbpair]:
         yield runner
 
 
+@pytest.fixture(scope="module")
+def provisioned(local: Sbpair) -> Sbpair:
+    """`local` with the backlog queues that it should have: each test leaves it so."""
+    done = local("provision", "local")
+    assert done.code == 0, done
+    return local
+
+
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Sbpair]:
     """`local` for one test: nothing provisioned, nothing sent."""

@@ -5,20 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cli.conftest import embedded_pair
 from tests.cli.process import Ran, Sbpair
 
 
 def verdicts(ran: Ran) -> dict[tuple[str, str], str]:
     return {(row["check"], row["subject"].split()[0]): row["result"] for row in ran.data["checks"]}
-
-
-@pytest.fixture(scope="module")
-def provisioned(local: Sbpair) -> Sbpair:
-    assert local("provision", "local").code == 0
-    return local
 
 
 def test_without_configuration_it_says_how_to_write_one(sbpair: Sbpair) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.process import Sbpair
 from tests.cli.screens import answer
 
+pytestmark = pytest.mark.usefixtures("provisioned")
 QUEUE = "local-primary/x-servicebus-transfer/{}"
 
 
@@ -71,19 +72,19 @@ def results(ran: Any) -> dict[str, str]:
     return {row["queue"].rpartition("/")[2]: row["result"] for row in ran.records}
 
 
-def test_provision_plans_applies_and_then_has_nothing_to_do(local: Sbpair) -> None:
-    dry = local("provision", "local", "--dry-run")
+def test_provision_plans_applies_and_then_has_nothing_to_do(fresh: Sbpair) -> None:
+    dry = fresh("provision", "local", "--dry-run")
     assert dry.code == 5
     assert [row["step"] for row in dry.records] == ["create"] * 10
     assert "Nothing was changed" in dry.stderr
-    done = local("provision", "local")
+    done = fresh("provision", "local")
     assert done.code == 0
     assert set(results(done).values()) == {"done"}
-    again = local("provision", "local", "-o", "json")
+    again = fresh("provision", "local", "-o", "json")
     assert again.code == 0
     assert {one["result"] for one in again.data["outcomes"]} == {"unchanged"}
-    assert local("provision", "local", "--dry-run").code == 0
-    assert local("provision", "local", "--dry-run", "--exit-zero").code == 0
+    assert fresh("provision", "local", "--dry-run").code == 0
+    assert fresh("provision", "local", "--dry-run", "--exit-zero").code == 0
 
 
 def test_every_step_is_in_the_operations_log(local: Sbpair) -> None:
@@ -99,12 +100,13 @@ def test_every_step_is_in_the_operations_log(local: Sbpair) -> None:
     if os.name != "nt":
         mode = (local.home / "state" / "sbpair" / "operations.jsonl").stat().st_mode
         assert mode & 0o077 == 0
+    assert local("cleanup", "local", "--yes").code == 0
 
 
 def test_a_plan_file_is_applied_as_written_and_refused_when_the_world_changed(local: Sbpair) -> None:
     local("provision", "local", "--queues", "13", "--plan-out", "plan.json")
     plan = json.loads((local.home / "plan.json").read_text(encoding="utf-8"))
-    assert [step["kind"] for step in plan["plans"][0]["steps"]] == ["create", "create"]
+    assert [step["kind"] for step in plan["plans"][0]["steps"]] == ["create"] * 3
     assert local("provision", "local", "--plan", "plan.json").code == 0
     assert local("cleanup", "local", "--plan-out", "cleanup.json").code == 0
     wrong = local("provision", "local", "--plan", "cleanup.json")
