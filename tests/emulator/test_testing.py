@@ -16,6 +16,7 @@ from sbpair.emulator import EmbeddedNamespace, EmulatorError, EmulatorThread
 from sbpair.emulator.clock import AdvancingClock
 from sbpair.emulator.errors import EntityError
 from sbpair.emulator.limitations import compatibility
+from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError
 from tests.cli.test_contents import parse
 
@@ -177,6 +178,21 @@ def test_trouble_lasts_as_long_as_its_block(servicebus: EmbeddedNamespace) -> No
             sender.send_messages(ServiceBusMessage("after"))
     assert [one.text for one in servicebus.queue("orders").messages] == ["before", "after"]
     assert servicebus.call(lambda namespace: namespace.faults.list()) == []
+
+
+def test_faults_with_a_probability_draw_the_same_in_every_run(emulator: EmulatorThread) -> None:
+    def draws() -> list[bool]:
+        with EmbeddedNamespace(emulator=emulator) as fresh:
+
+            def strike(namespace: Namespace) -> list[bool]:
+                namespace.faults.add("throttle:p=0.5")
+                return [namespace.faults.check("send", "orders") is not None for _ in range(40)]
+
+            return fresh.call(strike)
+
+    first = draws()
+    assert {True, False} == set(first)
+    assert draws() == first
 
 
 def test_namespaces_do_not_see_each_other(emulator: EmulatorThread) -> None:

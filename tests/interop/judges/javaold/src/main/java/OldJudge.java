@@ -160,6 +160,17 @@ public class OldJudge {
         session.close();
     }
 
+    /** What a handler has taken is completed behind its back. */
+    static void untilEmpty(String queue) throws Exception {
+        IMessageReceiver receiver = receiver(queue);
+        Instant end = Instant.now().plusSeconds(WAIT_SECONDS);
+        while (receiver.peek(1) != null) {
+            check(Instant.now().isBefore(end), "it was not completed");
+            Thread.sleep(50);
+        }
+        receiver.close();
+    }
+
     static void handler() throws Exception {
         QueueClient client = new QueueClient(at("orders"), ReceiveMode.PEEKLOCK);
         CompletableFuture<String> came = new CompletableFuture<>();
@@ -177,6 +188,7 @@ public class OldJudge {
         client.registerMessageHandler(handler, new MessageHandlerOptions(1, true, Duration.ofMinutes(1)), threads);
         client.send(new Message("handled"));
         check("handled".equals(came.get(WAIT_SECONDS, TimeUnit.SECONDS)), "another text");
+        untilEmpty("orders");
         client.close();
         threads.shutdown();
     }
