@@ -155,8 +155,9 @@ public class Judge {
             ServiceBusReceiverAsyncClient receiver =
                 BUILDER.receiver().queueName("orders").disableAutoComplete().buildAsyncClient()) {
             sender.sendMessage(text("a")).then(sender.sendMessage(text("b"))).block(WAIT);
-            List<String> came = receiver.receiveMessages().take(2)
-                .concatMap(one -> receiver.complete(one).thenReturn(one.getBody().toString())).collectList().block(WAIT);
+            List<String> came = receiver.receiveMessages()
+                .concatMap(one -> receiver.complete(one).thenReturn(one.getBody().toString()))
+                .take(2).collectList().block(WAIT);
             check(came.equals(List.of("a", "b")), "other messages: " + came);
         }
     }
