@@ -358,7 +358,9 @@ def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
         try:
             plant(running.namespace(name), body, os.environ)
         except (SeedError, EntityError) as error:
-            raise ConfigurationError(f"The seed of {name}: {error}") from error
+            raise ConfigurationError(
+                f"The seed of {name}: {error}", hint="Correct the seed, and start again."
+            ) from error
 
 
 def _split_fault(text: str, names: list[str]) -> tuple[str, str]:

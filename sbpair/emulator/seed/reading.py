@@ -26,7 +26,8 @@ def mapping_of(value: object, where: str, line: int | None = None) -> Mapping[st
         raise SeedError(f"{where}: a mapping of names to properties is expected", line)
     for name in value:
         if not isinstance(name, str):
-            raise SeedError(f"{where}: a name is a text; put {str(name)[:40]!r} in quotes", line)
+            read = " (YAML reads on, off, yes and no so)" if isinstance(name, bool) else ""
+            raise SeedError(f"{where}: a name is a text; put what is read as {str(name)[:40]!r} in quotes{read}", line)
     return value
 
 

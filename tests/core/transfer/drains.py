@@ -495,6 +495,10 @@ def _never_holds(self, now):
     self.may_try = True
 
 
+def _as_if_nothing_were_forgotten(self, source):
+    return 0
+
+
 _SAMPLED = QueueOrder.gaps_sampled
 DEFECTS = {
     "what is released stays proven": (QueueOrder, "forget", _proof_outlives_release),
@@ -508,11 +512,62 @@ DEFECTS = {
     "what was sent is not remembered": (Settlement, "remember", _nothing),
 }
 
+UNLIKELY = {
+    "a browse proves although something was released meanwhile": (
+        Settlement,
+        "forgotten",
+        _as_if_nothing_were_forgotten,
+    ),
+}
+"""Defects that a history drawn by a seed hardly ever meets: `overtaken_amid_a_receive` is one that does."""
+
+
+def overtaken_amid_a_receive():
+    """A drain steps back between the browse of what a receive skipped and its answer; who overtook."""
+    world, (queue, *_) = Namespaces(), QUEUES
+    drain = world.drains[0]
+    for session in (0, 0, 0, None, 0, 0, 0, 0):
+        world.put(queue, session)
+    _take(world, drain, queue, 1)
+    _send_all(world, drain)
+    (held,) = world.hand_out(queue, 1)
+    world.locked(held).locked_until = float("inf")
+    _take(world, drain, queue, 1)  # what waits for that one
+    (gone,) = world.hand_out(queue, 1)  # somebody else's, of no session, and brought back by now
+    del world.queues[queue][gone.sequence_number]
+    world.receive(drain, queue, 4)
+    world.go_on_receiving(drain, queue)
+    assert drain.receiving[queue].page, "browsed, and not told yet"
+    for _ in range(3):
+        world.poll(drain)
+        world.now += 4.0
+    assert drain.machine.standing_back(queue), "somebody else has what comes first"
+    for _ in range(6):
+        world.go_on_receiving(drain, queue)
+    _send_all(world, drain)
+    return world.overtaken()
+
+
+def _take(world, drain, queue, most):
+    world.receive(drain, queue, most)
+    for _ in range(6):
+        world.go_on_receiving(drain, queue)
+
+
+def _send_all(world, drain):
+    for _ in range(3):
+        world.poll(drain)
+        while drain.sending:
+            world.finish_send(drain)
+        while drain.settling or drain.confirming:
+            world.finish_settle(drain)
+            world.confirm(drain)
+
 
 @contextmanager
 def planted(what: str) -> Iterator[None]:
     """The product with one of the defects."""
-    owner, name, instead = DEFECTS[what]
+    owner, name, instead = (DEFECTS | UNLIKELY)[what]
     kept = getattr(owner, name)
     setattr(owner, name, instead)
     try:
