@@ -234,7 +234,8 @@ def test_a_reader_that_has_gone_is_no_failure_of_any_command(full: Sbpair) -> No
 @pytest.mark.skipif(os.name == "nt", reason="a shell's pipe")
 @pytest.mark.parametrize("line", [*SOME, "--version", "--help", "drain --help", "emulator fault list"])
 def test_a_reader_that_has_seen_enough_is_no_failure(full: Sbpair, line: str) -> None:
-    command = " ".join(f"'{word}'" for word in full.command(line.split()))
+    quiet = ["-q"] if line.startswith("cost ") else []  # its closing sentence goes to stderr, in a pipe, too
+    command = " ".join(f"'{word}'" for word in full.command([*line.split(), *quiet]))
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -1 >&2; echo ${{PIPESTATUS[0]}}"],
         capture_output=True,
