@@ -29,6 +29,12 @@ def test_fixed_seeds_hold() -> None:
     assert "30 seeds from 1 on, 0 failed" in ran.stdout
 
 
+def test_seeds_that_have_found_something_hold() -> None:
+    """A move's report left out a session whose lock was lost when its state was to be cleared."""
+    ran = simulate("--seed", "80100", "--hours", "0.1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_random_seeds_hold() -> None:
     """What fails prints its seed and the line that replays it. A busy machine lives through fewer."""
     ran = simulate("--seed", "random", "--seeds", "50", "--hours", "0.1", "--minutes", "2")

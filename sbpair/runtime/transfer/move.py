@@ -481,10 +481,14 @@ class _Move:
         if state is None or not self.session_states:
             return report
         if stays is None and report.confirmed_empty:
-            if await receiver.session_state() == state:
-                await receiver.set_session_state(None)
-            else:  # its lock was lost on the way, and somebody worked on it
-                stays = OTHER_STATE
+            try:
+                if await receiver.session_state() == state:
+                    await receiver.set_session_state(None)
+                else:  # its lock was lost on the way, and somebody worked on it
+                    stays = OTHER_STATE
+            except ServiceError as error:  # its messages were moved all the same
+                failure = QueueFailure(f"session {session_id} of {self.path}", error)
+                return replace(report, failures=(*report.failures, failure), confirmed_empty=False)
         if stays is None:
             return replace(report, session_states=1)
         kept = Counter({one.reason: one.count for one in report.left}) + Counter({stays: 1})
