@@ -3,8 +3,9 @@
 Request   application-properties operation="put-token", name=<resource URI>, type, expiration; body a string, the token.
           The type says "jwt" even for shared access signatures (Python SDK); the token itself tells.
 Response  application-properties status-code (int) and status-description; correlation-id = the request's message-id.
-          202 accepted, 400 not understood, 401 token refused, 404 no such entity; for these also error-condition
-          (symbol): com.microsoft.azure's older Java client tells its exceptions apart by nothing else.
+          202 accepted, 400 not understood, 401 token refused, 404 no such entity; for these also errorCondition
+          (symbol), by which com.microsoft.azure's older Java client tells its exceptions apart. Where it is spelled
+          `error-condition`, azure-servicebus for Python drops the status, and takes what is missing for a refusal.
 Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
 """
 
@@ -136,5 +137,5 @@ def _response(message_id: object, status: int, description: str) -> bytes:
     properties = [None] * PropertyField.CORRELATION_ID + [message_id]
     statuses: dict[str, object] = {"status-code": Int(status), "status-description": description}
     if status in _CONDITIONS:
-        statuses["error-condition"] = Symbol(_CONDITIONS[status])
+        statuses["errorCondition"] = Symbol(_CONDITIONS[status])
     return build(properties=properties, application_properties=statuses, value=None)

@@ -198,5 +198,5 @@ class Client:
         answer = await self.until(TRANSFER)
         statuses = read(answer.payload, scan(answer.payload), Section.APPLICATION_PROPERTIES)
         assert read(answer.payload, scan(answer.payload), Section.PROPERTIES)[5] == "id-1"
-        self.cbs_condition = statuses.get("error-condition")
+        self.cbs_condition = statuses.get("errorCondition")
         return statuses["status-code"], statuses["status-description"]
