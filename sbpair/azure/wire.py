@@ -209,6 +209,7 @@ class Wire:
     def _take_over(self, client: Any) -> None:
         self._connection = client._connection
         self._connection.listen = self._listen
+        _keep_status(client._cbs_authenticator)
         _part_dispositions(client._session)
         self._hook_next_link(client._session)
         self._heard_at = time.monotonic()
@@ -935,6 +936,7 @@ class SendingWithin(_Transacting):
         authenticator = copy.copy(first)
         authenticator._auth = await authenticate(sdk)
         authenticator.auth_state = type(first.auth_state).IDLE
+        _keep_status(authenticator)
         while not await authenticator.handle_token():
             await self._listen()
         self._more_tokens.append(authenticator)
@@ -1051,6 +1053,19 @@ def _plain(error: Exception) -> Exception:
     return error
 
 
+def _keep_status(authenticator: Any) -> None:
+    """Have the SDK keep the status of a refused token also where the peer names a condition beside it. It drops both
+    then, and an entity that does not exist could not be told from a wrong key."""
+    if authenticator is None:
+        return
+    complete: Any = type(authenticator)._on_execute_operation_complete  # not that of one it was copied from
+
+    async def completed(result: Any, status: int, description: str, answer: Any, _condition: str | None = None) -> None:
+        await complete(authenticator, result, status, description, answer)
+
+    authenticator._on_execute_operation_complete = completed
+
+
 def _part_dispositions(session: Any) -> None:
     """Show a disposition only to links of the direction that it is about: the peer's role is the other one."""
 
@@ -1141,7 +1156,7 @@ def _test_private_names() -> None:
         (SyncSender, ("_do_retryable_operation", "_open", "_check_live")),
         (ServiceBusSender, ("_do_retryable_operation", "_open", "_check_live")),
         (PyamqpTransport, ("encode_message", "to_outgoing_amqp_message")),
-        (CBSAuthenticator, ("handle_token",)),
+        (CBSAuthenticator, ("handle_token", "_on_execute_operation_complete")),
         (Session, ("create_sender_link", "_outgoing_transfer")),
         (Connection, ("create_session",)),
         (Connection, ("listen", "_process_incoming_frame", "_can_read", "_get_remote_timeout")),
