@@ -4,10 +4,12 @@ import asyncio
 import time
 
 import pytest
+from azure.servicebus._pyamqp.aio._cbs_async import CBSAuthenticator
 from azure.servicebus._pyamqp.aio._connection_async import Connection
 from azure.servicebus._pyamqp.aio._receiver_async import ReceiverLink
 from azure.servicebus._pyamqp.aio._sender_async import SenderLink
 from azure.servicebus._pyamqp.aio._session_async import Session
+from azure.servicebus._pyamqp.constants import ManagementExecuteOperationResult
 
 from sbpair.azure import wire
 from sbpair.azure.errors import WireError
@@ -144,3 +146,12 @@ async def test_an_answer_that_comes_as_the_time_is_up_is_taken_and_the_others_ar
     assert answers[1] is None
     assert isinstance(answers[2], TimeoutError)
     assert len(answers) == 2
+
+
+async def test_why_a_token_was_refused_is_kept_where_the_peer_names_a_condition_beside_it() -> None:
+    authenticator = CBSAuthenticator.__new__(CBSAuthenticator)
+    authenticator._network_trace_params = {}
+    wire._keep_status(authenticator)
+    bad_status = ManagementExecuteOperationResult.FAILED_BAD_STATUS
+    await authenticator._on_execute_operation_complete(bad_status, 404, "No such queue.", None, "amqp:not-found")
+    assert (authenticator._token_status_code, authenticator._token_status_description) == (404, "No such queue.")

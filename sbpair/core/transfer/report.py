@@ -113,9 +113,9 @@ def _destination(accepted: Accepted) -> str:
 
 Named = tuple[tuple[str, int], ...]
 FILTERED_OUT = "filtered out"
+"""The reason for which a message stays that nobody asked for."""
 UNDELIVERABLE = "undeliverable: "
 """Beginning of the reason for which a dead letter is left that no drain can send."""
-"""The reason for which a message stays that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
