@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes is the machine's affair: four workers share two cores with whatever else there is.
+# How long an example takes is the machine's affair: six workers share two cores with whatever else there is.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", _PATIENT, derandomize=True)
 settings.register_profile("random", _PATIENT, derandomize=False, print_blob=True)
@@ -30,30 +30,47 @@ if sys.dont_write_bytecode:
 
 LONGEST = (
     "tests/test_readme.py",
+    "tests/runtime/replication/test_replicate.py",
     "tests/stories/test_recovery.py",
     "tests/pipeline/test_kills.py",
+    "tests/soak/test_kills.py",
     "tests/pipeline/test_command_line.py",
+    "tests/pipeline/test_cluster.py",
     "tests/cli/program/test_signals.py",
+    "tests/cli/test_exit_codes.py",
+    "tests/pipeline/test_replay.py",
+    "tests/cli/hostile/test_secrets.py",
+    "tests/cli/replication/test_replicate.py",
+    "tests/pipeline/test_faults.py",
+    "tests/clients/test_sync.py",
     "tests/cli/test_terminals.py",
     "tests/cli/inspection/test_provision_cleanup.py",
-    "tests/soak/test_kills.py",
-    "tests/pipeline/test_cluster.py",
-    "tests/runtime/replication/test_replicate.py",
-    "tests/cli/replication/test_replicate.py",
-    "tests/clients/test_sync.py",
-    "tests/cli/failover/test_send.py",
-    "tests/pipeline/test_faults.py",
-    "tests/cli/inspection/test_audit.py",
+    "tests/simulation/test_simulation.py",
+    "tests/emulator/engine/test_official_clients.py",
+    "tests/interop/test_python_sdk.py",
+    "tests/soak/test_recover.py",
+    "tests/interop/test_judges.py",
     "tests/pipeline/test_analyze.py",
-    "tests/cli/hostile/test_secrets.py",
+    "tests/runtime/transfer/test_drain_emulator.py",
+    "tests/clients/test_consumer.py",
+    "tests/emulator/broker/test_official_client.py",
+    "tests/runtime/transfer/test_drain_order.py",
     "tests/cli/test_schema.py",
-    "tests/pipeline/test_replay.py",
-    "tests/cli/test_mistakes.py",
+    "tests/cli/failover/test_send.py",
+    "tests/clients/test_refusals.py",
+    "tests/test_readme_recipes.py",
+    "tests/stories/test_filters.py",
     "tests/clients/test_shared.py",
+    "tests/core/replication/test_ownership_model.py",
+    "tests/cli/transfer/test_syphon.py",
+    "tests/emulator/hostile/test_attacks.py",
+    "tests/cli/test_mistakes.py",
+    "tests/cli/transfer/test_move.py",
+    "tests/pipeline/test_every_order.py",
+    "tests/cli/test_emulator.py",
+    "tests/cli/program/test_waits.py",
     "tests/pipeline/test_reconcile.py",
     "tests/soak/test_drain.py",
-    "tests/contract/test_journals.py",
-    "tests/clients/test_refusals.py",
 )
 """Files of about half a minute and more, the longest first, as the suite's own list of durations has them."""
 

@@ -244,7 +244,7 @@ def test_a_provisioning_and_a_cleanup_that_are_stopped_say_what_they_have_done(
     assert not missing & set(created)
     assert len(missing) + len(created) == 30, (out, err)
     known = len(home.operations)
-    fault("local-secondary", "delay:rtt=300ms")
+    fault("local-secondary", "delay:rtt=100ms")
     with started(home, "cleanup local --yes --no-input") as process:
         until(lambda: len(home.operations) > known, process)
         out, err = end(process, number, code)
