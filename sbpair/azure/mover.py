@@ -202,7 +202,7 @@ class AzureMover(AzureReceiver):
             lost = tuple(range(len(received)))
         if lost or not isinstance(wire, TransactedWire):
             raise LocksLostError(
-                f"The connection on which messages of {self._source} were received is gone; they come again.",
+                f"The connection on which messages of {self._source} were received is gone; they will be redelivered.",
                 entity=self._source,
                 lost=lost,
             )

@@ -177,7 +177,7 @@ _COMMON: dict[str, Any] = {
     "timeout": Annotated[
         str | None,
         typer.Option(
-            "--timeout", help="Longest wait for one answer, e.g. 30s.", rich_help_panel=_PANEL, show_default=False
+            "--timeout", help="Time-out of one request, e.g. 30s.", rich_help_panel=_PANEL, show_default=False
         ),
     ],
     "exit_zero": Annotated[

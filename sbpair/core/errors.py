@@ -366,7 +366,7 @@ class PairingError(SbpairError):
 class SameNamespaceError(PairingError):
     code = "same-namespace"
     exit_name = "usage"
-    hint = "A pair needs two namespaces, best in two regions."
+    hint = "A pair needs two namespaces, ideally in two regions."
 
 
 class IncompatibleSdkError(SbpairError):

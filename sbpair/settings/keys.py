@@ -185,7 +185,7 @@ NAMESPACE_KEYS = (
 PAIR_KEYS = (
     Key("backlog_queues", _count(MAX_BACKLOG_QUEUE_COUNT), "Number of backlog queues",
         {"type": "integer", "minimum": 1, "maximum": MAX_BACKLOG_QUEUE_COUNT}, 10),
-    Key("failover_interval", _duration, "Failures are borne this long before failover, 0 to 60m", _DURATION, 60.0),
+    Key("failover_interval", _duration, "How long failures are tolerated before failover, 0 to 60m", _DURATION, 60.0),
     Key("ping_interval", _duration, "Pause between pings of an unavailable entity, 1s to 30m", _DURATION, 60.0),
     Key("policy", _policy, "Which errors start a failover", {"enum": list(POLICIES)}, DOCUMENTED.name),
     Key("hold_sessions", _flag, "Keep order within a session across failover and failback", _BOOLEAN, False),

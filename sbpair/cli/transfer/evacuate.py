@@ -223,7 +223,7 @@ def evacuate(
     go_on = _go_on(source, to, auth, wish, ledger, plan or plan_out)
     if written is not None and (changed := changed_since(written.entities, steps)):
         raise StalePlanError(
-            f"{plan} no longer fits: something else would be done now about {listed(changed)}. {NOT_TOUCHED}"
+            f"{plan} is stale: something else would be done now about {listed(changed)}. {NOT_TOUCHED}"
         )
     if plan_out is not None:
         _write_plan(plan_out, wish, steps)

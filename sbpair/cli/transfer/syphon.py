@@ -276,7 +276,7 @@ def _say_what_begins(pair: Pair, paths: "Sequence[str]", service: ServiceOptions
         f"of {format_duration(service.poll_seconds)}{ledger}. Ctrl-C ends it."
     )
     idle_hour = of_syphon_hour(len(paths), 1, polling_syphon(round(service.poll_seconds)))
-    _log.debug(f"While nothing comes, an hour takes {in_words(idle_hour)}.")
+    _log.debug(f"Idle cost per hour: {in_words(idle_hour)}.")
 
 
 class _Saying:

@@ -105,7 +105,7 @@ def notes(done: Recovered, doing: Doing) -> Iterator[str]:
     if report.uncompleted:
         yield (
             f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} sent, but the completion was not "
-            "confirmed: they come again, with the same MessageId."
+            "confirmed: they will be redelivered, with the same MessageId."
         )
     if done.guarantee is not None and report.forwarded:
         yield _guaranteed(done)

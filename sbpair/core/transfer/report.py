@@ -204,7 +204,7 @@ class DrainReport:
     uncompleted: int = field(
         default=0,
         metadata=_count(
-            "Messages sent, but not confirmed as completed: they come again with the same id.",
+            "Messages sent, but not confirmed as completed: they will be redelivered with the same id.",
             metric="sbpair_uncompleted_messages",
             last=True,
         ),

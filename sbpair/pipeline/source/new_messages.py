@@ -43,7 +43,7 @@ def check_new_messages(schema: "StructType") -> None:
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
     if missing := [name for name in _NEEDED if name not in given]:
         raise UsageError(
-            f"The frame lacks the column(s) {', '.join(missing)}.",
+            f"The frame lacks {', '.join(missing)}.",
             hint=f"New messages have the columns {', '.join(_TYPES)}; messages that were read have a payload.",
         )
     for name, kind in given.items():

@@ -107,9 +107,7 @@ class ToPrimary:
     def check(self, schema: "StructType") -> None:
         """Raises UsageError: rows of this schema are no backlog messages."""
         if missing := [name for name in STORED_COLUMNS if name not in schema.names]:
-            raise UsageError(
-                f"The frame lacks the column(s) {', '.join(missing)}.", hint="Write rows as sbpair-backlog reads them."
-            )
+            raise UsageError(f"The frame lacks {', '.join(missing)}.", hint="Write rows as sbpair-backlog reads them.")
 
     def messages(self, batch: "pa.RecordBatch") -> Iterator[Received]:
         return messages_in(batch)

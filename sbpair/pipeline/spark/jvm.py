@@ -164,7 +164,7 @@ def _await_gateway(process: "subprocess.Popen[bytes]", file: Path, log: Path) ->
         time.sleep(_POLL_SECONDS)
     said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
     raise SparkUnavailableError(
-        f"Spark's Java did not start: {' / '.join(said) or 'it said nothing'}", hint=f"The whole log: {log}"
+        f"Spark's Java did not start: {' / '.join(said) or 'no output'}", hint=f"The whole log: {log}"
     )
 
 

@@ -65,7 +65,7 @@ async def check_fresh(plan: Plan, *, admin: NamespaceAdmin, clock: Clock) -> Non
     acting = [step for step in plan.steps if step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE)]
     stale = [reason for reason in await side_by_side(look, acting, at_once=DEFAULT_CONCURRENCY) if reason is not None]
     if stale:
-        raise StalePlanError("The plan no longer fits the namespace: " + "; ".join(stale) + ".")
+        raise StalePlanError("The plan is stale: " + "; ".join(stale) + ".")
 
 
 def _staleness(step: Step, facts: QueueFacts | None) -> str | None:

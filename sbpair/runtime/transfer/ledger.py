@@ -26,7 +26,7 @@ SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
 
 
 _BEGINNING = b'{"queue": '
-"""Of every line, cut off or not; by it a file that is none of ours is known before it is cut."""
+"""Of every line, cut off or not; a file that does not begin with it is no ledger, and is not cut."""
 _MOST_LINE_BYTES = 1024 * 1024
 _KINDS: tuple[Any, ...] = (str, int, str | None, int, str)
 """Types of queue, sequence number, message id, time and outcome in a line."""

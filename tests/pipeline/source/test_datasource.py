@@ -101,7 +101,7 @@ def test_rows_can_be_written_home_and_a_row_that_comes_again_is_left_out(spark: 
 
 @pytest.mark.parametrize(
     ("columns", "mode", "said"),
-    [(["queue"], "append", "lacks the column"), (["*"], "overwrite", "cannot be overwritten")],
+    [(["queue"], "append", "The frame lacks"), (["*"], "overwrite", "cannot be overwritten")],
 )
 def test_a_write_that_makes_no_sense_is_refused(
     spark: "SparkSession", stage: Stage, columns: list[str], mode: str, said: str

@@ -129,7 +129,7 @@ def test_a_message_that_the_entity_refuses_ends_the_job_and_says_so(spark: "Spar
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ("body string", "lacks the column"),
+        ("body string", "The frame lacks"),
         ("body string, message_id string, sesion_id string", "nothing for the column 'sesion_id'"),
         ("body int, message_id string", "is string or binary, not int"),
     ],
