@@ -26,7 +26,8 @@ from sbpair.cli.failover.records import (
     values_of,
 )
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.cli.transfer.place import NamespaceAuthOption, namespace_option
+from sbpair.core.access import NamespaceAccess
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.names import check_entity_path
@@ -157,18 +158,9 @@ def send(
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option(
-            "--namespace",
-            metavar="NAME",
-            help="Send to this namespace, by name or host, instead of a pair: nothing is diverted.",
-            show_default=False,
-            autocompletion=suggestions.configured_namespaces,
-        ),
+        namespace_option("Send to this namespace, by name or host, instead of a pair: nothing is diverted."),
     ] = None,
-    auth: Annotated[
-        AuthMethod | None,
-        typer.Option("--auth", help="Credential for a --namespace that is not configured.", show_default="configured"),
-    ] = None,
+    auth: NamespaceAuthOption = None,
     only_look: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:

@@ -26,19 +26,30 @@ EntityArgument = Annotated[
 ]
 
 
+def namespace_option(text: str) -> typer.models.OptionInfo:
+    """`--namespace`, with the help of one command."""
+    option: typer.models.OptionInfo = typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help=text,
+        show_default=False,
+        autocompletion=suggestions.configured_namespaces,
+    )
+    return option
+
+
+NamespaceAuthOption = Annotated[
+    AuthMethod | None,
+    typer.Option("--auth", help="Credential for a --namespace that is not configured.", show_default="configured"),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceOptions(OptionSet):
     """Options that name the namespace of an entity."""
 
     namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            metavar="NAME",
-            help="Name or host of the entity's namespace. Default: a side of a pair.",
-            show_default=False,
-            autocompletion=suggestions.configured_namespaces,
-        ),
+        str | None, namespace_option("Name or host of the entity's namespace. Default: a side of a pair.")
     ] = None
     pair: Annotated[
         str | None,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock
 from sbpair.cli.options import Options, command
@@ -29,6 +28,7 @@ from sbpair.cli.transfer.options import (
     ReserveOption,
     budget_of,
 )
+from sbpair.cli.transfer.place import NamespaceAuthOption, namespace_option
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.access import AuthMethod, NamespaceAccess
@@ -82,18 +82,9 @@ def restore(
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option(
-            "--namespace",
-            metavar="NAME",
-            help="Send to this namespace, by name or host, instead of a pair's primary.",
-            show_default=False,
-            autocompletion=suggestions.configured_namespaces,
-        ),
+        namespace_option("Send to this namespace, by name or host, instead of a pair's primary."),
     ] = None,
-    auth: Annotated[
-        AuthMethod | None,
-        typer.Option("--auth", help="Credential for a --namespace that is not configured.", show_default="configured"),
-    ] = None,
+    auth: NamespaceAuthOption = None,
     *,
     filters: Filters,
     only_entities: OnlyEntitiesOption = False,
