@@ -35,7 +35,6 @@ LONGEST = (
     "tests/pipeline/test_kills.py",
     "tests/soak/test_kills.py",
     "tests/pipeline/test_command_line.py",
-    "tests/pipeline/test_cluster.py",
     "tests/cli/program/test_signals.py",
     "tests/cli/test_exit_codes.py",
     "tests/pipeline/test_replay.py",

@@ -19,7 +19,7 @@ from typing import Any
 from tests.benchmarks.backlogs import make_archive
 from tests.benchmarks.processes import Memory
 from tests.benchmarks.table import Row, print_rows
-from tests.pipeline.test_cluster import Cluster
+from tests.pipeline.cluster import Cluster
 
 QUICK_ROWS = 1_000_000
 FULL_ROWS = 10_000_000

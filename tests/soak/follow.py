@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.runtime.transfer.ledger import outcomes_in
+from tests.pipeline.cluster import QUICK, Cluster
 from tests.pipeline.stage import QUEUES, Stage, messages, on_stage
-from tests.pipeline.test_cluster import QUICK, Cluster
 from tests.pipeline.test_command_line import command, environment
 
 MOST_SECONDS_UNTIL_A_COMMIT = 180.0
