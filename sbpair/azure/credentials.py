@@ -1,11 +1,12 @@
 """Credentials by name: one azure-identity credential, tried alone, and an error that says which one it was."""
 
 import asyncio
+import os
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, cloud_of
 from sbpair.core.errors import ConfigurationError, CredentialError
 from sbpair.core.redact import scrub
 
@@ -85,10 +86,10 @@ class NamedCredential:
 class _BrowserCredential:
     """azure-identity has no asynchronous browser credential; its synchronous one runs in a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         from azure.identity import InteractiveBrowserCredential
 
-        self._inner = InteractiveBrowserCredential()
+        self._inner = InteractiveBrowserCredential(**options)
 
     async def get_token(self, *scopes: str, **options: Any) -> Any:
         return await asyncio.to_thread(self._inner.get_token, *scopes, **options)
@@ -110,23 +111,37 @@ def token_credential(access: NamespaceAccess) -> NamedCredential:
             hint="Choose an Entra ID credential with `auth:` in the configuration, or `management: data-plane`.",
         )
     try:
-        return NamedCredential(access.auth, _make(access.auth))
+        return NamedCredential(access.auth, _make(access.auth, login_host(access)))
     except Exception as error:
         raise CredentialError(
             f"The credential `{access.auth}` cannot be used: {error}", hint=_NEEDS.get(access.auth)
         ) from error
 
 
-def _make(method: AuthMethod) -> Any:
+def login_host(access: NamespaceAccess) -> str | None:
+    """Where to sign in for a namespace of another cloud than the public one; None leaves it to azure-identity.
+
+    What AZURE_AUTHORITY_HOST says comes first, as for other programs.
+    """
+    cloud = cloud_of(access)
+    if "AZURE_AUTHORITY_HOST" in os.environ or cloud in (None, Cloud.PUBLIC):
+        return None
+    return cloud.authority
+
+
+def _make(method: AuthMethod, authority: str | None) -> Any:
     from azure.identity import aio
 
+    options = {} if authority is None else {"authority": authority}
     if method is AuthMethod.BROWSER:
-        return _BrowserCredential()
-    factories = {
+        return _BrowserCredential(**options)
+    if method in (AuthMethod.AZURE_CLI, AuthMethod.MANAGED_IDENTITY):
+        options = {}  # `az` signs in to the cloud that `az cloud set` names; a host's identity is of the host's cloud
+    factories: dict[AuthMethod, Any] = {
         AuthMethod.AZURE_CLI: aio.AzureCliCredential,
         AuthMethod.MANAGED_IDENTITY: aio.ManagedIdentityCredential,
         AuthMethod.WORKLOAD_IDENTITY: aio.WorkloadIdentityCredential,
         AuthMethod.ENVIRONMENT: aio.EnvironmentCredential,
         AuthMethod.DEFAULT: aio.DefaultAzureCredential,
     }
-    return factories[method]()
+    return factories[method](**options)

@@ -4,7 +4,8 @@ Plain JSON because the client's models serialise durations through floats (1 min
 that is not TimeSpan.MaxValue). In resource names `~` stands for the `/` of entity paths.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -27,9 +28,17 @@ from sbpair.azure.client import (
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import NEVER, seconds_of, to_iso
 from sbpair.azure.errors import translating
-from sbpair.core.access import NamespaceAccess
+from sbpair.core.access import NamespaceAccess, resource_manager_url
 from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
-from sbpair.core.errors import ConfigurationError, EntityExistsError, EntityNotFoundError
+from sbpair.core.errors import (
+    AuthenticationFailedError,
+    ConfigurationError,
+    EntityExistsError,
+    EntityNotFoundError,
+    ServerBusyError,
+    ServiceError,
+    UnauthorizedError,
+)
 from sbpair.core.names import from_arm_name, namespace_label, subscription_path, to_arm_name
 
 T = TypeVar("T")
@@ -88,7 +97,7 @@ class ArmAdmin:
 
     async def namespace(self) -> NamespaceFacts:
         group = await self._resource_group()
-        with translating(f"read namespace {self._access.label} from the resource manager"):
+        with _of_manager(f"read namespace {self._access.label} from the resource manager"):
             answer = await self._client.answer(self._client.sdk.namespaces.get(group, self._access.label, **READ))
             found = an_object(answer, "namespace")
             sku = an_object(found.get("sku"), "sku")
@@ -129,7 +138,7 @@ class ArmAdmin:
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
         group = await self._resource_group()
-        with translating(f"list the queues of {self._access.label}"):
+        with _of_manager(f"list the queues of {self._access.label}"):
             listing = self._client.sdk.queues.list_by_namespace(group, self._access.label, **READ)
             found = await self._client.items(listing)
             queues = [_queue(one) for one in found]
@@ -245,7 +254,7 @@ class ArmAdmin:
     async def _resource_group(self) -> str:
         """The configured resource group, or the one found by looking through the subscription's namespaces once."""
         if self._group is None:
-            with translating(f"look for namespace {self._access.label} in the subscription"):
+            with _of_manager(f"look for namespace {self._access.label} in the subscription", _ON_SUBSCRIPTION):
                 found = await self._client.items(self._client.sdk.namespaces.list(**READ))
                 match = next((one for one in found if one["name"].lower() == self._access.label.lower()), None)
                 if match is None:
@@ -255,6 +264,38 @@ class ArmAdmin:
                     )
                 self._group = _group_in(a_text(match.get("id"), "id"))
         return self._group
+
+
+_SIGN_IN = (
+    "The login is of another tenant or cloud than the subscription, or has ended: sign in with `az login`, choose with "
+    "`az account set --subscription ID`, and outside the public cloud with --cloud."
+)
+_ON_NAMESPACE: Mapping[type[ServiceError], str] = {
+    AuthenticationFailedError: _SIGN_IN,
+    UnauthorizedError: "The login needs the role Reader on the namespace, or `management: data-plane` with Manage.",
+    EntityNotFoundError: "Check `subscription` and `resource_group`: `az servicebus namespace list` shows both.",
+    ServerBusyError: "The resource manager counts the requests of a login; try again in a minute.",
+}
+_ON_SUBSCRIPTION: Mapping[type[ServiceError], str] = {
+    **_ON_NAMESPACE,
+    UnauthorizedError: (
+        "The login needs the role Reader on the subscription, or on a resource group: name that with --resource-group. "
+        "Namespaces can be named instead: sbpair discover contoso-neu --auth azure-cli"
+    ),
+    EntityNotFoundError: "Check the id; `az account list` shows those that the login may see, each of one cloud.",
+}
+"""What helps where the resource manager refuses: rights are roles there, and a login is throttled, not a namespace."""
+
+
+@contextmanager
+def _of_manager(tried: str, advice: Mapping[type[ServiceError], str] = _ON_NAMESPACE) -> Iterator[None]:
+    """`translating`, with advice for what the resource manager refuses."""
+    try:
+        with translating(tried):
+            yield
+    except ServiceError as error:
+        error.hint = advice.get(type(error), error.hint)
+        raise
 
 
 async def list_namespaces(
@@ -272,7 +313,7 @@ async def list_namespaces(
     subscription = manager.subscription or ""
     client = LazyClient(manager, credential, _make_client, "the resource manager's client", resource_manager=True)
     try:
-        with translating(f"list the Service Bus namespaces of subscription {subscription}"):
+        with _of_manager(f"list the Service Bus namespaces of subscription {subscription}", _ON_SUBSCRIPTION):
             namespaces = client.sdk.namespaces
             group = manager.resource_group
             listing = namespaces.list_by_resource_group(group, **READ) if group else namespaces.list(**READ)
@@ -291,7 +332,7 @@ def _access(found: Json, manager: NamespaceAccess) -> NamespaceAccess:
         label=namespace_label(a_text(found.get("name"), "name")),
         host=endpoint.partition("://")[2].partition("/")[0].removesuffix(":443"),
         resource_group=_group_in(a_text(found.get("id"), "id")),
-        chosen_by_user=False,
+        host_from_list=True,
     )
 
 
@@ -304,11 +345,15 @@ def _make_client(client: LazyClient, transport: Any) -> Any:
     from azure.mgmt.servicebus.aio import ServiceBusManagementClient
 
     access = client.access
-    options: dict[str, Any] = {"transport": transport}
-    if access.management_url is not None:
-        base_url = access.management_url.rstrip("/")
-        options |= {"base_url": base_url, "credential_scopes": [f"{base_url}/.default"]}
-    return ServiceBusManagementClient(client.credential(), access.subscription or "", **options)
+    base_url = resource_manager_url(access)
+    scopes = [f"{base_url}/.default"]
+    return ServiceBusManagementClient(
+        client.credential(),
+        access.subscription or "",
+        base_url=base_url,
+        credential_scopes=scopes,
+        transport=transport,
+    )
 
 
 def properties_to_create(settings: QueueSettings) -> dict[str, Any]:

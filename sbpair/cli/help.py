@@ -88,6 +88,13 @@ EXIT_CODES = {
 PERMISSIONS = (
     ("provision, cleanup", "secondary", "Manage", "Azure Service Bus Data Owner"),
     ("audit", "both", "Manage (without it, checks are skipped with the reason)", "Azure Service Bus Data Owner"),
+    ("discover", "any namespace", "Manage, Listen on backlog queues", "Azure Service Bus Data Owner"),
+    (
+        "discover --subscription",
+        "any namespace",
+        "Listen on backlog queues",
+        "Reader on the subscription, Data Receiver",
+    ),
     ("peek", "secondary", "Listen", "Azure Service Bus Data Receiver"),
     ("drain, syphon", "secondary / primary", "Listen / Send", "Data Receiver / Data Sender"),
     ("restore", "primary", "Send", "Data Sender"),

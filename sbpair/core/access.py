@@ -65,6 +65,40 @@ class Transport(StrEnum):
     """AMQP over WebSocket, port 443, for networks that block 5671."""
 
 
+class Cloud(StrEnum):
+    """One of Azure's clouds: each has its own host names, resource manager and login."""
+
+    PUBLIC = "public"
+    CHINA = "china"
+    US_GOVERNMENT = "us-government"
+
+    @property
+    def service_bus_suffix(self) -> str:
+        """What every namespace's host ends with."""
+        return _OF_CLOUDS[self][0]
+
+    @property
+    def resource_manager(self) -> str:
+        """Base URL of the resource manager."""
+        return f"https://{_OF_CLOUDS[self][1]}"
+
+    @property
+    def authority(self) -> str:
+        """Host that gives out Entra ID tokens."""
+        return _OF_CLOUDS[self][2]
+
+
+_OF_CLOUDS = {
+    Cloud.PUBLIC: (".servicebus.windows.net", "management.azure.com", "login.microsoftonline.com"),
+    Cloud.CHINA: (".servicebus.chinacloudapi.cn", "management.chinacloudapi.cn", "login.chinacloudapi.cn"),
+    Cloud.US_GOVERNMENT: (
+        ".servicebus.usgovcloudapi.net",
+        "management.usgovcloudapi.net",
+        "login.microsoftonline.us",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceAccess:
     """Everything needed to reach one namespace. `label` is the name used in backlog queue paths ("Paired
@@ -82,11 +116,13 @@ class NamespaceAccess:
     ca_file: str | None = None
     """PEM file of the authority to trust instead of the system's: for proxies and the embedded namespace."""
     management_url: str | None = None
-    """Base URL of ARM where it is not the public cloud's."""
+    """Base URL of ARM where it is not that of the host's cloud."""
     allow_plaintext: bool = False
     """Whether a connection string with `UseDevelopmentEmulator=true` may leave this machine, its token in clear."""
     chosen_by_user: bool = True
     """Whether host, management URL and authority are the user's own choice; not if a project folder's file made it."""
+    host_from_list: bool = False
+    """Whether a resource manager's list named the host, and not the user."""
     call_seconds: float = CALL_SECONDS
     """Longest wait for the answer of one management call, or one page of a list, retries included. Receivers that open
     their link wait no longer either."""
@@ -151,13 +187,27 @@ def credential_name(access: NamespaceAccess) -> str:
 # The gate for credentials: which host may receive which credential over which transport. Every client of a namespace
 # asks here before it is made, and every request afterwards may go to that one origin only.
 
-SERVICE_BUS_SUFFIXES = (
-    ".servicebus.windows.net",
-    ".servicebus.chinacloudapi.cn",
-    ".servicebus.usgovcloudapi.net",
-)
-RESOURCE_MANAGER_HOSTS = ("management.azure.com", "management.chinacloudapi.cn", "management.usgovcloudapi.net")
-PUBLIC_RESOURCE_MANAGER = "https://management.azure.com"
+SERVICE_BUS_SUFFIXES = tuple(suffix for suffix, _, _ in _OF_CLOUDS.values())
+RESOURCE_MANAGER_HOSTS = tuple(host for _, host, _ in _OF_CLOUDS.values())
+
+
+def cloud_of(access: NamespaceAccess) -> Cloud | None:
+    """The cloud whose namespace or resource manager this is; None if host and management URL tell none."""
+    host, manager = _without_port(access.host.lower()), _host_of_url(access.management_url or "")
+    return next((one for one in Cloud if host.endswith(one.service_bus_suffix)), None) or next(
+        (one for one in Cloud if manager == _OF_CLOUDS[one][1]), None
+    )
+
+
+def cloud_of_authority(host: str) -> Cloud | None:
+    """The cloud that a login host is of, with or without `https://`; None for an unknown one."""
+    bare = _host_of_url(host if "://" in host else f"https://{host}")
+    return next((one for one in Cloud if bare == one.authority), None)
+
+
+def resource_manager_url(access: NamespaceAccess) -> str:
+    """Base URL of the resource manager that knows the namespace: the given one, else that of its cloud."""
+    return (access.management_url or (cloud_of(access) or Cloud.PUBLIC).resource_manager).rstrip("/")
 
 
 def check_credential(access: NamespaceAccess, *, resource_manager: bool = False) -> str:
@@ -170,7 +220,7 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
     Raises:
         ConfigurationError: the credential may not go there; nothing was sent.
     """
-    url = (access.management_url or PUBLIC_RESOURCE_MANAGER) if resource_manager else f"https://{access.host}"
+    url = resource_manager_url(access) if resource_manager else f"https://{access.host}"
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].lower()
     bare = _without_port(host)
@@ -184,9 +234,16 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
     if resource_manager and scheme != "https":
         raise ConfigurationError(
             f"The management URL of {access.label} is not https; a token is not sent in clear. Nothing was sent.",
-            hint="Write `management_url: https://...`.",
+            hint="Write it with https://, in `management_url:` or with --management-url.",
         )
     known = bare in RESOURCE_MANAGER_HOSTS if resource_manager else bare.endswith(SERVICE_BUS_SUFFIXES)
+    listed = access.host_from_list and not resource_manager
+    if listed and not known and not (local and access.chosen_by_user and _is_local_manager(access)):
+        raise ConfigurationError(
+            f"The resource manager's list says that {access.label} is at {bare}, which is no host of Azure Service "
+            "Bus. Nothing was sent.",
+            hint=f"If that is right, name it yourself: sbpair discover {host}",
+        )
     if access.chosen_by_user or (local and access.connection_string is not None):
         return f"{scheme}://{host}"
     if access.connection_string is None and not known:
@@ -204,6 +261,15 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
 
 
 _IF_THAT_IS_RIGHT = "If that is right, name the file with --config, or write the pair into your own sbpair.yaml."
+
+
+def _is_local_manager(access: NamespaceAccess) -> bool:
+    """Whether the resource manager is on this machine, as that of the embedded namespaces is."""
+    return is_loopback(_host_of_url(access.management_url or ""))
+
+
+def _host_of_url(url: str) -> str:
+    return _without_port(url.partition("://")[2].partition("/")[0].lower())
 
 
 def is_loopback(host: str) -> bool:

@@ -9,12 +9,15 @@ from typing import Any
 
 from sbpair.core.access import (
     CALL_SECONDS,
+    HOST,
     AuthMethod,
+    Cloud,
     ControlPlane,
     NamespaceAccess,
     Secret,
     Transport,
     check_credential,
+    cloud_of_authority,
     host_of,
     parse_connection_string,
 )
@@ -29,7 +32,6 @@ from sbpair.settings.state import LOCAL_PAIR, authority_of_embedded, local_pair,
 
 BETWEEN = ":"
 """`contoso-weu:contoso-neu` is a pair of two namespaces that nobody gave a name: primary, then secondary."""
-PUBLIC_CLOUD_SUFFIX = ".servicebus.windows.net"
 MOST_SECRET_BYTES = 1024 * 1024
 
 
@@ -139,6 +141,51 @@ class Settings:
             )
         access = NamespaceAccess(label=label, host=host, auth=method, call_seconds=self.call_seconds)
         check_credential(access)
+        return access
+
+    def resource_manager(
+        self,
+        subscription: str,
+        resource_group: str | None,
+        *,
+        auth: AuthMethod | None = None,
+        cloud: Cloud | None = None,
+        url: str | None = None,
+    ) -> NamespaceAccess:
+        """The way to a resource manager that lists the namespaces of a subscription; it names no namespace.
+
+        Args:
+            cloud: whose resource manager; None: of the cloud that AZURE_AUTHORITY_HOST signs in to, else the public.
+            url: its base URL where it is another one than the cloud's.
+
+        Raises:
+            ConfigurationError: the credential is a connection string, or may not go there.
+        """
+        method = auth or self.get("auth") or AuthMethod.DEFAULT
+        if method is AuthMethod.CONNECTION_STRING:
+            raise ConfigurationError(
+                "A connection string does not open a subscription.",
+                hint="Name an Entra ID credential: --auth azure-cli",
+            )
+        login = self.environ.get("AZURE_AUTHORITY_HOST", "")
+        chosen = url or (cloud or cloud_of_authority(login) or Cloud.PUBLIC).resource_manager
+        host = chosen.partition("://")[2].rstrip("/")
+        if not HOST.fullmatch(host):
+            raise ConfigurationError(
+                f"{quoted(chosen)} is not the base URL of a resource manager.",
+                hint="It is https:// and a host: --management-url https://management.azure.com",
+            )
+        access = NamespaceAccess(
+            label="the resource manager",
+            host="",
+            auth=method,
+            subscription=subscription,
+            resource_group=resource_group,
+            management_url=chosen,
+            ca_file=authority_of_embedded(host, self.environ),
+            call_seconds=self.call_seconds,
+        )
+        check_credential(access, resource_manager=True)
         return access
 
     def _configured(self, label: str, host: str) -> tuple[str, NamespaceAccess] | tuple[None, None]:
@@ -322,7 +369,7 @@ def _host(namespace: str | None, secret: Secret | None, where: str) -> str:
     if namespace is None:
         raise ConfigurationError(f"{where} names no namespace.", hint="Give `namespace:` or `connection_string:`.")
     bare = namespace.split("://", 1)[-1].rstrip("/")
-    return bare if "." in bare else bare + PUBLIC_CLOUD_SUFFIX
+    return bare if "." in bare else bare + Cloud.PUBLIC.service_bus_suffix
 
 
 def _read_secret(reference: Mapping[str, str], where: str, environ: Mapping[str, str]) -> Secret:

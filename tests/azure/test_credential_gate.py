@@ -8,6 +8,7 @@ from aiohttp import web
 
 from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.client import authorities
+from sbpair.azure.credentials import login_host
 from sbpair.azure.management import ArmAdmin
 from sbpair.azure.messaging import AzureMessaging, tls_context
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, check_credential
@@ -120,6 +121,33 @@ def test_the_known_clouds_are_fine(cloud: str) -> None:
     assert check_credential(access(host, chosen_by_user=False)) == f"https://{host}"
     with pytest.raises(ConfigurationError, match="certificate authority"):
         check_credential(access(host, chosen_by_user=False, ca_file="/tmp/ca.pem"))
+
+
+def test_a_namespace_of_another_cloud_has_that_clouds_resource_manager_and_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AZURE_AUTHORITY_HOST", raising=False)
+    china = access("contoso.servicebus.chinacloudapi.cn")
+    assert check_credential(china, resource_manager=True) == "https://management.chinacloudapi.cn"
+    assert login_host(china) == "login.chinacloudapi.cn"
+    assert login_host(access("contoso.servicebus.windows.net")) is None
+    lists_only = access("", management_url="https://management.usgovcloudapi.net/")
+    assert login_host(lists_only) == "login.microsoftonline.us"
+    monkeypatch.setenv("AZURE_AUTHORITY_HOST", "login.example")
+    assert login_host(china) is None, "what the environment says goes to azure-identity"
+
+
+def test_a_host_that_a_list_tells_is_azures_own_or_beside_a_resource_manager_here() -> None:
+    here = "https://127.0.0.1:5680"
+    assert check_credential(access("contoso.servicebus.windows.net", host_from_list=True))
+    assert check_credential(access("127.0.0.1:5681", host_from_list=True, management_url=here))
+    for host, url in (
+        ("evil.example", here),
+        ("127.0.0.1:5681", None),
+        ("127.0.0.1:1", "https://management.azure.com"),
+    ):
+        with pytest.raises(ConfigurationError, match="Nothing was sent"):
+            check_credential(access(host, host_from_list=True, management_url=url))
 
 
 @pytest.mark.parametrize("url", ["http://management.azure.com", "http://127.0.0.1:1", "ftp://x"])

@@ -1,7 +1,9 @@
 """`sbpair discover`: find backlog queues, whoever's they are, and write the configuration for them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +13,11 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, command
-from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, resource_manager_url
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
+from sbpair.core.redact import quoted
 from sbpair.render.console import write_file
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -37,6 +40,9 @@ COLUMNS = (
 )
 
 
+SUBSCRIPTION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
 @command(output="core.inspection.discovery:Discovery")
 def discover(
     options: Options,
@@ -55,6 +61,20 @@ def discover(
     ] = None,
     resource_group: Annotated[
         str | None, typer.Option(help="With --subscription: of this resource group alone.", show_default=False)
+    ] = None,
+    cloud: Annotated[
+        Cloud | None,
+        typer.Option(
+            help="With --subscription: the Azure cloud it is in.", show_default="of AZURE_AUTHORITY_HOST, else public"
+        ),
+    ] = None,
+    management_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --subscription: another resource manager, such as an embedded namespace's.",
+            show_default=False,
+        ),
     ] = None,
     primary: Annotated[
         list[str] | None,
@@ -82,15 +102,38 @@ def discover(
       sbpair discover
       sbpair discover contoso-neu --auth azure-cli
       sbpair discover --subscription 00000000-0000-0000-0000-000000000001 --pairs-out sbpair.yaml
+      sbpair discover --subscription 00000000-0000-0000-0000-000000000001 --cloud china
     """
     from sbpair.core.inspection.discovery import Discovery, proposed_pairs
 
-    if resource_group is not None and subscription is None:
-        raise UsageError("--resource-group narrows --subscription; give both.")
+    if subscription is None:
+        for name, value in (
+            ("--resource-group", resource_group),
+            ("--cloud", cloud),
+            ("--management-url", management_url),
+        ):
+            if value is not None:
+                raise UsageError(f"{name} says where --subscription is; give both.")
+    elif not SUBSCRIPTION_ID.fullmatch(subscription):
+        raise UsageError(
+            f"--subscription: {quoted(subscription)} is not the id of a subscription.",
+            hint="An id is written like 00000000-0000-0000-0000-000000000001; `az account list` shows yours.",
+        )
     if pairs_out is not None and pairs_out.exists():
         raise UsageError(f"{pairs_out} exists already, and is not overwritten.", hint="Name another file.")
     settings = load_settings(options)
-    chosen = _chosen(options, settings, namespaces or [], subscription, resource_group, auth)
+    chosen = [settings.named_namespace(name, auth) for name in namespaces or []]
+    if subscription is not None:
+        manager = settings.resource_manager(subscription, resource_group, auth=auth, cloud=cloud, url=management_url)
+        chosen += run_async(options, lambda stop: stoppable(stop, _of_subscription(manager)))
+    elif not chosen:
+        chosen = list(settings.namespaces())
+    if not chosen and subscription is None:
+        raise UsageError(
+            "No namespace was named, and none is configured.",
+            hint="Name one: sbpair discover contoso-neu --auth azure-cli",
+        )
+    chosen = list({access.host.lower(): access for access in reversed(chosen)}.values())[::-1]
     pairs = tuple(_complete(settings))
     found = _look(options, pairs, chosen, primary or [])
     # One of the pairs' namespaces may be the primary of a backlog that is found.
@@ -100,35 +143,6 @@ def discover(
     if pairs_out is not None and discovery.pairs:
         write_file(pairs_out, _block({"version": 1, "pairs": discovery.pairs}))
     return _result(discovery, pairs_out)
-
-
-def _chosen(
-    options: Options,
-    settings: "Settings",
-    names: Sequence[str],
-    subscription: str | None,
-    resource_group: str | None,
-    auth: AuthMethod | None,
-) -> list[NamespaceAccess]:
-    """The namespaces to look through, each once."""
-    chosen = [settings.named_namespace(name, auth) for name in names]
-    if subscription is not None:
-        manager = NamespaceAccess(
-            "",
-            "",
-            auth=auth or settings.get("auth") or AuthMethod.DEFAULT,
-            subscription=subscription,
-            resource_group=resource_group,
-        )
-        chosen += run_async(options, lambda stop: stoppable(stop, _of_subscription(manager)))
-    elif not names:
-        chosen = list(settings.namespaces())
-    if not chosen:
-        raise UsageError(
-            "No namespace was named, and none is configured." if subscription is None else "It has no namespace.",
-            hint="Name one: sbpair discover contoso-neu --auth azure-cli",
-        )
-    return list({access.host.lower(): access for access in chosen}.values())
 
 
 async def _of_subscription(manager: NamespaceAccess) -> list[NamespaceAccess]:
@@ -172,6 +186,8 @@ def _keys(settings: "Settings", access: NamespaceAccess) -> dict[str, Any]:
     keys = {"namespace": access.host, "auth": access.auth.value}
     if access.subscription:
         keys |= {"subscription": access.subscription, "resource_group": access.resource_group}
+    if resource_manager_url(access) != resource_manager_url(replace(access, management_url=None)):
+        keys["management_url"] = access.management_url
     return keys
 
 

@@ -197,6 +197,8 @@ def summary(discovery: Discovery) -> str:
     """The last line: how many were found, where."""
     read = [one for one in discovery.namespaces if one.found_by is not None]
     unread = len(discovery.namespaces) - len(read)
+    if not discovery.namespaces:
+        return "No Service Bus namespace is listed there; the list shows only what this login may read."
     if not read:
         return f"Nothing is known: {counted(unread, 'namespace')} could not be read."
     backlogs = discovery.transfer

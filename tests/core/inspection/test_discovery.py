@@ -77,7 +77,7 @@ def test_messages_that_nobody_covers_are_said_first() -> None:
 @pytest.mark.parametrize(
     ("namespaces", "said"),
     [
-        ((), "Nothing is known: 0 namespaces could not be read."),
+        ((), "No Service Bus namespace is listed there; the list shows only what this login may read."),
         ((NamespaceSearched("a", "a.b"),), "Nothing is known: 1 namespace could not be read."),
         ((NamespaceSearched("a", "a.b", FoundBy.LISTED),), "1 namespace read: no backlog queue found."),
         (
