@@ -32,6 +32,7 @@ __all__ = [
     "replace",
     "scan",
     "section_bytes",
+    "take_entries",
 ]
 
 
@@ -41,6 +42,10 @@ _WIDE_HEAD = struct.Struct(">II")
 _WIDE_HEAD_BYTES = 1 + _WIDE_HEAD.size
 _NULL = b"\x40"
 _NULL_CODE, _LIST0, _LIST8, _LIST32, _MAP8, _MAP32 = 0x40, 0x45, 0xC0, 0xD0, 0xC1, 0xD1
+_SIZE_8 = frozenset({0xA0, 0xA1, 0xA3, _LIST8, _MAP8, 0xE0})
+"""Values whose size is the byte behind their constructor,"""
+_SIZE_32 = frozenset({0xB0, 0xB1, 0xB3, _LIST32, _MAP32, 0xF0})
+"""and the four bytes."""
 _WIDE = frozenset({_LIST32, _MAP32})
 _SHORT_TEXT = frozenset({0xA1, 0xA3})
 
@@ -72,6 +77,46 @@ def edit_map(value: bytes, remove: Collection[Any], put: Mapping[Any, Any]) -> b
             kept += encode(key), encode(new)
     wide_by_choice = value[0] in _WIDE and not _needs_wide(len(value) - _WIDE_HEAD_BYTES, 2 * len(entries))
     return _framed(_MAP32 if wide_by_choice else _MAP8, kept)
+
+
+def take_entries(value: bytes, keys: Collection[bytes]) -> tuple[dict[bytes, bytes], bytes]:
+    """Cut entries out of an encoded map: the encoded value of each that was there, and the map without them.
+
+    `keys` are the UTF-8 of strings or symbols. The values are those that come first, where a key comes twice; all of
+    them are cut. The rest is as from `edit_map`, no bytes if no entry is left; nothing of it is decoded.
+    Raises AmqpDecodeError when value is not one map.
+    """
+    count, position = _head(value, _MAP8, _MAP32, "map")
+    if count % 2:
+        raise AmqpDecodeError(f"a map of {count} items: a key has no value")
+    taken: dict[bytes, bytes] = {}
+    kept: list[bytes] = []
+    kept_from, left = position, count
+    try:
+        for _ in range(count // 2):
+            start = position
+            if value[position] in _SHORT_TEXT:
+                value_start = position + 2 + value[position + 1]
+                key = value[position + 2 : value_start]
+            else:
+                name, value_start = decode(value, position)
+                key = name.encode() if isinstance(name, str) else b""
+            position = value_start + 2 + value[value_start + 1] if value[value_start] in _SIZE_8 else 0
+            position = position or skip(value, value_start)
+            if key in keys:
+                kept.append(value[kept_from:start])
+                taken.setdefault(key, value[value_start:position])
+                kept_from, left = position, left - 2
+    except IndexError as error:
+        raise AmqpDecodeError("the map is cut short") from error
+    _check_end(value, position)
+    if left == count:
+        return taken, value
+    if not left:
+        return taken, b""
+    kept.append(value[kept_from:])
+    wide_by_choice = value[0] in _WIDE and not _needs_wide(len(value) - _WIDE_HEAD_BYTES, count)
+    return taken, _framed(_MAP32 if wide_by_choice else _MAP8, kept, left)
 
 
 def _has(keys: Collection[Any], key: Any) -> bool:
@@ -162,10 +207,11 @@ def _needs_wide(content_bytes: int, count: int) -> bool:
     return content_bytes >= 0xFF or count > 0xFF
 
 
-def _framed(code: int, items: list[bytes]) -> bytes:
-    """The items in this constructor's form, or in the 32 bit one when they do not fit 8."""
+def _framed(code: int, items: list[bytes], count: int | None = None) -> bytes:
+    """The items in this constructor's form, or in the 32 bit one when they do not fit 8. `count`: of the items, where
+    they are joined already."""
     content = b"".join(items)
-    count = len(items)
+    count = len(items) if count is None else count
     if code not in _WIDE and _needs_wide(len(content), count):
         code += 0x10
     if code in _WIDE:
@@ -234,10 +280,10 @@ ABSENT: Final = _Absent.ABSENT
 Fields = Sequence[Any] | Mapping[int, Any]
 AmqpMap = dict[Any, Any] | MapPairs
 
-_SIZE_8 = frozenset({0xA0, 0xA1, 0xA3, _LIST8, _MAP8, 0xE0})
-"""Values whose size is the byte behind their constructor."""
 _BODY = frozenset({Section.DATA, Section.SEQUENCE, Section.VALUE})
 _REPEATABLE = frozenset({Section.DATA, Section.SEQUENCE})
+
+_new_span = tuple.__new__
 
 _BY_CODE: dict[int, Section] = {int(section): section for section in Section}
 _BY_SYMBOL = {
@@ -266,6 +312,11 @@ _ALLOWED = {
     Section.VALUE: frozenset(range(256)),
     Section.FOOTER: _MAP,
 }
+_SIZED_8, _SIZED_32 = (
+    {bytes((0x00, 0x53, section, code)): section for section, codes in _ALLOWED.items() for code in codes & sized}
+    for sized in (_SIZE_8, _SIZE_32)
+)
+"""How a section begins that has a short descriptor, and whose size is one byte, or four."""
 
 
 def scan(payload: Buffer) -> tuple[Span, ...]:
@@ -280,9 +331,20 @@ def scan(payload: Buffer) -> tuple[Span, ...]:
     before = 0
     in_order = True
     while position < size:
-        span = _section_at(payload, position)
-        spans.append(span)
-        section, position = span.section, span.end
+        # Almost every section has a short descriptor and a size: no call of a function for those.
+        start = bytes(payload[position : position + 4])
+        if start in _SIZED_8 and position + 4 < size:
+            section, end = _SIZED_8[start], position + 5 + payload[position + 4]
+        elif start in _SIZED_32 and position + 8 <= size:
+            section, end = _SIZED_32[start], position + 8 + int.from_bytes(payload[position + 4 : position + 8], "big")
+        else:
+            section, end = Section.HEADER, size + 1
+        if end <= size:
+            spans.append(_new_span(Span, (section, position, position + 3, end)))
+        else:
+            spans.append(_section_at(payload, position))
+            section, end = spans[-1].section, spans[-1].end
+        position = end
         # A body of one section, after what comes before it: nothing is left to be checked.
         in_order = in_order and section > before and not (section in _BODY and before in _BODY)
         before = section

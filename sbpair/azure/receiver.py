@@ -113,7 +113,7 @@ _BY_REQUEST = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Receipt:
     """What settles a message: its delivery on a link, or the lock token alone (deferred messages)."""
 

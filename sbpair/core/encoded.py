@@ -7,7 +7,6 @@ from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import AmqpError, MapPairs
 from sbpair.core.errors import MalformedMessageError
-from sbpair.core.message import Decoded
 
 _EMPTY_LIST = codec.encode([])
 _EMPTY_MAP = codec.encode({})
@@ -17,21 +16,21 @@ class EncodedMessage:
     """The bytes of a message and the edits wanted on it; `result()` puts them together.
 
     Args:
-        decoded: sections of these bytes that somebody has decoded before; taken out of it.
+        values: by code, sections of these bytes that somebody has decoded before; the message keeps them.
 
     Raises:
         MalformedMessageError: the bytes are not an AMQP message (on creation), or a section that is read or edited
             cannot be parsed.
     """
 
-    def __init__(self, payload: bytes, decoded: Decoded | None = None) -> None:
+    def __init__(self, payload: bytes, values: dict[int, Any] | None = None) -> None:
         self.payload = payload
         try:
             self.spans = sections.scan(payload)
         except AmqpError as error:
             raise MalformedMessageError(f"The bytes are not an AMQP message: {error}.") from error
-        self._at = {span.section: span for span in self.spans}
-        self._values: dict[int, Any] = {} if decoded is None else decoded.take(payload)
+        self._at = {span[0]: span for span in self.spans}
+        self._values: dict[int, Any] = {} if values is None else values
         self._edited: dict[Section, bytes] = {}
         self._removed: set[Section] = set()
 
@@ -94,6 +93,20 @@ class EncodedMessage:
         except AmqpError as error:
             raise _unreadable(section, error) from error
         self._keep(section, edited, True)
+
+    def take(self, section: Section, keys: Collection[bytes]) -> dict[bytes, Any]:
+        """Remove entries of a map section, named by the UTF-8 of their keys, and give their values. Nothing else of the
+        section is decoded. The section goes when its last entry was removed."""
+        if section not in self._at:
+            return {}
+        try:
+            taken, rest = sections.take_entries(self._value(section, _EMPTY_MAP), keys)
+            values = {key: codec.decode(value)[0] for key, value in taken.items()}
+        except AmqpError as error:
+            raise _unreadable(section, error) from error
+        if taken:
+            self._keep(section, rest or _EMPTY_MAP, True)
+        return values
 
     def drop_exact(self, section: Section, start: bytes, size_bytes: int) -> bool:
         """Remove a section whose value, as it came, begins with `start` and has this size; whether it was that."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sbpair.core.values import value_class
+
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 
 PARTITION_SHIFT = 48
@@ -47,13 +49,15 @@ class Decoded:
 
     Args:
         values: by descriptor code, as `sbpair.amqp.sections.read` gives them; they are the taker's then.
+        of_broker: the message's annotations are not among them, since a broker has written all of them.
     """
 
-    __slots__ = ("_payload", "_values")
+    __slots__ = ("_payload", "_values", "of_broker")
 
-    def __init__(self, payload: bytes, values: dict[int, Any]) -> None:
+    def __init__(self, payload: bytes, values: dict[int, Any], *, of_broker: bool = False) -> None:
         self._payload = payload
         self._values = values
+        self.of_broker = of_broker
 
     def take(self, payload: bytes) -> dict[int, Any]:
         """The sections of these bytes, once: messages may be kept in hand for long. Nothing of other bytes."""
@@ -63,7 +67,7 @@ class Decoded:
         return taken
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Received:
     """One message received or browsed, with its exact bytes.
 

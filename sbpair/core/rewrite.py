@@ -25,14 +25,15 @@ from a sender's, and stays: the primary would give one as well, and by this one 
 crash. Everything else keeps its bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sbpair.amqp import sections
+from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
-from sbpair.amqp.types import Described, Int, Long, Symbol, Timestamp, Uint
+from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core import system_properties
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import (
@@ -47,6 +48,7 @@ from sbpair.core.names import MAX_ID_CHARACTERS, is_destination
 from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
+from sbpair.core.values import value_class
 
 __all__ = [
     "AsSent",
@@ -192,6 +194,19 @@ _LOCK_TOKEN_ALONE_BYTES = len(_LOCK_TOKEN_ALONE) + 16
 messages have need not be decoded."""
 
 DEAD_LETTER_PROPERTIES = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
+_ALIASES = tuple(
+    name.encode()
+    for name in (
+        system_properties.PATH,
+        system_properties.SESSION,
+        system_properties.TIME_TO_LIVE,
+        system_properties.SCHEDULED,
+    )
+)
+_PATH = _ALIASES[0]
+_MORE_ALIASES = frozenset(_ALIASES[1:])
+_REMOVED = frozenset(_ALIASES)
+_REMOVED_FROM_DEAD_LETTERS = _REMOVED | {name.encode() for name in DEAD_LETTER_PROPERTIES}
 ENQUEUED_TIME = "x-opt-enqueued-time"
 PARTITION_KEY = "x-opt-partition-key"
 SCHEDULED = "x-opt-scheduled-enqueue-time"
@@ -202,7 +217,7 @@ LAST_MS = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last time that every SDK can read."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Homeward:
     """A message ready for its original destination, with what a sender wants to know about it."""
 
@@ -312,18 +327,21 @@ def for_primary(
         MalformedMessageError: not an AMQP message, or an x-ms-* property of a type that says nothing.
         All have `reason` and `description` for the dead-letter queue.
     """
-    message = EncodedMessage(payload, decoded)
-    properties = message.read(Section.APPLICATION_PROPERTIES)
-    found = dict.fromkeys(system_properties.NAMES) if properties is None else _aliases_of(message)
-    destination = _destination(found[system_properties.PATH])
-    session = system_properties.text(found[system_properties.SESSION], system_properties.SESSION)
-    ttl_ms = system_properties.time_to_live_ms(found[system_properties.TIME_TO_LIVE])
-    scheduled_ms = system_properties.scheduled_ms(found[system_properties.SCHEDULED])
+    values = {} if decoded is None else decoded.take(payload)
+    message = EncodedMessage(payload, values)
+    removed = _REMOVED_FROM_DEAD_LETTERS if from_dead_letter else _REMOVED
+    of_broker = decoded is not None and bool(values) and decoded.of_broker
+    if (plain := _plain(message, values, removed, of_broker=of_broker)) is not None:
+        return plain
+    taken = message.take(Section.APPLICATION_PROPERTIES, removed)
+    found = [taken.get(name) for name in _ALIASES]
+    destination = _destination(found[0])
+    session = system_properties.text(found[1], system_properties.SESSION)
+    ttl_ms = system_properties.time_to_live_ms(found[2])
+    scheduled_ms = system_properties.scheduled_ms(found[3])
 
     stamped = _drop_queue_stamps(message, has_own_time_to_live=ttl_ms is not None)
     _drop_broker_fields(message)
-    removed = system_properties.NAMES | DEAD_LETTER_PROPERTIES if from_dead_letter else system_properties.NAMES
-    message.edit_map(Section.APPLICATION_PROPERTIES, removed, {})
     if ttl is TtlMode.REMAINING and ttl_ms is not None and enqueued_at is not None:
         ttl_ms = max(1, ttl_ms - int(max(0.0, now - enqueued_at) * 1000))
     _restore_time_to_live(message, ttl_ms, int(now * 1000), stamped=stamped)
@@ -346,8 +364,74 @@ def for_primary(
     )
 
 
-def _aliases_of(message: EncodedMessage) -> Mapping[str, Any]:
-    return {name: message.entry(Section.APPLICATION_PROPERTIES, name) for name in system_properties.NAMES}
+def _plain(
+    message: EncodedMessage, values: Mapping[int, Any], removed: Collection[bytes], *, of_broker: bool
+) -> Homeward | None:
+    """The message where its destination is the only alias, and only what brokers write has to go: that is most, for a
+    fifth of the work. None for every other, and where anything is not as it should be: the long way has the words."""
+    payload, pieces = message.payload, []
+    path, properties, tail = None, None, 0
+    for section, start, value_start, end in message.spans:
+        if section is Section.HEADER:
+            header = _plain_header(payload[start:end])
+            if header is None:
+                return None
+            pieces.append(header)
+        elif section is Section.DELIVERY_ANNOTATIONS:
+            known = end - value_start == _LOCK_TOKEN_ALONE_BYTES and payload.startswith(_LOCK_TOKEN_ALONE, value_start)
+            if not known or path is not None:
+                return None
+        elif section is Section.MESSAGE_ANNOTATIONS:
+            if not of_broker:
+                return None
+        elif section is Section.PROPERTIES:
+            properties = values.get(section)
+            if properties is None:
+                return None
+            pieces.append(payload[start:end])
+        elif section is Section.APPLICATION_PROPERTIES:
+            try:
+                taken, rest = sections.take_entries(payload[value_start:end], removed)
+                path = _encoded_path(taken[_PATH])
+            except (AmqpError, KeyError):
+                return None
+            if taken.keys() & _MORE_ALIASES:
+                return None
+            if rest:
+                pieces.append(sections.section_bytes(section, rest))
+            tail = end
+        elif path is None:
+            return None
+    if path is None:
+        return None
+    pieces.append(payload[tail:])
+    return Homeward(
+        payload=b"".join(pieces),
+        destination=path,
+        session_id=_text(sections.field(properties, PropertyField.GROUP_ID)),
+        message_id=_text(sections.field(properties, PropertyField.MESSAGE_ID)),
+        partition_key=None,
+        scheduled_at=None,
+    )
+
+
+@lru_cache(maxsize=256)
+def _plain_header(section: bytes) -> bytes | None:
+    """A header section without the delivery count, empty if nothing else is in it; None if it has a time to live."""
+    message = EncodedMessage(section)
+    try:
+        if message.field(Section.HEADER, HeaderField.TTL) is not None:
+            return None
+        _drop_broker_fields(message)
+    except MalformedMessageError:
+        return None
+    return message.result()
+
+
+@lru_cache(maxsize=1024)
+def _encoded_path(value: bytes) -> str:
+    """The destination that an encoded alias names: those of one backlog are few."""
+    return _destination(codec.decode(value)[0])
 
 
 def _destination(value: Any) -> str:

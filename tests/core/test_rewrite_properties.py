@@ -1,6 +1,7 @@
 """The round trip over generated messages of every section and type: only the documented fields may differ."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -207,7 +208,7 @@ def test_damaged_bytes_raise_one_kind_of_error(data, original):
         return
 
 
-def as_delivered(payload):
+def as_delivered(payload, number=7):
     """With what a broker puts on a message that it hands out under a lock."""
     spans = sections.scan(payload)
 
@@ -216,7 +217,11 @@ def as_delivered(payload):
         there = b"\x40" if span is None else payload[span.value_start : span.end]
         return sections.section_bytes(section, sections.edit_map(there, (), more))
 
-    stamps = {Symbol("x-opt-sequence-number"): Long(7), Symbol("x-opt-enqueued-time"): Timestamp(1_790_000_000_000)}
+    stamps = {
+        Symbol("x-opt-sequence-number"): Long(number),
+        Symbol("x-opt-enqueued-time"): Timestamp(1_790_000_000_000),
+        Symbol("x-opt-locked-until"): Timestamp(1_790_000_060_123),
+    }
     token = codec.encode({Symbol("x-opt-lock-token"): uuid.UUID(int=2**127 + 5)})
     return sections.edit(
         payload,
@@ -237,13 +242,19 @@ def outcome(payload, decoded):
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), messages())
 def test_what_the_receiver_has_decoded_changes_nothing(data, original):
-    delivered = bytearray(as_delivered(for_backlog(original, "some/queue")))
+    if data.draw(st.booleans()):  # most messages have no annotations of their own: those take a shorter way
+        original = sections.edit(original, {Section.HEADER: None, Section.MESSAGE_ANNOTATIONS: None})
+    number = data.draw(st.sampled_from([0, 7, 127, 128, 2**62]))
+    delivered = bytearray(as_delivered(for_backlog(original, "some/queue"), number))
     if data.draw(st.booleans()):
         # Mostly in the sections that are decoded twice otherwise, and in the lock token, which is not decoded at all.
         position = data.draw(st.integers(0, min(len(delivered) - 1, 200)))
         delivered[position] ^= data.draw(st.integers(1, 255))
     payload = bytes(delivered)
-    decoded = to_received(payload, "q", receipt=object()).decoded
+    received = to_received(payload, "q", receipt=object())
+    decoded = received.decoded
+    browsed = to_received(payload, "q")  # a browsed message is read the long way, and has no lock
+    assert replace(received, receipt=None, locked_until=None, decoded=None) == browsed
     assert outcome(payload, decoded) == outcome(payload, None)
     other = bytes([*payload])  # the same bytes, and yet others: nothing is known of these
     if decoded is not None:
@@ -268,3 +279,27 @@ def test_long_forms_of_untouched_sections_stay_long(wide):
     properties = b"\x00\x80" + (0x73).to_bytes(8, "big") + b"\xd0" + len(fields).to_bytes(4, "big") + fields
     original = properties + body
     assert home(for_backlog(original, "q")).payload == original
+
+
+def test_the_shorter_way_is_taken_by_a_message_as_brokers_deliver_most():
+    """Otherwise the comparison of both ways would compare one of them with itself."""
+    delivered = as_delivered(for_backlog(sections.build(properties={0: "m-1"}, data=b"body"), "some/queue"))
+    decoded = to_received(delivered, "q", receipt=object()).decoded
+    assert decoded is not None
+    assert decoded.of_broker
+    annotated = as_delivered(
+        for_backlog(sections.build(message_annotations={Symbol("mine"): Int(1)}, data=b"body"), "q")
+    )
+    decoded = to_received(annotated, "q", receipt=object()).decoded
+    assert decoded is not None
+    assert not decoded.of_broker
+
+
+@pytest.mark.parametrize(("keys", "left"), [((b"a",), {"b": 2}), ((b"a", b"b"), None), ((b"x",), {"a": 1, "b": 2})])
+def test_entries_are_taken_out_of_a_map_as_edit_map_would_remove_them(keys, left):
+    encoded = codec.encode({"a": Int(1), Symbol("b"): Int(2)})
+    taken, rest = sections.take_entries(encoded, frozenset(keys))
+    assert rest == (b"" if left is None else sections.edit_map(encoded, {key.decode() for key in keys}, {}))
+    assert {key: codec.decode(value)[0] for key, value in taken.items()} == {
+        key: {b"a": 1, b"b": 2}[key] for key in keys if key in (b"a", b"b")
+    }

@@ -18,6 +18,7 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.message import Disposition
 from sbpair.core.serialization import AS_OBJECT, HIDDEN, INLINED, rounded
 from sbpair.core.transfer.state import Item, Settle
+from sbpair.core.values import value_class
 
 
 class Kind(StrEnum):
@@ -41,7 +42,7 @@ class Moment(StrEnum):
     """An `Item` whose lock ran out while it was held."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Accepted:
     """A message that was taken where it was sent."""
 

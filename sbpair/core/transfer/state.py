@@ -15,6 +15,7 @@ from enum import Enum
 
 from sbpair.core.errors import Category, ServiceError
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, Disposition, Received
+from sbpair.core.values import value_class
 
 # Lock expiries on the local clock, right even when the local clock is wrong.
 
@@ -347,7 +348,7 @@ class Limits:
     """Errors after which a destination is abandoned at once, whatever the patience."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Forward:
     """Send it to its destination."""
 
@@ -391,7 +392,7 @@ class Send:
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Settle:
     """Settle this receipt. `outcome` is the ledger's word for it, empty if it says nothing about the message."""
 
