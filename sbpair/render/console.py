@@ -4,7 +4,6 @@ import codecs
 import errno
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +162,8 @@ def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe: renaming over it would take it away from everybody
         path.write_text(text, encoding="utf-8", newline="\n")
         return
+    import tempfile
+
     if private:
         make_private_folder(path.parent)
     else:
@@ -216,6 +217,8 @@ def check_writable(path: Path) -> None:
             return
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        import tempfile
+
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         os.close(handle)

@@ -303,3 +303,15 @@ def test_entries_are_taken_out_of_a_map_as_edit_map_would_remove_them(keys, left
     assert {key: codec.decode(value)[0] for key, value in taken.items()} == {
         key: {b"a": 1, b"b": 2}[key] for key in keys if key in (b"a", b"b")
     }
+
+
+@pytest.mark.parametrize("items", [4, 6])
+def test_annotations_that_come_twice_are_read_the_long_way(items):
+    """With a true number of items in the map, which is a map of pairs, and with a false one, which is no map."""
+    number = b"\xa3\x15x-opt-sequence-number"
+    entries = number + b"\x55\x05" + number + b"\x55\x06" + b"\xa3\x13x-opt-enqueued-time\x83" + bytes(8)
+    annotations = b"\x00\x53\x72\xc1" + bytes((len(entries) + 1, items)) + entries
+    payload = annotations + sections.build(properties={0: "m-1"}, data=b"body")
+    received, browsed = to_received(payload, "q", receipt=object()), to_received(payload, "q")
+    assert replace(received, receipt=None, decoded=None) == browsed
+    assert received.decoded is None or not received.decoded.of_broker
