@@ -32,6 +32,8 @@ class Told:
     digest: str
     simulated_seconds: float
     messages: int
+    struck: int
+    """Troubles that met something they can strike."""
     failure: str
     last: tuple[str, ...]
     cpu_seconds: float
@@ -69,6 +71,7 @@ def _live(answer, seed, hours, only, defect, follow) -> None:  # type: ignore[no
         lived.trace.digest,
         lived.loop.time(),
         len(lived.truth.sent),
+        lived.struck,
         failure,
         tuple(lived.trace.last[-25:]),
         time.process_time() - began,
@@ -160,11 +163,12 @@ def _places(text: str) -> list[int]:
 
 
 def _campaign(options: argparse.Namespace) -> int:
-    began, cpu, simulated, messages, failed, count = _clock(), 0.0, 0.0, 0, 0, 0
+    began, cpu, simulated, messages, failed, struck, count = _clock(), 0.0, 0.0, 0, 0, 0, 0
     seeds = range(options.seed, options.seed + options.seeds)
     for told in many(seeds, options.hours, options.processes, options.defect):
         count += 1
         cpu, simulated, messages = cpu + told.cpu_seconds, simulated + told.simulated_seconds, messages + told.messages
+        struck += told.struck > 0
         if options.seeds == 1:
             print(f"seed {told.seed}: digest {told.digest}")
         if told.failure:
@@ -178,7 +182,7 @@ def _campaign(options: argparse.Namespace) -> int:
     seconds = _clock() - began
     rate = simulated / max(cpu, 0.001)
     print(
-        f"{count:,} seeds from {options.seed} on, {failed:,} failed; "
+        f"{count:,} seeds from {options.seed} on, {failed:,} failed; trouble struck in {struck / count:.0%}; "
         f"{messages:,} messages in {simulated / 3600:,.1f} simulated hours; "
         f"{seconds:,.0f} s, {cpu:,.0f} s of CPU: {rate:,.0f} simulated hours per hour of one core."
     )

@@ -214,6 +214,8 @@ class World:
         }
         """The backlog queues of each primary."""
         self.ending = False
+        self.struck = 0
+        """Troubles that have met something they can strike."""
         self.number = 0
         self.runs = 0
         self._failed = asyncio.Event()
@@ -603,7 +605,7 @@ class World:
         def strike() -> None:
             if not self.ending:
                 self.trace.note("trouble", trouble)
-                self._strike(trouble)
+                self.struck += self._strike(trouble)
 
         if trouble.after:
             soon = partial(self.loop.call_soon, strike, context=self.loop.world.context)
@@ -611,33 +613,30 @@ class World:
         else:
             strike()
 
-    def _strike(self, trouble: Trouble) -> None:
+    def _strike(self, trouble: Trouble) -> bool:
+        """Whether it met anything: a crash of a process that does not run at that moment strikes nobody."""
         movers = [one for one in self.movers if one.alive]
         process = movers[trouble.place % len(movers)] if movers else None
         consumers = [one for one in self.replicated.consumers if one.alive]
+        senders = [one for one in (*self.senders, *self.replicated.senders) if one.alive]
+        operators = [one for one in self.moves.processes if one.alive]
         broker = self.brokers.get(trouble.side, self.brokers["primary"])
         self.truth.doubt(trouble.kind)
         match trouble.kind:
             case "crash" | "power" if process is not None:
                 process.end(power=trouble.kind == "power")
-            case "crash-sender":
-                alive = [one for one in (*self.senders, *self.replicated.senders) if one.alive]
-                if alive:
-                    alive[trouble.place % len(alive)].end(power=trouble.place % 2 == 0)
+            case "crash-sender" if senders:
+                senders[trouble.place % len(senders)].end(power=trouble.place % 2 == 0)
             case "stop" if process is not None:
                 self.stops[process].set()
-            case "freeze":
-                frozen = broker.process if trouble.place >= 6 else process
-                if frozen is not None:
-                    frozen.frozen_until = self.loop.time() + trouble.seconds
-                    self._later(trouble.seconds, trouble.kind, lambda: None)
-            case "cut" | "half-open":
-                found = self.network.of(broker.process)
-                if found:
-                    connection = found[trouble.place % len(found)]
-                    (connection.reset if trouble.kind == "cut" else connection.die)()
+            case "freeze" if (frozen := broker.process if trouble.place >= 6 else process) is not None:
+                frozen.frozen_until = self.loop.time() + trouble.seconds
+                self._later(trouble.seconds, trouble.kind, lambda: None)
+            case "cut" | "half-open" if found := self.network.of(broker.process):
+                connection = found[trouble.place % len(found)]
+                (connection.reset if trouble.kind == "cut" else connection.die)()
             case "part" if movers or consumers:
-                able = movers + consumers + [one for one in self.moves.processes if one.alive]
+                able = movers + consumers + operators
                 name = able[trouble.place % len(able)].name
                 self.network.part(name, broker.name)
                 self._later(trouble.seconds, trouble.kind, lambda: self.network.join(name, broker.name))
@@ -659,8 +658,8 @@ class World:
                 else:
                     consumer.frozen_until = self.loop.time() + trouble.seconds
                     self._later(trouble.seconds, trouble.kind, lambda: None)
-            case "crash-move" | "power-move" | "stop-move":
-                for operator in [one for one in self.moves.processes if one.alive]:
+            case "crash-move" | "power-move" | "stop-move" if operators:
+                for operator in operators:
                     if trouble.kind == "stop-move":
                         self.stops[operator].set()
                     else:
@@ -682,6 +681,9 @@ class World:
             case "throttle" | "fail-sends" | "refuse" | "lose-settlement-reply" | "short-locks" | "detach" | "dark":
                 broker.run(broker.namespace.faults.add, self._fault(trouble))
                 self._later(trouble.seconds, trouble.kind, lambda: None)
+            case _:
+                return False
+        return True
 
     def _later(self, seconds: float, kind: str, undo: Any) -> None:
         def end() -> None:
