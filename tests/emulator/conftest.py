@@ -6,6 +6,14 @@ import pytest
 
 from sbpair.emulator.server import Emulator
 from sbpair.emulator.thread import EmulatorThread
+from tests.emulator.engine.dialects import DIALECTS, Dialect
+
+
+@pytest.fixture(params=DIALECTS, ids=lambda one: one.name)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    """How the test's client writes: as one library, then as the next. A test that starts processes may name its own."""
+    chosen: Dialect = request.param
+    return chosen
 
 
 @pytest.fixture

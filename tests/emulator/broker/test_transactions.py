@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,12 @@ from sbpair.emulator.engine.performatives import (
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator
 from sbpair.emulator.testing import stored_message
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
+from tests.emulator.engine.dialects import DIALECTS, Dialect
 from tests.emulator.engine.wire_client import Client, Frame, modified
 from tests.emulator.process import Process
 
 COORDINATOR_HANDLE = 9
 EXPIRES_AT = 4e9
-
-
-@pytest.fixture
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    chosen: Dialect = getattr(request, "param", AZURE_SERVICEBUS)
-    return chosen
 
 
 @asynccontextmanager
@@ -207,7 +202,6 @@ def condition(outcome: Described) -> str:
     return str(outcome.value[0].value[0])
 
 
-@EVERY_DIALECT
 async def test_messages_to_two_entities_appear_together_at_the_commit(emulator: Emulator, dialect: Dialect) -> None:
     namespace = emulator.namespace("primary")
     first, second = namespace.create_queue("first"), namespace.create_queue("second")
@@ -227,7 +221,6 @@ async def test_messages_to_two_entities_appear_together_at_the_commit(emulator: 
         assert condition(await ask.discharge(transaction)) == "amqp:transaction:unknown-id"
 
 
-@EVERY_DIALECT
 async def test_a_rollback_leaves_lock_and_count_and_sends_nothing(emulator: Emulator, dialect: Dialect) -> None:
     async with a_result_on_its_way(emulator, dialect) as (ask, transaction, delivery, source, target):
         confirmed = await ask.settle(delivery, accepted(), transaction)
@@ -244,7 +237,6 @@ async def test_a_rollback_leaves_lock_and_count_and_sends_nothing(emulator: Emul
         assert (texts(source), texts(target)) == ([], [b"result"])
 
 
-@EVERY_DIALECT
 async def test_defer_dead_letter_abandon_and_schedule_wait_for_the_commit(emulator: Emulator, dialect: Dialect) -> None:
     namespace = emulator.namespace("primary")
     queue = namespace.create_queue("orders")
@@ -272,7 +264,6 @@ async def test_defer_dead_letter_abandon_and_schedule_wait_for_the_commit(emulat
         assert texts(queue, "dead_letters") == [b"dead"]
 
 
-@EVERY_DIALECT
 async def test_a_session_is_received_and_sent_on_in_one_transaction(emulator: Emulator, dialect: Dialect) -> None:
     namespace = emulator.namespace("primary")
     queue = namespace.create_queue("orders", QueueDescription(requires_session=True))
@@ -291,7 +282,6 @@ async def test_a_session_is_received_and_sent_on_in_one_transaction(emulator: Em
         assert texts(queue) == [b"two"]
 
 
-@EVERY_DIALECT
 async def test_what_a_lost_connection_leaves_open_is_rolled_back(emulator: Emulator, dialect: Dialect) -> None:
     namespace = emulator.namespace("primary")
     queue = namespace.create_queue("orders")
@@ -306,7 +296,6 @@ async def test_what_a_lost_connection_leaves_open_is_rolled_back(emulator: Emula
     assert texts(queue) == []
 
 
-@EVERY_DIALECT
 async def test_closing_the_coordinator_rolls_back(emulator: Emulator, dialect: Dialect) -> None:
     namespace = emulator.namespace("primary")
     namespace.create_queue("orders")
@@ -375,11 +364,11 @@ async def test_the_101st_message_of_a_transaction_is_refused(emulator: Emulator,
         assert condition(await ask.send(message(b"more"), 0, transaction)) == "amqp:not-allowed"
 
 
-async def test_after_two_minutes_a_transaction_is_rolled_back() -> None:
+async def test_after_two_minutes_a_transaction_is_rolled_back(dialect: Dialect) -> None:
     clock = ManualClock()
     async with Emulator(["primary"], seed=1, clock=clock) as emulator:
         queue = emulator.namespace("primary").create_queue("orders")
-        async with connected(emulator, AZURE_SERVICEBUS) as client:
+        async with connected(emulator, dialect) as client:
             ask = Asking(client)
             await client.sender("orders", 0)
             transaction = await ask.declare()
@@ -391,7 +380,7 @@ async def test_after_two_minutes_a_transaction_is_rolled_back() -> None:
         assert texts(queue) == []
 
 
-async def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Path, dialect: Dialect) -> None:
     """The store is copied as a kill would leave it, after every answer that a client has had."""
     import shutil
 
@@ -411,7 +400,7 @@ async def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Pat
         source = namespace.create_queue("source")
         namespace.create_queue("target")
         source.send(message(b"work"))
-        async with connected(emulator, AZURE_SERVICEBUS) as client:
+        async with connected(emulator, dialect) as client:
             ask = Asking(client)
             await client.sender("target", 0)
             await client.receiver("source", 1, credit=5)
@@ -429,8 +418,11 @@ async def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Pat
 STEPS = ("declared", "sent", "settled", "committing", "committed")
 
 
-@pytest.mark.parametrize("until", STEPS)
-async def test_a_kill_at_any_step_leaves_all_of_a_transaction_or_nothing(tmp_path: Path, until: str) -> None:
+# One library a step, since each takes a process.
+@pytest.mark.parametrize(("until", "dialect"), list(zip(STEPS, cycle(DIALECTS), strict=False)), ids=str)
+async def test_a_kill_at_any_step_leaves_all_of_a_transaction_or_nothing(
+    tmp_path: Path, until: str, dialect: Dialect
+) -> None:
     folder, done = tmp_path / "data", STEPS.index(until)
     async with Emulator(["primary"], seed=1, data_dir=folder) as emulator:
         namespace = emulator.namespace("primary")
@@ -438,7 +430,7 @@ async def test_a_kill_at_any_step_leaves_all_of_a_transaction_or_nothing(tmp_pat
         namespace.create_queue("theirs")
     process = Process(tmp_path / "log", folder)
     try:
-        async with connected_to(*process.address, process.root_key, AZURE_SERVICEBUS) as client:
+        async with connected_to(*process.address, process.root_key, dialect) as client:
             ask = Asking(client)
             await client.sender("theirs", 0)
             await client.receiver("orders", 1, credit=5)
@@ -465,12 +457,14 @@ async def test_a_kill_at_any_step_leaves_all_of_a_transaction_or_nothing(tmp_pat
     assert found in expected.get(until, (nothing,))
 
 
-async def test_a_transaction_spans_connections_and_nobody_sees_it_before_its_end(emulator: Emulator) -> None:
+async def test_a_transaction_spans_connections_and_nobody_sees_it_before_its_end(
+    emulator: Emulator, dialect: Dialect
+) -> None:
     namespace = emulator.namespace("primary")
     queue = namespace.create_queue("orders", QueueDescription(requires_duplicate_detection=True))
     topic = namespace.create_topic("events")
     subscription = namespace.create_subscription(topic.path, "all")
-    async with connected(emulator, AZURE_SERVICEBUS) as first, connected(emulator, AZURE_SERVICEBUS) as second:
+    async with connected(emulator, dialect) as first, connected(emulator, dialect) as second:
         declaring, other = Asking(first), Asking(second)
         await first.sender("orders", 0)
         await second.sender("events", 0)
@@ -489,7 +483,6 @@ async def test_a_transaction_spans_connections_and_nobody_sees_it_before_its_end
 # Requests to a management node, which .NET puts into a transaction whenever there is one.
 
 
-@EVERY_DIALECT
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 async def test_a_message_scheduled_by_request_has_its_number_at_once_and_waits_from_the_commit_on(
     emulator: Emulator, dialect: Dialect, kind: str
@@ -514,7 +507,6 @@ async def test_a_message_scheduled_by_request_has_its_number_at_once_and_waits_f
         assert entity.counts().scheduled == 0
 
 
-@EVERY_DIALECT
 async def test_a_cancellation_is_undone_by_a_rollback(emulator: Emulator, dialect: Dialect) -> None:
     queue = emulator.namespace("primary").create_queue("orders")
     async with requesting(emulator, dialect) as (ask, request):
@@ -547,7 +539,6 @@ async def test_what_was_cancelled_already_rolls_back_the_transaction(emulator: E
         assert (queue.counts().scheduled, queue.counts().active) == (1, 0)
 
 
-@EVERY_DIALECT
 async def test_a_sessions_state_is_set_with_the_completion_of_its_message(emulator: Emulator, dialect: Dialect) -> None:
     queue = emulator.namespace("primary").create_queue("orders", QueueDescription(requires_session=True))
     queue.send(message(b"one", group_id="blue"))
@@ -636,10 +627,10 @@ async def test_settlements_of_one_transaction_belong_to_one_partition(emulator: 
         assert sorted(texts(queue)) == [b"b", b"new"]
 
 
-async def test_a_restart_finds_what_was_scheduled_under_its_number(tmp_path: Path) -> None:
+async def test_a_restart_finds_what_was_scheduled_under_its_number(tmp_path: Path, dialect: Dialect) -> None:
     async with Emulator(["primary"], seed=1, data_dir=tmp_path) as emulator:
         emulator.namespace("primary").create_queue("orders")
-        async with requesting(emulator, AZURE_SERVICEBUS) as (ask, request):
+        async with requesting(emulator, dialect) as (ask, request):
             transaction = await ask.declare()
             _, reply = await request("schedule-message", transaction, messages=scheduled(b"later"))
             await ask.send(message(b"before the commit"), 0)

@@ -27,7 +27,7 @@ from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.throttling import Throttling
 from sbpair.emulator.tls import TlsFiles
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
+from tests.emulator.engine.dialects import Dialect
 from tests.emulator.engine.wire_client import Client
 
 
@@ -164,13 +164,6 @@ async def open_port(namespace: PlainNamespace, service: AttachService, tls: TlsF
 async def port(namespace: PlainNamespace, service: Service, tls: TlsFiles) -> AsyncIterator[Port]:
     async with open_port(namespace, service, tls) as opened:
         yield opened
-
-
-@pytest.fixture
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    """How the test's client writes; `EVERY_DIALECT` gives each in turn."""
-    chosen: Dialect = getattr(request, "param", AZURE_SERVICEBUS)
-    return chosen
 
 
 @pytest.fixture

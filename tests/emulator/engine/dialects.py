@@ -1,16 +1,19 @@
-"""How three client libraries say the same on the wire. Engine tests run once for each.
+"""How three client libraries say the same on the wire.
+
+Every test of the engine that speaks frames runs once for each: the fixture `dialect` (tests/emulator/conftest.py) gives
+them in turn, and needs no mark that could be forgotten.
 
 All three are correct AMQP 1.0. They differ where the standard leaves a choice, and a server that only knows one of
 them fails with the others: a window that does not fit a signed number, lists with or without nulls at their end, credit
-given before the attach is answered, settle modes left out, a token node with a reply address in its name.
+given before the attach is answered, settle modes left out, a slash before an entity's name, properties of a link, a
+token node with a reply address in its name.
 """
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import pytest
-
-from sbpair.amqp.types import Ubyte
+from sbpair.amqp.types import Symbol, Ubyte, Uint
 from sbpair.emulator.engine.performatives import (
     ATTACH,
     BEGIN,
@@ -49,6 +52,17 @@ class Dialect:
     cbs_address: str
     send_modes: tuple[Ubyte | None, Ubyte | None]
     receive_modes: tuple[Ubyte | None, Ubyte | None]
+    mechanism: str = "ANONYMOUS"
+    slash_before_entities: bool = False
+    link_properties: Mapping[Symbol, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def address(self, path: str) -> str:
+        """How this library names an entity; `$cbs`, `$management` of an entity and whole addresses are left alone."""
+        plain = path and not path.startswith(("$", "/")) and ":" not in path and not path.endswith("$management")
+        return f"/{path}" if self.slash_before_entities and plain else path
 
     def written(self, code: int, fields: list[object]) -> list[object]:
         """The list of a performative as this library sends it."""
@@ -75,6 +89,9 @@ DOTNET = Dialect(
     cbs_address="$cbs/9bc5113e1faa4f8484fd1979b4140986",
     send_modes=(None, None),
     receive_modes=(None, Ubyte(1)),
+    mechanism="MSSBCBS",
+    slash_before_entities=True,
+    link_properties={Symbol("com.microsoft:timeout"): Uint(59_861)},
 )
 # pyamqp in azure-servicebus 7.10 to 7.14.
 AZURE_SERVICEBUS = Dialect(
@@ -98,9 +115,6 @@ PROTON = Dialect(
     receive_modes=(Ubyte(2), Ubyte(0)),
 )
 DIALECTS = (DOTNET, AZURE_SERVICEBUS, PROTON)
-
-EVERY_DIALECT = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.name, indirect=True)
-"""Mark a module or a test to run in each dialect; the fixture `dialect` gives azure-servicebus' otherwise."""
 
 
 def settled_by_sender(dialect: Dialect) -> Dialect:

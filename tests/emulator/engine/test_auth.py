@@ -18,7 +18,6 @@ from sbpair.emulator.auth import (
 )
 from sbpair.emulator.engine.performatives import DETACH
 from tests.emulator.engine.conftest import SEND_KEY
-from tests.emulator.engine.dialects import EVERY_DIALECT
 
 NOW = 1_000_000.0
 ORDERS = "sb://127.0.0.1:5671/Orders"
@@ -100,7 +99,6 @@ def test_configured_principals_have_their_rights_and_others_none() -> None:
     assert authenticate((), bearer(oid="you"), ORDERS, NOW, entra_rights=rights).rights == NO_RIGHTS
 
 
-@EVERY_DIALECT
 async def test_cbs_accepts_a_good_token_and_the_rights_count_below_its_path(
     connect: Any, service: Any, root_key: str
 ) -> None:
@@ -129,7 +127,6 @@ async def test_cbs_says_401_for_a_bad_key_and_404_for_no_entity(connect: Any, na
     assert third.cbs_condition is None
 
 
-@EVERY_DIALECT
 async def test_a_link_goes_when_its_newest_token_runs_out(
     connect: Any, namespace: Any, service: Any, root_key: str
 ) -> None:

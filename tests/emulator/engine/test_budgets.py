@@ -7,18 +7,24 @@ import pytest
 
 from sbpair.amqp.types import Uint
 from sbpair.emulator.engine.performatives import DISPOSITION, FLOW, TRANSFER, accepted
+from tests.emulator.engine.dialects import AZURE_SERVICEBUS, DOTNET, PROTON, Dialect
 
 DELIVERIES = 10_000
 FRAMES = 1_500
 
 
 @pytest.mark.parametrize(
-    ("first", "last"),
-    [(0, 2**32 - 1), (0, 2**31 - 1), (2**30, 2**31 - 1), (2**20, 2**32 - 1)],
+    ("dialect", "first", "last"),
+    [
+        (DOTNET, 0, 2**32 - 1),
+        (AZURE_SERVICEBUS, 0, 2**31 - 1),
+        (PROTON, 2**30, 2**31 - 1),
+        (DOTNET, 2**20, 2**32 - 1),
+    ],
     ids=["all", "half", "none", "none and far"],
 )
 async def test_saying_nothing_about_many_deliveries_costs_nothing(
-    connect: Any, service: Any, first: int, last: int
+    connect: Any, dialect: Dialect, service: Any, first: int, last: int
 ) -> None:
     service.stock["orders"].extend([b"\x00Sw\xa1\x01x"] * DELIVERIES)
     client = await connect()

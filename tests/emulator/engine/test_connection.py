@@ -6,9 +6,6 @@ import pytest
 
 from sbpair.amqp.types import Uint
 from sbpair.emulator.engine.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
-from tests.emulator.engine.dialects import EVERY_DIALECT
-
-pytestmark = EVERY_DIALECT
 
 
 async def test_sasl_offers_what_the_service_offers_and_lets_anonymous_in(connect: Any) -> None:

@@ -14,18 +14,11 @@ from sbpair.emulator.engine.performatives import ATTACH, DETACH, DISPOSITION, SO
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS, EVERY_DIALECT, Dialect
+from tests.emulator.engine.dialects import Dialect
 from tests.emulator.engine.wire_client import Client, Frame
 
-pytestmark = EVERY_DIALECT
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 EXPIRES_AT = 4e9
-
-
-@pytest.fixture
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    chosen: Dialect = getattr(request, "param", AZURE_SERVICEBUS)
-    return chosen
 
 
 @asynccontextmanager

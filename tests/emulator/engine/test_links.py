@@ -19,10 +19,7 @@ from sbpair.emulator.engine.performatives import (
     accepted,
     rejected,
 )
-from tests.emulator.engine.dialects import EVERY_DIALECT
 from tests.emulator.engine.wire_client import modified
-
-pytestmark = EVERY_DIALECT
 
 
 async def test_attach_is_echoed_and_credit_granted(connect: Any, service: Any) -> None:

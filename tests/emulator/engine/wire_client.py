@@ -107,12 +107,13 @@ class Client:
             if frame.code in codes:
                 return frame
 
-    async def login(self, mechanism: str = "ANONYMOUS", response: bytes | None = None) -> Frame:
+    async def login(self, mechanism: str | None = None, response: bytes | None = None) -> Frame:
         self.raw(b"AMQP\x03\x01\x00\x00")
         assert await self.header() == b"AMQP\x03\x01\x00\x00"
         mechanisms = await self.next()
-        assert "ANONYMOUS" in mechanisms.field(0).items
-        self.send(SASL_INIT, [Symbol(mechanism), response], kind=1)
+        chosen = mechanism or self.dialect.mechanism
+        assert chosen in mechanisms.field(0).items
+        self.send(SASL_INIT, [Symbol(chosen), response], kind=1)
         return await self.next()
 
     async def open(self, *, max_frame_size: int | None = None, idle_ms: int | None = None) -> Frame:
@@ -136,11 +137,27 @@ class Client:
         await self.begin(window=window)
 
     def attach(self, handle: int, address: str | None, *, sends: bool, target: Any = None, **source: Any) -> None:
-        ours = Described(Ulong(SOURCE), [None if sends else address, *[None] * 6, *source.values()])
-        theirs = target or Described(Ulong(TARGET), [address if sends else f"reply-{handle}"])
+        named = None if address is None else self.dialect.address(address)
+        ours = Described(Ulong(SOURCE), [None if sends else named, *[None] * 6, *source.values()])
+        theirs = target or Described(Ulong(TARGET), [named if sends else f"reply-{handle}"])
         count = Uint(0) if sends else None
         mode = self.dialect.send_modes if sends else self.dialect.receive_modes
-        self.send(ATTACH, [f"link-{handle}", Uint(handle), not sends, *mode, ours, theirs, None, None, count])
+        unsaid = [None] * 3
+        properties = self.dialect.link_properties or None
+        fields = [
+            f"link-{handle}",
+            Uint(handle),
+            not sends,
+            *mode,
+            ours,
+            theirs,
+            None,
+            None,
+            count,
+            *unsaid,
+            properties,
+        ]
+        self.send(ATTACH, fields)
 
     async def sender(self, address: str, handle: int = 0) -> Frame:
         self.attach(handle, address, sends=True)
