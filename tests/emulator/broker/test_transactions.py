@@ -32,7 +32,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator
 from sbpair.emulator.testing import stored_message
 from tests.emulator.engine.dialects import DIALECTS, Dialect
-from tests.emulator.engine.wire_client import Client, Frame, modified
+from tests.emulator.engine.wire_client import Client, Frame, modified, seen
 from tests.emulator.process import Process
 
 COORDINATOR_HANDLE = 9
@@ -290,9 +290,7 @@ async def test_what_a_lost_connection_leaves_open_is_rolled_back(emulator: Emula
         await client.sender("orders", 0)
         await ask.send(message(b"lost"), 0, await ask.declare())
         assert len(namespace.transactions) == 1
-    async with asyncio.timeout(60):
-        while len(namespace.transactions):
-            await asyncio.sleep(0.005)
+    await seen(lambda: not len(namespace.transactions))
     assert texts(queue) == []
 
 

@@ -20,6 +20,7 @@ from sbpair.emulator.faults import (
     rule_to_json,
     rule_to_text,
 )
+from tests.emulator.engine.wire_client import seen
 
 
 @pytest.fixture
@@ -240,8 +241,7 @@ async def test_what_a_client_sent_into_silence_is_lost_with_it(connect: Any, nam
     await client.writer.drain()
     client.writer.close()
     await client.writer.wait_closed()
-    while not service.handlers[0].detached:
-        await asyncio.sleep(0.005)
+    await seen(lambda: service.handlers[0].detached)
     namespace.faults.remove(fault_id)
     assert service.handlers[0].deliveries == []
 

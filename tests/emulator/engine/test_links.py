@@ -1,6 +1,5 @@
 """Attach, transfers both ways, credit, settlement, refusals."""
 
-import asyncio
 import re
 from typing import Any
 
@@ -19,7 +18,7 @@ from sbpair.emulator.engine.performatives import (
     accepted,
     rejected,
 )
-from tests.emulator.engine.wire_client import modified
+from tests.emulator.engine.wire_client import modified, seen
 
 
 async def test_attach_is_echoed_and_credit_granted(connect: Any, service: Any) -> None:
@@ -56,8 +55,7 @@ async def test_credit_is_given_back_at_half_and_never_enforced(connect: Any, ser
         client.transfer(number, b"m")
     flow = await client.until(FLOW)
     assert (flow.field(5), flow.field(6)) == (5, 10)
-    while len(service.handlers[0].deliveries) < 30:
-        await asyncio.sleep(0.001)
+    await seen(lambda: len(service.handlers[0].deliveries) == 30)
 
 
 async def test_a_message_in_many_frames_is_put_together(connect: Any, service: Any) -> None:
@@ -238,8 +236,7 @@ async def test_an_attach_may_be_answered_later_and_with_other_filters(
     await client.session()
     key = Symbol("com.microsoft:session-filter")
     client.attach(1, "q", sends=False, filters={key: Described(Symbol(key), None) if described else None})
-    while not held:
-        await asyncio.sleep(0.001)
+    await seen(lambda: held)
     assert held[0].filters == {key: None}
     held[0].open(filter_replies={key: "room 1"}, properties={"com.microsoft:locked-until-utc": "x"})
     reply = await client.until(ATTACH)
@@ -270,8 +267,7 @@ async def test_credit_given_before_the_attach_is_answered_is_kept(connect: Any, 
     await client.session()
     client.attach(1, "q", sends=False)
     client.credit(2)
-    while not (service.handlers and service.handlers[0].link.credit):
-        await asyncio.sleep(0.001)
+    await seen(lambda: service.handlers and service.handlers[0].link.credit)
     assert len(service.stock["q"]) == 2
     service.handlers[0].link.open()
     assert (await client.next()).code == ATTACH
@@ -286,8 +282,7 @@ async def test_a_drain_before_the_attach_is_answered_is_answered_when_the_link_o
     await client.session()
     client.attach(1, "q", sends=False)
     client.credit(5, drain=True)
-    while not (service.handlers and service.handlers[0].link.drain):
-        await asyncio.sleep(0.001)
+    await seen(lambda: service.handlers and service.handlers[0].link.drain)
     service.handlers[0].link.open()
     flow = await client.until(FLOW)
     assert (flow.field(5), flow.field(6), flow.field(8)) == (5, 0, True)

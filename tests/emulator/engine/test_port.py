@@ -10,6 +10,7 @@ import pytest
 
 from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.engine.performatives import CLOSE, DISPOSITION, OPEN
+from tests.emulator.engine.wire_client import seen
 
 
 async def test_amqp_over_tls_is_told_apart(connect: Any) -> None:
@@ -99,8 +100,7 @@ async def test_a_full_client_gets_no_more_until_it_reads(connect: Any, service: 
     client = await connect()
     await client.session()
     await client.receiver("q", credit=1000)
-    while not service.handlers[0].link.connection.write_paused:
-        await asyncio.sleep(0.001)
+    await seen(lambda: service.handlers[0].link.connection.write_paused)
     left = len(service.handlers[0].stock)
     assert left > 0
     assert service.handlers[0].link.credit == 0

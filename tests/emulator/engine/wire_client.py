@@ -1,7 +1,7 @@
 """A client that speaks frames, nothing more, in the dialect of one library (`dialects`)."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,13 @@ from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
 
 PATIENCE_SECONDS = 60.0
 """For what has to come, on a machine that has much else to do."""
+
+
+async def seen(condition: Callable[[], object]) -> None:
+    """Until the emulator, in the same loop, has got that far; TimeoutError if it never does."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def modified(delivery_failed: bool | None = None, undeliverable_here: bool | None = None) -> Described:
