@@ -1,5 +1,5 @@
 """Geo-disaster recovery: the failover leaves messages in the former primary, and an operator who knows only what the
-tool prints brings them into the new one, although the first two attempts are killed in their midst."""
+tool prints brings them into the new one by an approved plan, although the first two attempts are killed."""
 
 import asyncio
 import re
@@ -102,7 +102,10 @@ def test_what_a_geo_dr_failover_left_behind_comes_home_by_what_the_tool_prints(w
 
     shown = runner(*printed(failed_over.stderr, "evacuate"))
     assert shown.code == 5, shown
-    line = printed(shown.stderr, "evacuate")
+    planned = runner(*printed(shown.stderr, "evacuate"), "--plan-out", "plan.json")
+    assert planned.code == 0, planned
+    line = printed(planned.stderr, "evacuate")
+    assert "--plan" in line
     ledger = runner.home / "evacuate-local-primary-local-secondary.jsonl"
     for lines in KILLED_AFTER:
         killed = runner.start(*line, "--yes", "--rate", "50")

@@ -37,6 +37,7 @@ from sbpair.core.inspection.evacuation import (
     as_planned,
     changed_since,
     holding_settings,
+    is_holding,
     plan_entities,
     plan_moves,
 )
@@ -99,6 +100,8 @@ class Evacuation:
     moves: tuple[Moved, ...]
     left: tuple[LeftThere, ...]
     """Messages that are, or would be, still there, and why."""
+    held: tuple[str, ...]
+    """Queues on the second namespace that hold messages for somebody to look into, of earlier runs too."""
     source_empty: bool
     """Every queue, topic and subscription was counted and browsed after the last message, and nothing was found."""
     ledger: Path | None
@@ -111,6 +114,18 @@ MOVE_COLUMNS = (
     Column("counted", "Counted", right=True),
     Column("moved", "Moved", right=True),
     Column("there_now", "There now", right=True),
+)
+LINE_COLUMNS = (
+    Column("entity", "Entity"),
+    Column("kind", "Kind"),
+    Column("action", "There"),
+    Column("to", "To"),
+    Column("counted", "Counted", right=True),
+    Column("moved", "Moved", right=True),
+    Column("accepted", "Accepted", right=True),
+    Column("there_now", "There now", right=True),
+    Column("left", "Left", right=True),
+    Column("note", "Note"),
 )
 LEFT_COLUMNS = (Column("entity", "Left in"), Column("messages", "Messages", right=True), Column("reason", "Why"))
 
@@ -230,7 +245,15 @@ def evacuate(
     if dry_run or plan_out is not None:
         shown = [Moved(m.entity, m.dead_letter, m.to, m.counted, 0, 0, None) for m in moves if m.counted]
         planned = Evacuation(
-            ends.source.label, ends.target.label, True, _told(steps), tuple(shown), left, look.empty, None
+            ends.source.label,
+            ends.target.label,
+            True,
+            _told(steps),
+            tuple(shown),
+            left,
+            tuple(sorted({move.to for move in moves if move.held and move.counted})),
+            look.empty,
+            None,
         )
         result = _result(planned, go_on)
         if plan_out is None:
@@ -242,11 +265,18 @@ def evacuate(
     done = _move_all(options, wish, look, steps, file)
     if done.ended is None and all(one.reason == NOT_ASKED_FOR for one in done.left):
         _finish(options, ends, steps)
-    return _result(
-        Evacuation(ends.source.label, ends.target.label, False, _told(steps), done.moves, done.left, done.empty, file),
-        go_on,
-        done.ended,
+    evacuation = Evacuation(
+        ends.source.label,
+        ends.target.label,
+        False,
+        _told(steps),
+        done.moves,
+        done.left,
+        done.held,
+        done.empty,
+        file,
     )
+    return _result(evacuation, go_on, done.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,6 +540,7 @@ def _finish(options: Options, ends: _Ends, steps: Sequence[EntityStep]) -> None:
 class _Done:
     moves: tuple[Moved, ...]
     left: tuple[LeftThere, ...]
+    held: tuple[str, ...]
     empty: bool
     ended: Exit | None
 
@@ -555,7 +586,9 @@ def _move_all(options: Options, wish: _Wish, first: _Look, steps: Sequence[Entit
         )
         for key, move in began.items()
     ]
-    return _Done(tuple(told), left, ended is None and look.empty, ended)
+    held = {move.to for move in began.values() if move.held and moved[move.entity, move.dead_letter]}
+    held |= {one.path for one in look.target if is_holding(one.path, wish.ends.source.label) and one.counts.total}
+    return _Done(tuple(told), left, tuple(sorted(held)), ended is None and look.empty, ended)
 
 
 def _mailbox(move: MailboxMove) -> str:
@@ -675,29 +708,51 @@ def _result(done: Evacuation, go_on: str, ended: Exit | None = None) -> CommandR
     ]
     moves = [
         {
-            "entity": dead_letter_path(move.entity) if move.dead_letter else move.entity,
+            "entity": _path_of(move),
             "to": move.to,
             "counted": move.counted,
             "moved": move.moved,
+            "accepted": move.accepted,
             "there_now": move.there_now,
         }
         for move in done.moves
     ]
     left = [{"entity": one.entity, "messages": one.messages, "reason": one.reason} for one in done.left]
-    tables = [
-        Table("Entities", STEP_COLUMNS, steps),
-        Table("Messages", MOVE_COLUMNS, moves),
-        *([Table("Left", LEFT_COLUMNS, left)] if left else []),
-    ]
     return CommandResult(
         "evacuate",
         done,
-        tuple(tables),
+        (Table("", LINE_COLUMNS, list(_lines(done, moves))),),
+        screen=(
+            Table("Entities", STEP_COLUMNS, steps),
+            Table("Messages", MOVE_COLUMNS, moves),
+            *([Table("Left", LEFT_COLUMNS, left)] if left else []),
+        ),
         notes=tuple(_notes(done)),
         summary=_summary(done, go_on, ended),
         exit=ended or _exit(done),
         closing=True,
     )
+
+
+def _path_of(move: Moved) -> str:
+    return dead_letter_path(move.entity) if move.dead_letter else move.entity
+
+
+def _lines(done: Evacuation, moves: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All of it for a script: a line for each entity, and one for its dead letters where there are any."""
+    lines: dict[str, dict[str, Any]] = {
+        step.path: {"entity": step.path, "kind": step.kind.value, "action": step.action.value} for step in done.entities
+    }
+    notes = {step.path: list(step.notes) for step in done.entities}
+    for move in moves:
+        line = lines.setdefault(move["entity"], {"entity": move["entity"], "kind": "dead letters"})
+        lines[move["entity"]] = line | dict(move)
+    for one in done.left:
+        line = lines.setdefault(one.entity, {"entity": one.entity})
+        line["left"] = line.get("left", 0) + one.messages
+        notes.setdefault(one.entity, []).append(one.reason)
+    for path, line in sorted(lines.items()):
+        yield {**dict.fromkeys(column.key for column in LINE_COLUMNS), **line, "note": "; ".join(notes.get(path, ()))}
 
 
 def _exit(done: Evacuation) -> Exit:
@@ -722,11 +777,10 @@ def _notes(done: Evacuation) -> Iterator[str]:
             continue
         would = "would stay" if done.dry_run else "stay" if one.messages != 1 else "stays"
         yield f"{counted(one.messages, 'message')} of {one.entity} {would}: {one.reason}."
-    held = sorted({move.to for move in done.moves if move.to.startswith(f"evacuated/{done.from_namespace}/")})
-    if held:
+    if done.held:
         yield (
             f"{'Would be held' if done.dry_run else 'Held'} on {done.to_namespace}, for somebody to look into: "
-            f"{listed(held)}. List them: sbpair entity list 'evacuated/*' --namespace {done.to_namespace}"
+            f"{listed(done.held)}. List them: sbpair entity list 'evacuated/*' --namespace {done.to_namespace}"
         )
     if any(step.action is Action.CREATE for step in done.entities):
         yield (

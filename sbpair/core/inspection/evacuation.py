@@ -12,7 +12,7 @@ from typing import Any
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts, Tier
-from sbpair.core.names import subscription_of
+from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.serialization import to_plain
 
 PARTITIONS = 16
@@ -103,8 +103,9 @@ def as_planned(steps: Iterable[EntityStep]) -> list[dict[str, Any]]:
     return [_planned(step) for step in sorted(steps, key=lambda step: step.path.lower())]
 
 
-def _planned(step: EntityStep) -> dict[str, Any]:
-    if step.action in (Action.CREATE, Action.FINISH):
+def _planned(step: EntityStep, *, created: bool = False) -> dict[str, Any]:
+    """A step as it stands in a plan. `created`: as it stood there if an earlier run of the plan has created it."""
+    if step.action in (Action.CREATE, Action.FINISH) or created:
         settings = replace(step.settings, status=EntityStatus.ACTIVE)
         step = EntityStep(Action.CREATE, step.kind, step.path, settings, step.rules)
     plain: dict[str, Any] = json.loads(json.dumps(to_plain(step), default=str))
@@ -112,11 +113,19 @@ def _planned(step: EntityStep) -> dict[str, Any]:
 
 
 def changed_since(planned: Sequence[Mapping[str, Any]], steps: Iterable[EntityStep]) -> tuple[str, ...]:
-    """Paths of the entities for which something else would be done now than a plan says."""
-    now = {str(one["path"]).lower(): one for one in as_planned(steps)}
+    """Paths of the entities for which something else would be done now than a plan says. What is there just as the plan
+    creates it was created by an earlier run of it, which may have ended on its very last step."""
+    now = {step.path.lower(): step for step in steps}
     before = {str(one.get("path")).lower(): one for one in planned}
-    differ = (path for path in now | before if now.get(path) != before.get(path))
-    return tuple(str((now.get(path) or before[path])["path"]) for path in differ)
+    differ = (path for path in now | before if not _still_meant(before.get(path), now.get(path)))
+    return tuple(now[path].path if path in now else str(before[path]["path"]) for path in differ)
+
+
+def _still_meant(planned: Mapping[str, Any] | None, step: EntityStep | None) -> bool:
+    if planned is None or step is None:
+        return False
+    as_it_should_be = step.action is Action.KEEP and not step.notes
+    return planned in (_planned(step), _planned(step, created=True) if as_it_should_be else None)
 
 
 def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool) -> Iterable[str]:
@@ -265,6 +274,7 @@ class LeftThere:
     """Messages that are not moved, and why."""
 
     entity: str
+    """Path of the queue or subscription, or of its dead letters."""
     reason: str
     messages: int
 
@@ -289,7 +299,7 @@ def plan_moves(
                 held, sessions = to.lower() != one.path.lower(), one.settings.requires_session and not dead_letter
                 moves.append(MailboxMove(one.path, dead_letter, to, held, number, sessions))
             elif number:
-                left.append(LeftThere(f"{one.path}{' (dead letters)' if dead_letter else ''}", why, number))
+                left.append(LeftThere(dead_letter_path(one.path) if dead_letter else one.path, why, number))
     return tuple(moves), tuple(left)
 
 
@@ -311,7 +321,15 @@ def _destination(one: EntityFacts, label: str, dead_letter: bool, dead_letters: 
     if below is None and (not dead_letter or dead_letters is Kept.RESUBMIT):
         return one.path
     kind, name = ("queues", one.path) if below is None else ("topics", "/".join(below))
-    return f"evacuated/{label}/{kind}/{name}{'/dead-letters' if dead_letter else ''}"
+    return f"{_HELD}/{label}/{kind}/{name}{'/dead-letters' if dead_letter else ''}"
+
+
+def is_holding(path: str, label: str) -> bool:
+    """Whether a queue is there for messages of the namespace `label` that have no other place."""
+    return path.lower().startswith(f"{_HELD}/{label}/".lower())
+
+
+_HELD = "evacuated"
 
 
 def holding_settings(tier: Tier | None, *, by_session: bool) -> EntitySettings:

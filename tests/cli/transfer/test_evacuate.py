@@ -95,7 +95,8 @@ def test_a_standard_namespace_moves_into_a_premium_one_with_all_it_holds(made: E
     ledger = made.runner.home / "evacuate-local-primary-local-secondary.jsonl"
     assert len(ledger.read_text(encoding="utf-8").splitlines()) == sum(one["moved"] for one in ran.data["moves"])
     again = made.runner(*WORDS, "--yes", "-o", "json")
-    assert (again.code, again.data["moves"]) == (0, [])
+    assert (again.code, again.data["moves"], again.data["held"]) == (0, [], sorted(ran.data["held"]))
+    assert set(ran.data["held"]) == {path for path in places if path.startswith(HELD)}
 
 
 def test_what_is_in_the_way_is_said_and_nothing_is_touched(made: Entities) -> None:
@@ -110,10 +111,17 @@ def test_what_is_in_the_way_is_said_and_nothing_is_touched(made: Entities) -> No
     assert (refused.code, "requires sessions there" in refused.stderr) == (2, True)
     assert "Nothing was changed" in refused.stderr
     assert (made.ids("orders"), made.ids("plain")) == (["orders0"], ["plain0"])
+    made.dead("plain", messages("dead", 1))
+    lines = {one["entity"]: one for one in made.runner(*WORDS, "--except", "orders", "--dry-run", "-o", "tsv").records}
+    assert lines["orders"]["left"] == "1"
+    assert lines["orders"]["note"] == "not asked for"
+    assert [lines["plain"][name] for name in ("kind", "action", "counted")] == ["queue", "conflict", "1"]
+    assert "it detects duplicates there" in lines["plain"]["note"]
+    assert lines["plain/$deadletterqueue"]["to"] == f"{HELD}/queues/plain/dead-letters"
     part = made.runner(*WORDS, "--except", "ORDERS", "--despite-duplicate-detection", "--yes", "-o", "json")
     assert (part.code, part.data["source_empty"]) == (0, False)
     assert [(one["entity"], one["reason"]) for one in part.data["left"]] == [("orders", "not asked for")]
-    assert (made.ids("orders"), made.ids("plain"), made.ids("plain", Side.SECONDARY)) == (["orders0"], [], ["plain0"])
+    assert (made.ids("orders"), made.ids("plain"), made.ids("plain", Side.SECONDARY)) == (["orders0"], [], ["dead0"])
 
 
 def test_a_plan_is_written_read_and_refused_once_an_entity_has_changed(made: Entities) -> None:
@@ -136,10 +144,27 @@ def test_a_plan_is_written_read_and_refused_once_an_entity_has_changed(made: Ent
     assert made.runner("entity", "delete", "more", "--yes").code == 0
     backwards = made.runner("evacuate", "local-secondary", "local-primary", "--plan", "plan.json", "--yes")
     assert (backwards.code, "is a plan from" in backwards.stderr) == (2, True)
+    killed_after_its_first_change(made, "--plan", "plan.json", "--rate", "0.01")
     done = made.runner(*WORDS, "--plan", "plan.json", "--yes", "-o", "json")
     assert (done.code, made.ids("orders", Side.SECONDARY)) == (0, ["orders0", "orders1"]), done
     assert [one["reason"] for one in done.data["left"]] == ["not asked for"]
     assert len(made.ids("test-orders")) == 2
+    again = made.runner(*WORDS, "--plan", "plan.json", "--yes", "-o", "json")
+    assert (again.code, again.data["moves"]) == (0, []), "killed on its last step, it would be begun once more"
+
+
+def killed_after_its_first_change(made: Entities, *more: str) -> None:
+    log = made.runner.home / "killed.log"
+    with log.open("wb") as err:
+        process = made.runner.start(*WORDS, *more, "--yes", stderr=err)
+    deadline = time.monotonic() + 60
+    while b"Created " not in log.read_bytes():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_what_cannot_be_received_is_left_with_the_reason(made: Entities) -> None:

@@ -160,7 +160,7 @@ def test_where_messages_go_and_why_some_stay() -> None:
     again, _ = plan_moves(source, steps, "old", Kept.RESUBMIT)
     assert next(move.to for move in again if move.entity == "orders" and move.dead_letter) == "orders"
     _, stays = plan_moves(source, steps, "old", Kept.LEAVE)
-    assert {one.entity for one in stays} >= {"orders (dead letters)", "news/Subscriptions/all (dead letters)"}
+    assert {one.entity for one in stays} >= {"orders/$deadletterqueue", "news/Subscriptions/all/$deadletterqueue"}
     nothing, all_left = plan_moves(source, {}, "old", Kept.HOLD)
     assert nothing == ()
     assert {one.reason for one in all_left} >= {"not asked for"}
@@ -177,11 +177,20 @@ def test_a_plan_in_a_file_holds_until_something_else_would_be_done_and_a_run_aft
     assert changed_since(planned, plan_entities(source, [], Tier.PREMIUM)) == ()
     crashed = [replace(one, rules=(), settings=replace(one.settings, user_metadata=UNFINISHED)) for one in source[1:]]
     assert changed_since(planned, plan_entities(source, crashed, Tier.PREMIUM)) == ()
+    ended = [replace(there, rules=here.rules) for there, here in zip(_created(source), source, strict=True)]
+    assert changed_since(planned, plan_entities(source, ended, Tier.PREMIUM)) == (), "its last step was done"
+    assert changed_since(planned, plan_entities(source, [*ended[:2], crashed[1]], Tier.PREMIUM)) == ()
     there = [entity("ORDERS", lock_duration_seconds=60.0)]
     assert changed_since(planned, plan_entities(source, there, Tier.PREMIUM)) == ("orders",)
     more = [*source, entity("more")]
     assert changed_since(planned, plan_entities(more, [], Tier.PREMIUM)) == ("more",)
     assert changed_since(planned, plan_entities(source[:2], [], Tier.PREMIUM)) == ("news/Subscriptions/all",)
+
+
+def _created(source: list[EntityFacts]) -> list[EntityFacts]:
+    """The entities as an evacuation into Premium leaves them there."""
+    steps = {step.path: step.settings for step in plan_entities(source, [], Tier.PREMIUM)}
+    return [replace(one, counts=Counts(), settings=steps[one.path]) for one in source]
 
 
 def test_access_rules_are_named_with_their_rights_since_nobody_gets_their_keys() -> None:
