@@ -27,6 +27,7 @@ from sbpair.pipeline.analysis.partials import (
     merged_sessions,
     merged_small,
     parts_of,
+    with_sessions,
 )
 from sbpair.pipeline.analysis.question import Question
 from sbpair.pipeline.analysis.results import Total
@@ -335,6 +336,18 @@ def test_the_worst_and_every_row_in_files(session: "Session", tmp_path: Path) ->
 def test_too_many_messages_are_left_to_spark() -> None:
     with pytest.raises(UsageError, match="--engine local takes up to 10,000,000"):
         LocalEngine([Unit((), 10_000_001, False)], cores=2)
+
+
+@pytest.mark.parametrize("most_numbers", [2**62, 40, 1])
+def test_sessions_are_numbered_by_all_their_names(most_numbers: int) -> None:
+    """However few numbers there are to be: they are then given anew on the way."""
+    some = [("a", "b", None), ("q", "r"), (False, True), ("x", None), ("1", "2", "3", None)]
+    names = [*itertools.product(*some)] * 2
+    columns = dict(
+        zip(("pair", "queue", "dead_letter", "destination", "session_id"), zip(*names, strict=True), strict=True)
+    )
+    numbers = with_sessions(pa.table(columns), most_numbers)["session"].to_pylist()
+    assert len(set(numbers)) == len(set(names)) == len(set(zip(names, numbers, strict=True)))
 
 
 def test_parts_of_units_merge_as_if_they_had_been_read_at_once(tmp_path: Path) -> None:

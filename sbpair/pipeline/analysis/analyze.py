@@ -36,6 +36,7 @@ from sbpair.pipeline.analysis.partials import (
     worst_of,
 )
 from sbpair.pipeline.analysis.question import Question
+from sbpair.pipeline.analysis.units import read_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +162,7 @@ def _spread(engine: Engine, wanted: _Wanted) -> list[tuple[Key, Any]]:
 
         look = partial(_equal_parts, wanted, pa.concat_tables(hashes))
         same = [key for key in keys if key[0] == HASH]
-        kept += engine.by_key(look, partial(_compared, wanted), same, "Comparing ids")
+        kept += engine.by_key(look, partial(_compared, wanted), same, "Comparing ids", read=read_ids)
     return _completed(kept, wanted)
 
 

@@ -55,8 +55,10 @@ class Engine(Protocol):
     def whole(self, work: Callable[[Any], T], label: str) -> T:
         """The result for the only unit there is."""
 
-    def by_key(self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str) -> list[T]:
-        """The results of all keys for which there was a part."""
+    def by_key(
+        self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str, *, read: Read | None = None
+    ) -> list[T]:
+        """The results of all keys for which there was a part. `read`: reads less of a unit, where units are read."""
 
 
 class LocalEngine:
@@ -78,9 +80,12 @@ class LocalEngine:
     def whole(self, work: Callable[[Any], T], label: str) -> T:
         return work(self._read(self._units[0]))
 
-    def by_key(self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str) -> list[T]:
+    def by_key(
+        self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str, *, read: Read | None = None
+    ) -> list[T]:
+        reading = read or self._read
         with ThreadPoolExecutor(self.cores) as pool:
-            found = pool.map(lambda unit: list(work(self._read(unit))), self._units)
+            found = pool.map(lambda unit: list(work(reading(unit))), self._units)
             grouped = _grouped(chain.from_iterable(found))
             return list(pool.map(lambda item: reduce(*item), grouped.items()))
 
@@ -88,9 +93,12 @@ class LocalEngine:
 class SparkEngine:
     """Tasks of Spark, one for each unit and then one for each key."""
 
-    def __init__(self, session: "Session", tables: "RDD[Any]", tell: Callable[[Any], None] | None) -> None:
-        self._session, self._tables, self._tell = session, tables, tell
-        self.units = tables.getNumPartitions()
+    def __init__(
+        self, session: "Session", units: "RDD[Any]", tell: Callable[[Any], None] | None, *, read: Read | None
+    ) -> None:
+        """`read`: None if the units are tables already."""
+        self._session, self._units, self._tell, self._read = session, units, tell, read
+        self.units = units.getNumPartitions()
         self.cores = session.spark.sparkContext.defaultParallelism
 
     @classmethod
@@ -103,8 +111,7 @@ class SparkEngine:
         read: Read = read_unit,
     ) -> "SparkEngine":
         """Tasks open the files by their paths: the archive's folder is one that all of them see."""
-        tables = session.spark.sparkContext.parallelize(units, len(units)).map(partial(_read_in_task, read))
-        return cls(session, tables, tell)
+        return cls(session, session.spark.sparkContext.parallelize(units, len(units)), tell, read=read)
 
     @classmethod
     def over_rows(
@@ -117,15 +124,20 @@ class SparkEngine:
         narrow = messages.select(*COLUMNS).withColumn("enqueued_at", F.expr("unix_micros(enqueued_at)"))
         parts = max(1, -(-rows // ROWS_PER_PARTITION))
         ordered = narrow.repartitionByRange(parts, *place) if parts > 1 else narrow.coalesce(1)
-        return cls(session, ordered.rdd.mapPartitions(_as_table), tell)
+        return cls(session, ordered.rdd.mapPartitions(_as_table), tell, read=None)
+
+    def _tables(self, read: Read | None = None) -> "RDD[Any]":
+        return self._units if self._read is None else self._units.map(partial(_read_in_task, read or self._read))
 
     def whole(self, work: Callable[[Any], T], label: str) -> T:
-        found: list[T] = self._session.run(self._tables.map(work).collect, label, tell=self._tell)
+        found: list[T] = self._session.run(self._tables().map(work).collect, label, tell=self._tell)
         return found[0]
 
-    def by_key(self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str) -> list[T]:
+    def by_key(
+        self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str, *, read: Read | None = None
+    ) -> list[T]:
         places = {key: place for place, key in enumerate(keys)}
-        parts = self._tables.flatMap(work).partitionBy(len(keys), places.__getitem__)
+        parts = self._tables(read).flatMap(work).partitionBy(len(keys), places.__getitem__)
         reduced = parts.mapPartitions(partial(_reduced, reduce))
         found: list[T] = self._session.run(reduced.collect, label, tell=self._tell)
         return found

@@ -88,11 +88,34 @@ _SESSION_KEYS: Final = "pair, queue, dead_letter, destination, session_id"
 
 def _prepare(base: "duckdb.DuckDBPyConnection", messages: "pa.Table", question: Question) -> None:
     base.register("messages", messages)
-    now = question.as_of_micros
     base.execute(
-        f"""create view m as select *, coalesce(epoch_us(enqueued_at), {now}) as moment,
+        f"""create view m as select *, {_moment_sql(question)} as moment,
         greatest(1, ceil(size_bytes / {STEP_BYTES}.0))::bigint as steps from messages"""
     )
+
+
+def _moment_sql(question: Question) -> str:
+    return f"coalesce(epoch_us(enqueued_at), {question.as_of_micros})"
+
+
+def with_sessions(messages: "pa.Table", most_numbers: int = 2**62) -> "pa.Table":
+    """The messages with a number for each session of each queue, `session`: equal numbers are equal names. No number
+    reaches `most_numbers` unless there are so many messages."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    number, numbers = pa.scalar(0, pa.int64()), 1
+    for name in _SESSION_KEYS.split(", "):
+        column = messages[name].unify_dictionaries().combine_chunks()
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        values = len(column.dictionary) + 1  # one more for null
+        if numbers * values > most_numbers:
+            known = number.dictionary_encode()
+            number, numbers = known.indices.cast(pa.int64()), len(known.dictionary)
+        place = pc.fill_null(column.indices.cast(pa.int64()), values - 1)
+        number, numbers = pc.add(pc.multiply(number, values), place), numbers * values
+    return messages.append_column("session", number)
 
 
 def _size_sql(question: Question) -> str:
@@ -113,14 +136,20 @@ def _time_sql(question: Question) -> str:
 
 _SESSIONS_OF_MESSAGES: Final = f"""
     with neighbours as (
-        select {_SESSION_KEYS}, size_bytes, sequence_number, moment,
-            moment < lag(moment) over (partition by {_SESSION_KEYS} order by sequence_number, moment) as back
-        from m where session_id is not null)
-    select {_SESSION_KEYS}, count(*) as messages, sum(size_bytes)::bigint as bytes,
-        count(*) filter (back) as inversions, min(moment) as first_at, max(moment) as last_at,
-        arg_min(moment, sequence_number) as entered_at, arg_max(moment, sequence_number) as left_at,
-        min(sequence_number) as first_number, max(sequence_number) as last_number
-    from neighbours group by all"""
+        select session, size_bytes, sequence_number, moment,
+            moment < lag(moment) over (partition by session order by sequence_number, moment) as back
+        from m where session_id is not null),
+    counted as (
+        select session, count(*) as messages, sum(size_bytes)::bigint as bytes,
+            count(*) filter (back) as inversions, min(moment) as first_at, max(moment) as last_at,
+            arg_min(moment, sequence_number) as entered_at, arg_max(moment, sequence_number) as left_at,
+            min(sequence_number) as first_number, max(sequence_number) as last_number
+        from neighbours group by session),
+    named as (
+        select session, {", ".join(f"any_value({name}) as {name}" for name in _SESSION_KEYS.split(", "))}
+        from m where session_id is not null group by session)
+    select * exclude (session) from named join counted using (session)"""
+"""Ordering by one number, and naming each session once, takes half the time of ordering by its five names."""
 
 _MERGED_SESSIONS: Final = f"""
     with neighbours as (
@@ -156,7 +185,7 @@ def parts_of(
     """The partial result of one unit: the summed kinds, and of each share the sessions and the hashes of ids. A share
     without rows is left out, unless `empty`."""
     with database() as base:
-        _prepare(base, messages, question)
+        _prepare(base, with_sessions(messages), question)
         yield (
             (SMALL, 0),
             Small(base.sql(_size_sql(question)).to_arrow_table(), base.sql(_time_sql(question)).to_arrow_table()),
@@ -203,13 +232,13 @@ def repeated(parts: "Sequence[pa.Table]") -> "pa.Table":
 
 
 def perhaps_equal(messages: "pa.Table", hashes: "pa.Table", question: Question) -> "pa.Table":
-    """The messages of a unit whose ids have one of these hashes, with the hash."""
+    """The messages of a unit whose ids have one of these hashes, with the hash. Needs the columns `ID_COLUMNS`."""
     with database() as base:
-        _prepare(base, messages, question)
+        base.register("messages", messages)
         base.register("wanted", hashes)
         return base.sql(
-            """with hashed as (select hash(pair, destination, message_id) as hash, pair, destination, message_id, queue,
-                dead_letter, moment from m where message_id is not null)
+            f"""with hashed as (select hash(pair, destination, message_id) as hash, pair, destination, message_id,
+                queue, dead_letter, {_moment_sql(question)} as moment from messages where message_id is not null)
             select * from hashed semi join wanted using (hash)"""
         ).to_arrow_table()
 

@@ -28,7 +28,9 @@ COLUMNS: Final = (
     "size_bytes",
 )
 """The columns of a message that an analysis looks at; never the payload."""
-_FEW_VALUES: Final = ["pair", "queue", "dead_letter_reason", "destination"]
+ID_COLUMNS: Final = ("pair", "queue", "dead_letter", "sequence_number", "enqueued_at", "destination", "message_id")
+"""Those that tell which messages have equal ids."""
+_FEW_VALUES: Final = ["pair", "queue", "dead_letter_reason", "destination", "session_id"]
 _PLACE: Final = ("pair", "queue", "dead_letter")
 
 
@@ -142,17 +144,22 @@ def together(units: Sequence[Unit]) -> Unit:
     )
 
 
-def read_unit(unit: Unit) -> "pa.Table":
-    """The unit's messages in the columns `COLUMNS`, each once."""
+def read_unit(unit: Unit, columns: Sequence[str] = COLUMNS) -> "pa.Table":
+    """The unit's messages in these columns, each once."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     tables = []
     for path, groups in unit.parts:
         with pq.ParquetFile(path, read_dictionary=_FEW_VALUES, pre_buffer=False) as file:
-            tables.append(file.read_row_groups(list(groups), columns=list(COLUMNS), use_threads=False))
+            tables.append(file.read_row_groups(list(groups), columns=list(columns), use_threads=False))
     table = pa.concat_tables(tables)
     return each_once(table) if unit.overlapping else table
+
+
+def read_ids(unit: Unit) -> "pa.Table":
+    """The unit's messages in `ID_COLUMNS`, each once."""
+    return read_unit(unit, ID_COLUMNS)
 
 
 def each_once(table: "pa.Table") -> "pa.Table":
