@@ -104,7 +104,7 @@ def with_sessions(messages: "pa.Table", most_numbers: int = 2**62) -> "pa.Table"
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    number, numbers = pa.scalar(0, pa.int64()), 1
+    number, numbers = pa.repeat(pa.scalar(0, pa.int64()), messages.num_rows), 1
     for name in _SESSION_KEYS.split(", "):
         column = messages[name].unify_dictionaries().combine_chunks()
         if not pa.types.is_dictionary(column.type):
