@@ -2,6 +2,7 @@
 worker has all files that share a Spark session.
 And its luck: generated cases are the same ones in each run; `--hypothesis-profile=random` draws others."""
 
+import gc
 import os
 import re
 import sys
@@ -84,6 +85,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {ROOT / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests live as long as the worker; every full collection would look at all of them again.
+    gc.freeze()
 
 
 _SPARK_SESSION = re.compile(r'\b(session: "?Session|spark: "?SparkSession)\b')
