@@ -164,17 +164,19 @@ async def retried(
             would double that part.
     """
     failures = 0
-    while True:
-        try:
-            return await call()
-        except SendIncompleteError:
-            raise
-        except ServiceError as error:
-            failures += 1
-            seconds = pause(error, failures)
-            if seconds is None:
+    with waiting("") as wait:
+        while True:
+            try:
+                return await call()
+            except SendIncompleteError:
                 raise
-        await sleep(seconds)
+            except ServiceError as error:
+                failures += 1
+                seconds = pause(error, failures)
+                if seconds is None:
+                    raise
+                wait.error = error.message
+            await sleep(seconds)
 
 
 async def patiently(

@@ -241,20 +241,42 @@ class _JsonFormatter(logging.Formatter):
         return json_line(record.levelname.lower(), record.getMessage(), at=record.created, more=more)
 
 
-class EventLog:
-    """Writes each event of the runtime worth a line to stderr."""
+HELD_BACK_AGAIN_SECONDS = 30.0
+"""A destination that goes on failing is told of so often; the pauses between its tries begin with one second."""
 
-    def __init__(self) -> None:
+
+class EventLog:
+    """Writes each event of the runtime worth a line to stderr. `verbose`: every pause, too."""
+
+    def __init__(self, *, verbose: bool = False) -> None:
         self._log = logging.getLogger("sbpair")
+        self._verbose = verbose
+        self._held_back: dict[tuple[str, str], float] = {}
+        """(entity, error code) -> when that was said."""
 
     def notify(self, event: "Event") -> None:
         from sbpair.render.service import describe
 
-        line = describe(event)
+        line = None if self._is_told(event) else describe(event)
         if line is not None:
             self._log.info(line, extra={"event": event})
+
+    def _is_told(self, event: "Event") -> bool:
+        """Whether it says no more than what was said a moment ago."""
+        from sbpair.core.events import Paused, Resumed
+
+        if isinstance(event, Resumed):
+            self._held_back = {key: at for key, at in self._held_back.items() if key[0] != event.entity}
+        if not isinstance(event, Paused) or self._verbose:
+            return False
+        key = event.entity, event.error_code
+        told = self._held_back.get(key)
+        if told is not None and event.at - told < HELD_BACK_AGAIN_SECONDS:
+            return True
+        self._held_back[key] = event.at
+        return False
 
 
 def event_log(options: Options) -> EventLog | None:
     """The observer that logs to stderr; None with --quiet."""
-    return None if options.quiet else EventLog()
+    return None if options.quiet else EventLog(verbose=options.verbose)

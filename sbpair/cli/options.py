@@ -23,7 +23,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.typer_private import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
-from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
+from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError, for_pair
 from sbpair.render.console import check_format, check_writable, colors_wanted
 from sbpair.render.result import CommandResult, Format
 
@@ -262,6 +262,7 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         except SbpairError as error:
             if isinstance(error, EntityNotFoundError):
                 error.looking_like(suggestions.known_entities(ctx))
+            error.hint = for_pair(error.hint, _pair_in(values))
             return Finished(called, options, error=error)
         except typer.BadParameter as error:
             hint = f"See: {ctx.command_path} --help"
@@ -271,6 +272,13 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
     _present_as(run, own)
     setattr(run, "output", output)  # noqa: B010
     return run
+
+
+def _pair_in(values: dict[str, Any]) -> str | None:
+    """The one pair that a command line names, or that its command works on."""
+    pair = values.get("pair") or PAIR.get()
+    several: list[str] = values.get("pairs") or []
+    return pair if isinstance(pair, str) else several[0] if len(several) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,10 +178,15 @@ def spoken_name(label: str, host: str) -> str:
 
 def credential_name(access: NamespaceAccess) -> str:
     """The credential by name, for people and logs: `azure-cli`, or `connection-string (RootManageSharedAccessKey)`."""
+    name = key_name(access)
+    return access.auth.value if name is None else f"{access.auth.value} ({name})"
+
+
+def key_name(access: NamespaceAccess) -> str | None:
+    """Name of the key in the connection string, `signature` for a ready-made one; None without a connection string."""
     if access.connection_string is None:
-        return access.auth.value
-    key_name = parse_connection_string(access.connection_string.reveal()).get("sharedaccesskeyname", "signature")
-    return f"{access.auth.value} ({key_name})"
+        return None
+    return parse_connection_string(access.connection_string.reveal()).get("sharedaccesskeyname", "signature")
 
 
 # The gate for credentials: which host may receive which credential over which transport. Every client of a namespace

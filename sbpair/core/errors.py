@@ -45,6 +45,7 @@ timer), the Service Bus exception documentation.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Self
@@ -67,6 +68,15 @@ class Category(StrEnum):
     TOO_LARGE = "too-large"
     ARGUMENT = "argument"
     UNKNOWN = "unknown"
+
+
+_OF_A_PAIR = re.compile(r"\bsbpair (?:ping|doctor|provision)(?=$| --dry-run$)")
+"""A command without its pair at the end of a hint."""
+
+
+def for_pair(hint: str, pair: str | None) -> str:
+    """A hint whose command, at its end, names the pair: errors are made where nobody knows of pairs."""
+    return _OF_A_PAIR.sub(lambda command: f"{command[0]} {pair}", hint) if pair else hint
 
 
 class SbpairError(Exception):

@@ -157,6 +157,8 @@ class Paused(Event):
     entity: str
     error_code: str
     seconds: float
+    abandoned_in_seconds: float | None = None
+    """When its messages are left if it goes on failing; None: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,9 @@ def describe(event: events.Event) -> str | None:
             return f"{queue} exists now: it is drained, too."
         case events.Restarting(error_code=code, message=message, seconds=seconds):
             return f"Failed ({code}: {message}); restarting in {format_duration(seconds)}."
-        case events.Paused(entity=entity, error_code=code, seconds=seconds):
-            return f"Holding back {entity or 'everything'} for {format_duration(seconds)} ({code})."
+        case events.Paused(entity=entity, error_code=code, seconds=seconds, abandoned_in_seconds=left):
+            end = "" if left is None else f"; left there if that goes on for {format_duration(round(left))}"
+            return f"Holding back {entity or 'everything'} for {format_duration(seconds)} ({code}){end}."
         case events.LockedElsewhere(queue=queue, sequence_number=number, until=until):
             return (
                 f"Waiting in {queue}: message {number} is locked by another receiver until "

@@ -17,6 +17,7 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from sbpair.core.redact import printable
+from sbpair.core.words import counted
 from sbpair.render import formats
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -80,8 +81,8 @@ def as_renderable(result: CommandResult) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    tables = result.screen or result.tables
     lines = [Text(printable(line)) for line in (*result.notes, result.summary) if line]
+    tables = [one for one in result.screen or result.tables if one.rows or not lines]  # words say that there is nothing
     gap = [Text()] if lines and tables and tables[-1].compact else []
     return Group(*map(_Fitted, tables), *gap, *lines)
 
@@ -148,21 +149,21 @@ def _shortened(table: Table) -> tuple[Table, str]:
         if column.drawn or not any(cells):
             continue
         if len(rows) > 2 and len(set(cells)) == 1:
-            said.append(f"{_label(column)}: {' '.join(cells[0].split())}")
+            said.append(f"{_label(column)} {' '.join(cells[0].split())}")
             continue
         columns.append(column)
         if shared := _shared_folder(cells):
-            said.append(f"{_label(column)}: {shared}...")
+            said.append(f"{_label(column)} {shared}...")
             for row, cell in zip(rows, cells, strict=True):
                 row[column.key] = cell.removeprefix(shared)
         elif times := _short_times(cells):
             day, short = times
             if day:
-                said.append(f"{_label(column)}: {day} UTC")
+                said.append(f"{_label(column)} {day} UTC")
             for row, cell in zip(rows, short, strict=True):
                 row[column.key] = cell
     shorter = replace(table, columns=tuple(columns) or table.columns[:1], rows=rows)
-    return shorter, f"In every row: {'; '.join(said)}" if said else ""
+    return shorter, f"{counted(len(rows), 'row')}, all with {'; '.join(said)}" if said else ""
 
 
 def _shared_folder(paths: list[str]) -> str:

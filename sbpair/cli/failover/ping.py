@@ -15,7 +15,7 @@ from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, 
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.access import credential_name
 from sbpair.core.durations import format_duration
-from sbpair.core.errors import ConfigurationError, UsageError
+from sbpair.core.errors import ConfigurationError, UsageError, for_pair
 from sbpair.core.names import check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
@@ -285,7 +285,9 @@ def _result(pair: Pair, report: "PingReport", kinds: dict[tuple[Side, str], By])
         Check("ping", f"{one.side} {one.entity}", _SEVERITIES.get(one.result, Severity.ERROR), _said(one))
         for one in entities
     )
-    hints = dict.fromkeys(row.last_error.hint for row in report.rows if row.last_error and row.last_error.hint)
+    hints = dict.fromkeys(
+        for_pair(row.last_error.hint, pair.name) for row in report.rows if row.last_error and row.last_error.hint
+    )
     return CommandResult(
         "ping",
         Pinged(pair.name, datetime.now(UTC), entities),

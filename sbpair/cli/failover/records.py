@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
 
 import typer
 
-from sbpair.cli.options import duration_option
+from sbpair.cli.options import PAIR, duration_option
 from sbpair.core.durations import parse_duration
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.errors import SbpairError, UsageError, for_pair
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import TEXT_FIELDS
@@ -185,7 +185,7 @@ class Lines(Generic[F]):
         self.failed += 1
         self._kinds.add(error.exit_name)
         if error.hint:
-            self._hints[error.hint] = None
+            self._hints[for_pair(error.hint, PAIR.get())] = None
         failure = self._failed_line(line, error.code, error.message)
         first, number = self._by_code.get(error.code, (failure, 0))
         self._by_code[error.code] = first, number + 1

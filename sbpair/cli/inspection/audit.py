@@ -80,7 +80,7 @@ def audit(
     if list_checks:
         return audit_run.listed()
     if explain is not None:
-        return audit_run.explained(explain)
+        return audit_run.explained(explain, pairs[0] if pairs and len(pairs) == 1 else None)
     for path in (snapshot_out, history / "a pair.jsonl" if history else None):
         if path is not None:
             check_writable(path)

@@ -28,7 +28,7 @@ from sbpair.cli.inspection.snapshots import (
 )
 from sbpair.cli.options import Options
 from sbpair.core.cost.forecast import Forecast, of_audit, of_calls
-from sbpair.core.errors import SbpairError
+from sbpair.core.errors import SbpairError, for_pair
 from sbpair.core.inspection import audit as checks
 from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.audit.result import AllChecks, AuditedPair, AuditResult, FailedPair, NotRead
@@ -141,7 +141,7 @@ def _result(
     snapshots = [one.snapshot for one in audited]
     found, skipped = findings_table(reports, each=each), skipped_table(reports)
     used = sum((of_calls(snapshot.calls) for snapshot in snapshots), Forecast())
-    failed = (f"{name}: {with_hint(error.message, error.hint)}" for name, error in errors)
+    failed = (f"{name}: {with_hint(error.message, for_pair(error.hint, name))}" for name, error in errors)
     shown = (*notes, *_not_read(snapshots), *failed)
     return CommandResult(
         "audit",
@@ -161,7 +161,7 @@ def _result(
 
 def _audited_pair(one: Audited) -> AuditedPair:
     unread = (
-        NotRead(host, entry.subject, entry.error_code, entry.reason, entry.hint)
+        NotRead(host, entry.subject, entry.error_code, entry.reason, for_pair(entry.hint, one.snapshot.pair.name))
         for host, entry in essential_unread(one.snapshot)
     )
     calls = one.snapshot.calls
@@ -177,7 +177,7 @@ def _not_read(snapshots: Sequence[Snapshot]) -> Iterator[str]:
             unread.setdefault((host, entry.error_code, entry.hint), []).append(entry)
         for (host, _, hint), entries in unread.items():
             what = ", ".join(entry.subject for entry in entries)
-            yield f"Not read: {what} of {host}: {with_hint(entries[0].reason, hint)}"
+            yield f"Not read: {what} of {host}: {with_hint(entries[0].reason, for_pair(hint, snapshot.pair.name))}"
 
 
 def _exit(audited: Sequence[Audited], errors: Sequence[tuple[str, SbpairError]], fail_on: Severity) -> Exit:
@@ -200,7 +200,9 @@ def listed() -> CommandResult:
     )
 
 
-def explained(code: str) -> CommandResult:
+def explained(code: str, pair: str | None = None) -> CommandResult:
+    """The text of a check. Without a `pair` its commands say where to name one."""
     one = checks.explain(code)
-    text = f"{one.code} ({one.severity.value}): {one.title}\n\n{one.explanation}\n\nWhat to do:\n{one.remedy}\n"
+    remedy = one.remedy.replace("{pair}", pair or "PAIR").replace("{subject}", "ENTITY")
+    text = f"{one.code} ({one.severity.value}): {one.title}\n\n{one.explanation}\n\nWhat to do:\n{remedy}\n"
     return CommandResult("audit", one, text=text, prose=True)

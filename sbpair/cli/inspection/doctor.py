@@ -3,11 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
 from sbpair.cli.options import Options, PairArgument, command
-from sbpair.core.errors import ConfigurationError, UsageError
+from sbpair.core.errors import ConfigurationError, UsageError, for_pair
 from sbpair.core.inspection.diagnosis import Diagnoses, Diagnosis, Verdict
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
@@ -54,8 +55,12 @@ def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
     except UsageError as error:
         rows.append(Diagnosis.of_error("configuration", pair or "default pair", _advised(error)))
     if chosen is not None:
-        rows += _examine(options, chosen)
+        rows += [_of_pair(row, chosen.name) for row in _examine(options, chosen)]
     return _result(chosen, rows)
+
+
+def _of_pair(row: Diagnosis, pair: str) -> Diagnosis:
+    return replace(row, next_step=for_pair(row.next_step, pair))
 
 
 def _advised(error: UsageError) -> UsageError:
@@ -102,12 +107,14 @@ def _screen(rows: Sequence[Diagnosis]) -> Iterator[dict[str, str]]:
     for row in rows:
         detail = "" if row.check == VERSIONS else row.detail
         together.setdefault((row.result, _what(row), detail), []).append(row)
+    all_commands = sum(row.check == COMMAND for row in rows)
     for (result, what, detail), alike in together.items():
-        subjects = ", ".join(one.subject for one in alike)
         if alike[0].check == VERSIONS:
-            detail = ", ".join(dict.fromkeys(_version(one) for one in alike))
+            detail = "\n".join(dict.fromkeys(_version(one) for one in alike))
+        elif alike[0].check == COMMAND and result == Verdict.OK and len(alike) == all_commands:
+            detail = "all have the rights they need"
         elif alike[0].check == COMMAND:
-            detail = f"{subjects}: {detail}"
+            detail = f"{', '.join(one.subject for one in alike)}: {detail}"
         yield {"result": result, "what": what, "detail": "\n".join(filter(None, (detail, alike[0].next_step)))}
 
 

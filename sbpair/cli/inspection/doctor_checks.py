@@ -2,6 +2,7 @@
 
 import asyncio
 import platform
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from sbpair.connect import Sides, fetch_token
-from sbpair.core.access import AuthMethod, NamespaceAccess, credential_name, spoken_name
+from sbpair.core.access import NamespaceAccess, credential_name, key_name, spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import AuthenticationFailedError, IncompatibleSdkError, SbpairError
@@ -72,9 +73,9 @@ def _self_test() -> Diagnosis:
 
 def _spark() -> Iterator[Diagnosis]:
     if find_spec("pyspark") is None:
-        advice = "Only `sbpair pipeline` needs it: pip install 'sbpair[spark,java]'"
-        yield Diagnosis("spark", "pyspark", Verdict.SKIPPED, "not installed", advice)
-        yield Diagnosis("java", "java", Verdict.SKIPPED, "only Spark needs it", advice)
+        advice = "pip install 'sbpair[spark,java]'"
+        yield Diagnosis("spark", "pyspark", Verdict.SKIPPED, "not installed; only `pipeline` needs it", advice)
+        yield Diagnosis("java", "java", Verdict.SKIPPED, "only Spark needs it")
         return
     yield Diagnosis("spark", "pyspark", Verdict.OK, version("pyspark"))
     yield _java()
@@ -139,24 +140,27 @@ class _Side:
         rows += [port, *management]
         if port.result is Verdict.ERROR:
             return [*rows, self._skipped("rights", "its AMQP port does not answer")]
-        if queue is not None:
-            tried = await try_listen(self.messaging, queue, self.clock, self.timeout_seconds)
-            rows.append(self._right(LISTEN, queue, tried))
-        for entity in entities:
-            tried = await try_send(self.messaging, entity, self.clock, self.timeout_seconds)
-            rows.append(self._right(SEND, entity, tried))
-        return rows
+        # Side by side: a side that does not answer takes one time-out, not one for each entity.
+        tries = [] if queue is None else [(LISTEN, queue, try_listen)]
+        tries += [(SEND, entity, try_send) for entity in entities]
+        answers = await asyncio.gather(
+            *(attempt(self.messaging, path, self.clock, self.timeout_seconds) for _, path, attempt in tries)
+        )
+        return [
+            *rows,
+            *(self._right(right, path, tried) for (right, path, _), tried in zip(tries, answers, strict=True)),
+        ]
 
     async def _credential(self) -> Diagnosis:
         async def token() -> None:
             await fetch_token(self.access)
 
         tried = await try_credential(self.access, token, self.clock, max(self.timeout_seconds, 30.0))
-        name = credential_name(self.access)
         if tried.error is not None:
             return Diagnosis.of_error("credential", self.subject, tried.error)
-        got = "a key" if self.access.auth is AuthMethod.CONNECTION_STRING else "gave a token"
-        return Diagnosis("credential", self.subject, Verdict.OK, f"{name}: {got}")
+        key = key_name(self.access)
+        got = f"{self.access.auth.value} gave a token" if key is None else f"key {key}"
+        return Diagnosis("credential", self.subject, Verdict.OK, got)
 
     async def _port(self) -> Diagnosis:
         tried = await try_port(self.access, self.clock, self.timeout_seconds)
@@ -205,7 +209,7 @@ class _Side:
     def _right(self, right: str, path: str, tried: Tried) -> Diagnosis:
         check, subject = f"right {right}", f"{self.role} {path}"
         if missing(tried):
-            advice = "sbpair provision" if self.role == "secondary" else "Check `entities:` in the configuration."
+            advice = "sbpair provision" if self.role == "secondary" else _where_to_make(path)
             return Diagnosis(check, subject, Verdict.SKIPPED, "it does not exist", advice)
         if tried.error is None:
             self.rights[self.role, right] = True
@@ -226,6 +230,10 @@ class _Side:
 
     def _skipped(self, check: str, reason: str) -> Diagnosis:
         return Diagnosis(check, self.subject, Verdict.SKIPPED, f"not tried: {reason}")
+
+
+def _where_to_make(path: str) -> str:
+    return f"Check `entities:` in the configuration, or create it: sbpair entity create {shlex.quote(path)}"
 
 
 def _ms(tried: Tried) -> str:

@@ -251,7 +251,7 @@ def applied(command_name: str, plans: list[Plan], reports: list[tuple[str, Repor
         Applied(tuple(plans), outcomes, used),
         (table,) if outcomes else (plan_table(plans),),
         details=(f"It took {in_words(used)}, retries not counted.",) if outcomes and used.operations else (),
-        summary=report_summary(reports) if outcomes else plan_summary(plans),
+        summary=report_summary(reports) if outcomes else f"Plan: {plan_summary(plans)}",
         closing=True,
         exit=exit_for(one for _, report in reports for one in report.outcomes),
     )

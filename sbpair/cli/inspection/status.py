@@ -67,7 +67,7 @@ def status(
     if count is not None and not watch:
         raise UsageError("--count ends a --watch; without --watch there is one answer.")
     if not watch:
-        samples = _samples(options, chosen, seconds, 2 if seconds else 1, lambda before, after: None)
+        samples = _samples(options, chosen, seconds, 2 if seconds else 1, lambda before, after: None, watch=False)
         return shown.result(samples[-2] if len(samples) > 1 else None, samples[-1], fail_on)
     return _watch(options, chosen, max(seconds, 0.1), count, fail_on)
 
@@ -85,7 +85,7 @@ def _watch(options: Options, pair: Pair, seconds: float, count: int | None, fail
     with ExitStack() as stack:
         show = _shower(chosen, stack, seconds, color=not options.no_color)
         try:
-            samples = _samples(options, pair, seconds, count, show)
+            samples = _samples(options, pair, seconds, count, show, watch=True)
         except Interrupted as interrupted:
             return done(Exit.from_label(interrupted.exit_name))
     return done(shown.exit_of(samples[-1], fail_on))
@@ -115,7 +115,13 @@ def _clock(moment: float) -> str:
 
 
 def _samples(
-    options: Options, pair: Pair, seconds: float, count: int | None, on_sample: "OnSample"
+    options: Options,
+    pair: Pair,
+    seconds: float,
+    count: int | None,
+    on_sample: "OnSample",
+    *,
+    watch: bool,
 ) -> "list[PairStatus]":
     """The last two of `count` samples (None: until a signal), `seconds` apart."""
 
@@ -136,7 +142,7 @@ def _samples(
                 timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
             )
             while True:
-                after = await stoppable(stop, reader.read())
+                after = await stoppable(stop, reader.read(samples[-1] if samples and not watch else None))
                 on_sample(samples[-1] if samples else None, after)
                 samples = [*samples[-1:], after]
                 taken += 1

@@ -8,6 +8,7 @@ from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.core.access import spoken_name
 from sbpair.core.durations import format_duration
+from sbpair.core.errors import for_pair
 from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
 from sbpair.core.inspection.status import (
     LIMITED,
@@ -62,7 +63,7 @@ def result(
     """What is shown of the later one of two samples. `leave` says on the screen how to end a watch."""
     rate = rate_per_second(before, after)
     notes = [
-        f"{side.side.capitalize()} {_name(side)}: {with_hint(side.detail, side.hint)}"
+        f"{side.side.capitalize()} {_name(side)}: {with_hint(side.detail, for_pair(side.hint, after.pair))}"
         for side in _sides(after)
         if side.detail
     ]

@@ -173,7 +173,7 @@ async def run_drain(
 
     opened_ledger = open_ledger(ledger, way_of(pair, request), new=new_ledger)
     usage, clock = Usage(), system_clock()
-    log = None if options.quiet else EventLog()
+    log = None if options.quiet else EventLog(verbose=options.verbose)
     before: dict[str, int] = {}
 
     def noted(event: "Event") -> None:

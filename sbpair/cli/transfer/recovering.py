@@ -277,7 +277,7 @@ class Recovery:
         from sbpair.runtime.transfer.move import move
 
         options = self._options
-        log = None if options.quiet or request.dry_run else EventLog().notify
+        log = None if options.quiet or request.dry_run else EventLog(verbose=options.verbose).notify
         quiet = options.quiet or request.dry_run
         with MoveProgress(self._source.path, quiet=quiet, color=not options.no_color, log=log) as progress:
             return await move(

@@ -152,7 +152,7 @@ def restore(
                 return Restored(dict(would), elsewhere, already_sent=len(messages) - len(todo))
             of_ledger = Way(namespace_name(way.came_from), namespace_name(way.to))
             opened_ledger = open_ledger(ledger, of_ledger, new=new_ledger)
-            log = None if options.quiet else EventLog().notify
+            log = None if options.quiet else EventLog(verbose=options.verbose).notify
             try:
                 with MoveProgress("restore", quiet=options.quiet, color=not options.no_color, log=log) as progress:
                     report = await send_back(

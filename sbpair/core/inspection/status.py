@@ -20,6 +20,7 @@ from sbpair.core.serialization import INLINED, rounded
 REACHABLE = "reachable"
 LIMITED = "limited"
 """State of a side that answers, with a credential that may not manage it."""
+UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def outlook(status: PairStatus, rate: float | None) -> str:
         return f"{waiting} {-rate:,.1f} a second are leaving: none waits in about {format_duration(left)}."
     if rate:
         return f"{waiting} {rate:,.1f} a second are added."
-    if status.primary.state == "unreachable":
+    if status.primary.state == UNREACHABLE:
         return f"{waiting} The primary cannot be reached; drain when it is back: sbpair drain {status.pair}"
     unchanged = " Their number did not change between two counts." if rate == 0 else ""
     return f"{waiting}{unchanged} Run: sbpair drain {status.pair}"

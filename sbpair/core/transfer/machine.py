@@ -148,6 +148,8 @@ class Settlement:
         self._mean_bytes = 1024.0
         self._sending = 0
         self._busy_until = 0.0
+        self._busy: tuple[float, ServiceError] | None = None
+        """Since when the namespace, too busy, has taken nothing at all, and what it said first."""
         self._receive_again_at = 0.0
         self._lock_check_at = 0.0
         self._tell_at = 0.0
@@ -549,7 +551,7 @@ class Settlement:
     def sent(self, batch: Batch, now: float) -> None:
         """The namespace accepted the whole batch."""
         destination = self._over(batch)
-        self._recovered(destination)
+        self._recovered(destination, now)
         self._pace.accepted(len(batch.items), now)
         self._accepted(destination, batch.items)
 
@@ -753,6 +755,7 @@ class Settlement:
         if destination.limit_bytes is None:
             if not destination.measuring:
                 destination.measuring = True
+                destination.tried_at = now
                 self._actions.append(Measure(destination.path))
             return False
         if destination.failures and destination.sending:
@@ -764,6 +767,8 @@ class Settlement:
         if self._bucket is not None:
             self._bucket.take(len(batch.items))
         self._pace.take(len(batch.items))
+        if not destination.sending:
+            destination.tried_at = now
         destination.sending += 1
         self._sending += 1
         self._actions.append(Send(batch))
@@ -782,14 +787,18 @@ class Settlement:
 
     def _trouble(self, destination: Destination, error: ServiceError, now: float) -> None:
         if error.category is Category.BUSY:
+            if self._busy is None:
+                self._busy = now, error
             if now >= self._busy_until:
                 seconds = self._pace.refused(now)
                 self._busy_until = now + seconds
-                self._actions.append(PauseBegan("", error.code, seconds))
+                patience = self.limits.patience_seconds
+                left = None if patience is None else max(0.0, self._busy[0] + patience - now)
+                self._actions.append(PauseBegan("", error.code, seconds, left))
             return
         destination.failures += 1
         if destination.failing_since is None:
-            destination.failing_since = now
+            destination.failing_since = destination.tried_at
         backoff = REFUSED if error.category in _SOMEBODY_HAS_TO_ACT else SYPHON
         seconds = backoff.seconds(destination.failures)
         destination.paused_until = now + seconds
@@ -800,10 +809,14 @@ class Settlement:
         if error.category in self.limits.no_use_waiting:
             self._abandon(destination, error)
             return
-        self._actions.append(PauseBegan(destination.path, error.code, seconds))
+        bound = self._patience_with(destination)
+        left = None if bound is None else max(0.0, destination.failing_since + bound - now)
+        self._actions.append(PauseBegan(destination.path, error.code, seconds, left))
 
-    def _recovered(self, destination: Destination) -> None:
+    def _recovered(self, destination: Destination, now: float) -> None:
+        self._busy = None
         destination.reached = True
+        destination.tried_at = now
         if destination.failures:
             self._actions.append(PauseEnded(destination.path))
         destination.failures = 0
@@ -811,15 +824,27 @@ class Settlement:
         destination.paused_until, destination.probe_at = 0.0, None
 
     def _give_up(self, now: float) -> None:
-        """Leave what waits for a destination that has failed for longer than the patience lasts."""
+        """Leave what waits for a destination that has failed for longer than the patience lasts, and everything once
+        the namespace has been too busy for all of it for so long."""
         patience = self.limits.patience_seconds
-        if patience is None:
-            return
+        refused = None
+        if patience is not None and self._busy is not None and now - self._busy[0] >= patience:
+            refused = self._busy[1]
         for destination in self._destinations.values():
-            since = destination.failing_since
-            bound = patience if destination.reached else min(patience, self.limits.unreached_seconds)
-            if destination.abandoned is None and since is not None and now - since >= bound:
+            bound, since = self._patience_with(destination), destination.failing_since
+            if bound is None or destination.abandoned is not None:
+                continue
+            if since is not None and now - since >= bound:
                 self._abandon(destination, destination.last_error)
+            elif refused is not None and destination.waiting_count:
+                self._abandon(destination, refused)
+
+    def _patience_with(self, destination: Destination) -> float | None:
+        """How long the destination may fail; None: for ever."""
+        patience = self.limits.patience_seconds
+        if patience is None or destination.reached:
+            return patience
+        return min(patience, self.limits.unreached_seconds)
 
     def _abandon(self, destination: Destination, error: ServiceError | None) -> None:
         """Nothing more is sent there: what waits for it is left, and what still comes."""

@@ -182,6 +182,9 @@ class Destination:
         self.sending = 0
         self.failures = 0
         self.failing_since: float | None = None
+        """When the try began that failed first since it last took a message."""
+        self.tried_at = 0.0
+        """When it last took a message, or the oldest try under way began."""
         self.reached = False
         """Whether it has taken a message."""
         self.last_error: ServiceError | None = None
@@ -449,6 +452,8 @@ class PauseBegan:
     entity: str
     error_code: str
     seconds: float
+    abandoned_in_seconds: float | None = None
+    """When its messages are left if it goes on failing; None: never."""
 
 
 @dataclass(frozen=True, slots=True)

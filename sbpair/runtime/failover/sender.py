@@ -487,8 +487,13 @@ class FailoverSender:
         pause = SDK.seconds(failures)
         if not budget.allows_pause(pause, budget.for_primary(self._clock.monotonic())):
             return False
-        await self._clock.sleep(pause)
+        await self._pause(pause, error)
         return True
+
+    async def _pause(self, seconds: float, error: ServiceError) -> None:
+        with waiting("") as wait:
+            wait.error = error.message
+            await self._clock.sleep(seconds)
 
     async def _after_failure(self, error: ServiceError, ticket: int, budget: Budget) -> None:
         """Raise the error, or return when the message is to be routed again."""
@@ -502,7 +507,7 @@ class FailoverSender:
         left = budget.for_primary(self._clock.monotonic())
         if verdict is Verdict.RAISE or not budget.allows_pause(BUSY_PAUSE_SECONDS, left):
             raise error
-        await self._clock.sleep(BUSY_PAUSE_SECONDS)
+        await self._pause(BUSY_PAUSE_SECONDS, error)
 
     async def _divert(self, payloads: Sequence[bytes], budget: Budget, *, uncertain: bool) -> SendResult:
         self._failover.rules.check(payloads, self.entity)

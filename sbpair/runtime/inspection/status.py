@@ -2,13 +2,14 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sbpair.concurrency import abandoning
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.errors import AccessDeniedError, ServiceError
 from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
-from sbpair.core.inspection.status import LIMITED, REACHABLE, PairStatus, SideStatus
+from sbpair.core.inspection.status import LIMITED, REACHABLE, UNREACHABLE, PairStatus, SideStatus
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, Messaging, NamespaceAdmin
 from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS, FoundQueues, find_queues, read_backlog
@@ -40,18 +41,25 @@ class StatusReader:
         self._timeout_seconds = timeout_seconds
         self._found: FoundQueues | None = None
 
-    async def read(self) -> PairStatus:
+    async def read(self, after: PairStatus | None = None) -> PairStatus:
+        """The status now. A side that did not answer when `after` was read, a moment ago, is not waited for again."""
         taken_at = self._clock.now().timestamp()
+        silent = [] if after is None else [one for one in (after.primary, after.secondary) if one.state == UNREACHABLE]
         first, second = await asyncio.gather(
-            self._side("primary", self._pair.primary, self._primary),
-            self._side("secondary", self._pair.secondary, self._secondary),
+            self._side("primary", self._pair.primary, self._primary, silent),
+            self._side("secondary", self._pair.secondary, self._secondary, silent),
         )
-        backlog = self._unread(taken_at, second) if second.state == "unreachable" else await self._backlog()
+        backlog = self._unread(taken_at, second) if second.state == UNREACHABLE else await self._backlog()
         if second.state == "denied" and any(queue.known for queue in backlog.existing):
             second = replace(second, state=LIMITED, detail=_NO_MANAGE, hint="")
         return PairStatus(self._pair.name, taken_at, first, second, backlog, self._pair.environment)
 
-    async def _side(self, role: str, access: NamespaceAccess, admin: NamespaceAdmin) -> SideStatus:
+    async def _side(
+        self, role: str, access: NamespaceAccess, admin: NamespaceAdmin, silent: Sequence[SideStatus]
+    ) -> SideStatus:
+        for known in silent:
+            if known.side == role:
+                return known
         began = self._clock.monotonic()
         try:
             facts = await abandoning(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")

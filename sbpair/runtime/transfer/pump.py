@@ -467,8 +467,8 @@ class Pump:
             case PollAgain(path):
                 source = self._by_path[path.lower()]
                 self.poll_again([source], wait_seconds=source.wait_seconds)
-            case PauseBegan(entity, code, seconds):
-                self._tell(Paused(self._utc(), entity, code, seconds))
+            case PauseBegan(entity, code, seconds, abandoned_in):
+                self._tell(Paused(self._utc(), entity, code, seconds, abandoned_in))
             case PauseEnded(entity):
                 self._tell(Resumed(self._utc(), entity))
 

@@ -1,15 +1,18 @@
 """A command that waits says so: never silent for long, and never about what nobody waits for."""
 
 import asyncio
+import logging
 import re
 import sys
 from types import ModuleType
 
 import pytest
 
+from sbpair.cli.context import EventLog
 from sbpair.cli.waits import in_words, waits_in
-from sbpair.concurrency import Wait, abandoning, patiently, waiting, waits
-from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError
+from sbpair.concurrency import Wait, abandoning, patiently, retried, waiting, waits
+from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError, for_pair
+from sbpair.core.events import Paused, Resumed
 from tests.cli.process import Sbpair
 from tests.cli.program.test_timeout import mute
 
@@ -127,3 +130,51 @@ def test_quiet_is_quiet_while_it_waits(mute: Sbpair) -> None:
     ran = mute("cleanup", "environment", "--dry-run", "--timeout", "5s", "-q")
     assert ran.code == 6, ran
     assert "still trying" not in ran.stderr
+
+
+def test_pauses_between_tries_of_one_destination_are_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    def paused(at: float, entity: str = "orders") -> Paused:
+        return Paused(at, entity, "timeout", 1.0, 20.0)
+
+    events = [paused(0.0), paused(1.0), paused(2.0, "events"), paused(29.0), paused(31.0), Resumed(32.0, "orders")]
+    log, all_of_it = EventLog(), EventLog(verbose=True)
+    with caplog.at_level(logging.INFO, logger="sbpair"):
+        for event in (*events, paused(33.0)):
+            log.notify(event)
+        said = [record.message.split()[2] for record in caplog.records if record.message.startswith("Holding")]
+        assert said == ["orders", "events", "orders", "orders"]
+        caplog.clear()
+        for event in events:
+            all_of_it.notify(event)
+        assert len(caplog.records) == len(events)
+
+
+def test_pauses_between_tries_are_waits() -> None:
+    told: list[str] = []
+
+    async def busy() -> None:
+        raise ServerBusyError("The namespace is throttling.")
+
+    async def sleep(seconds: float) -> None:
+        told.extend(wait.error for wait in waits())
+
+    async def work() -> None:
+        await retried(busy, lambda error, failures: 10.0 if failures < 3 else None, sleep=sleep)
+
+    with pytest.raises(ServerBusyError):
+        asyncio.run(work())
+    assert told == ["The namespace is throttling."] * 2
+
+
+@pytest.mark.parametrize(
+    ("hint", "pair", "said"),
+    [
+        ("See which side answers with: sbpair ping", "orders", "See which side answers with: sbpair ping orders"),
+        ("See which side answers with: sbpair ping", None, "See which side answers with: sbpair ping"),
+        ("Look: sbpair provision --dry-run", "orders", "Look: sbpair provision orders --dry-run"),
+        ("Look: sbpair provision other", "orders", "Look: sbpair provision other"),
+        ("Ask sbpair ping or else.", "orders", "Ask sbpair ping or else."),
+    ],
+)
+def test_a_hint_names_the_pair(hint: str, pair: str | None, said: str) -> None:
+    assert for_pair(hint, pair) == said

@@ -10,6 +10,7 @@ from sbpair.core.errors import (
     EntityNotFoundError,
     LockLostError,
     MessageTooLargeError,
+    OperationTimeoutError,
     QuotaExceededError,
     SendIncompleteError,
     ServerBusyError,
@@ -678,6 +679,69 @@ def test_patience_leaves_what_waits_and_what_comes():
     pump.arrive(2)
     assert set(pump.machine.left().values()) == {"destination unavailable: orders (connection-lost)"}
     assert (pump.machine.live, pump.sends()) == (0, [])
+
+
+def test_the_patience_with_a_silent_destination_counts_from_when_its_first_try_began():
+    pump = Pump(patience_seconds=120.0, unreached_seconds=20.0)
+    pump.arrive(1)
+    [batch] = pump.sends()
+    pump.now = 15.0  # so long nothing was heard
+    pump.fail(batch, OperationTimeoutError("silent"))
+    assert PauseBegan("orders", "timeout", 1.0, abandoned_in_seconds=5.0) in pump.poll()
+    pump.now = 19.0
+    assert len(pump.sends()) == 1
+    pump.now = 20.0
+    pump.poll()
+    assert pump.sends() == []
+    pump.arrive(2)
+    assert set(pump.machine.left().values()) == {"destination unavailable: orders (timeout)"}
+
+
+def test_a_destination_that_took_messages_all_the_time_has_its_whole_patience():
+    pump = Pump(patience_seconds=30.0)
+    pump.arrive(1)
+    [batch] = pump.sends()
+    for pump.now in (40.0, 80.0):
+        pump.machine.sent(batch, pump.now)
+        pump.arrive(int(pump.now))
+        [batch] = pump.sends()
+    pump.now = 90.0
+    pump.fail(batch, ConnectionLostError("down"))
+    assert PauseBegan("orders", "connection-lost", 1.0, abandoned_in_seconds=20.0) in pump.poll()
+
+
+def test_a_namespace_that_is_too_busy_for_everything_is_left_after_the_patience():
+    pump = Pump(patience_seconds=30.0)
+    pump.arrive(1)
+    pump.arrive(2, to="invoices")
+    tries = 0
+    while pump.now < 30.0:
+        for batch in pump.sends():
+            pump.fail(batch, ServerBusyError("throttled"))
+            tries += 1
+        pump.poll()
+        pump.now += 1.0
+    assert tries > 4
+    pump.poll()
+    pump.arrive(3, to="other")
+    pump.poll()
+    said = {f"destination unavailable: {path} (server-busy)" for path in ("orders", "invoices", "other")}
+    assert set(pump.machine.left().values()) == said
+
+
+def test_a_namespace_that_takes_something_now_and_then_is_not_too_busy():
+    pump = Pump(patience_seconds=30.0)
+    pump.arrive(1)
+    for number in range(2, 20):
+        pump.arrive(number)
+        for batch in pump.sends():
+            if number % 2:
+                pump.fail(batch, ServerBusyError("throttled"))
+            else:
+                pump.machine.sent(batch, pump.now)
+        pump.poll()
+        pump.now += 11.0
+    assert not pump.machine.left()
 
 
 def test_stop_gives_back_what_waits_and_settles_what_is_on_its_way():
