@@ -1,6 +1,6 @@
 """The pipeline's archiving and replaying, beside what the namespaces give and plain scripts that do the same.
 
-    python -m tests.benchmarks.pipeline [--quick]
+    python -m tests.benchmarks.pipeline [--quick | --alone]
 
 The namespaces are a process of their own. Every way starts with its process up and a Spark session open; what starting
 one takes is told apart. CPU is that of a way's processes with all their descendants. Plain scripts run in one process
@@ -9,6 +9,7 @@ and in as many as Spark has cores; the faster counts. Rounds take turns and the 
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ ROUNDS = 3
 SIZE_BYTES = 1_000
 FAR_MS = 20.0
 STARTS = 3
+START_AIM = 1.2
 _ROOT = Path(__file__).parents[2]
 _CONFIGURATION = """\
 version: 1
@@ -279,6 +281,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         )
         if not quick:
             rows += _far(on, sizes[0])
+            rows += _alone(on, sizes[0])
     return [row.as_dict() for row in rows]
 
 
@@ -290,10 +293,45 @@ def _first(on: Bench) -> Iterator[Row]:
         yield Row("pipeline", "first in its session", f"{name} of 100", round(cost.seconds, 1), "s")
 
 
+def _alone(on: Bench, messages: int) -> Iterator[Row]:
+    """The whole command, from its start to its end, against a session as PySpark starts it with one count over what was
+    archived; in turns."""
+    on.on.fill(messages, SIZE_BYTES)
+    case = f"{messages:,} x {SIZE_BYTES // 1000} KB, start and end included"
+    ours, bare = [], []
+    for _ in range(STARTS):
+        archive = on.fresh()
+        asked = ["sbpair", "pipeline", "archive", PAIR, "--archive", str(archive), "--config", str(on.config), "-q"]
+        ours.append(_command(on, asked, ""))
+        files = "\n".join(str(file) for file in sorted((archive / "data").rglob("*.parquet")))
+        counted = ["tests.benchmarks.analyze", "--child", "bare", "--rows", str(messages)]
+        bare.append(_command(on, counted, files))
+    for name, runs in (("archive", ours), ("bare session with one count", bare)):
+        yield Row("pipeline", case, f"time: {name}", round(statistics.median(runs), 1), "s")
+    ratio = statistics.median(one / other for one, other in zip(ours, bare, strict=True))
+    yield Row("pipeline", case, "time: archive / bare session", round(ratio, 2), "x", at_most=START_AIM)
+
+
+def _command(on: Bench, module: Sequence[str], text: str) -> float:
+    """A module as a program of its own; its seconds."""
+    environ = {**os.environ, "HOME": str(on.folder), "PYTHONPATH": str(_ROOT)}
+    command, began = [sys.executable, "-m", *module], time.perf_counter()
+    subprocess.run(command, cwd=on.folder, env=environ, input=text, text=True, check=True, capture_output=True)
+    seconds = time.perf_counter() - began
+    print(f"{' '.join(module[:3])}: {seconds:.1f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pipeline")
     parser.add_argument("--quick", action="store_true")
-    print_rows(run(parser.parse_args().quick))
+    parser.add_argument("--alone", action="store_true", help="only the whole command, beside a bare session")
+    given = parser.parse_args()
+    if given.alone:
+        with bench() as on:
+            print_rows([row.as_dict() for row in _alone(on, SIZES[0])])
+    else:
+        print_rows(run(given.quick))
 
 
 if __name__ == "__main__":
