@@ -7,11 +7,10 @@ from sbpair.amqp.sections import Section
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.spark.session import Session
-from tests.golden.recorded import DIVERTED, GOLDEN, assert_as_sent_directly
+from tests.golden.recorded import DIVERTED, GOLDEN, assert_as_sent_directly, under_its_own_id
 from tests.pipeline.stage import Stage, backlog
 
 pytestmark = pytest.mark.spark
-LIBRARY = "5.0.0"
 
 
 def test_archive_and_replay_bring_back_what_was_sent_directly(session: Session, stage: Stage) -> None:
@@ -22,7 +21,7 @@ def test_archive_and_replay_bring_back_what_was_sent_directly(session: Session, 
         namespace.create_subscription("events", "all")
 
     stage.emulator.call(prepare)
-    messages = [one for one in GOLDEN if one.library == LIBRARY]
+    messages = [under_its_own_id(one) for one in GOLDEN]
     for queue in range(2):
         here = [one.forms[DIVERTED] for one in messages if one.backlog_queue.endswith(f"/{queue}")]
         stage.send("secondary", backlog(queue), here)

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
-from sbpair.amqp.types import Described, Symbol, Uint, Ulong
+from sbpair.amqp.types import Described, Symbol, Uint, Ulong, same
 from sbpair.emulator.auth import ROOT_KEY_NAME
-from sbpair.emulator.engine.performatives import ATTACH, DETACH, DISPOSITION, SOURCE, TARGET, TRANSFER, accepted
+from sbpair.emulator.engine.performatives import (
+    ATTACH,
+    DETACH,
+    DISPOSITION,
+    SOURCE,
+    TARGET,
+    TRANSFER,
+    accepted,
+    rejected,
+)
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
@@ -47,6 +56,11 @@ def lease_session(client: Client, address: str, handle: int = 1, credit: int = 1
     modes = list(client.dialect.receive_modes)
     client.send(ATTACH, [f"session-{handle}", Uint(handle), True, *modes, source, target])
     client.credit(credit, handle)
+
+
+async def taken(client: Client, address: str, handle: int = 1) -> Frame:
+    await client.receiver(address, handle, credit=1)
+    return await client.until(TRANSFER)
 
 
 async def test_send_receive_and_complete(emulator: Emulator, dialect: Dialect) -> None:
@@ -151,6 +165,22 @@ async def test_a_message_without_an_id_gets_one_from_the_broker(emulator: Emulat
     assert len(ids[0]) == 32
     assert ids[1] == "mine"
     assert queue.counts().active == 2
+
+
+async def test_a_reason_to_dead_letter_keeps_its_type(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("Orders")
+    queue.send(build(data=b"bad"))
+    async with logged_in(emulator, dialect, "Orders") as client:
+        delivery = await taken(client, "Orders")
+        reasons = {"DeadLetterReason": Uint(42), "DeadLetterErrorDescription": "why"}
+        client.settle(delivery.field(1), None, rejected("com.microsoft:dead-letter", None, reasons))
+        assert (await client.until(DISPOSITION)).field(4) == rejected()
+        buried = await taken(client, "Orders/$DeadLetterQueue", handle=2)
+    said = read(buried.payload, scan(buried.payload), Section.APPLICATION_PROPERTIES)
+    assert same(said, reasons)
+    assert (
+        read(buried.payload, scan(buried.payload), Section.MESSAGE_ANNOTATIONS)["x-opt-deadletter-source"] == "orders"
+    )
 
 
 async def test_without_local_authentication_links_of_keys_go_and_no_key_is_taken(
