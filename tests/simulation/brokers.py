@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.emulator.broker.journal import KeptEntity
 from sbpair.emulator.broker.messages import Message
-from sbpair.emulator.broker.sessions import Lock
+from sbpair.emulator.broker.sessions import Consumer, Lock, Session
 from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.engine.port import FirstBytes, Port
@@ -90,6 +90,7 @@ class Broker:
     Args:
         file: where it keeps everything; None: in memory, so that it must not end.
         make: makes its entities, when there are none yet.
+        session_lost: told of the lock of a session that ran out: this name, the entity's path, the session.
     """
 
     def __init__(
@@ -105,11 +106,12 @@ class Broker:
         file: Path | None,
         make: Callable[[Namespace], None],
         lock_expired: Callable[[Message], None],
+        session_lost: Callable[[str, str, str], None],
     ) -> None:
         self.name, self.port = name, port
         self._seed, self._loop, self._network, self._trace = seed, loop, network, trace
         self._witness, self._file, self._make = witness, file, make
-        self._lock_expired = lock_expired
+        self._lock_expired, self._session_lost = lock_expired, session_lost
         self.starts = 0
         self.process: Process
         self.namespace: Namespace
@@ -142,6 +144,10 @@ class Broker:
             self._store.flush()
         for queue in namespace.queues():
             queue.main.locks._on_expiry = self._expiry_of(queue.main.locks._on_expiry)
+        subscriptions = [one for topic in namespace.topics() for one in namespace.subscriptions(topic.path)]
+        for entity in (*namespace.queues(), *subscriptions):
+            if (sessions := entity.main.sessions) is not None:
+                sessions._on_lost = self._loss_of(entity.path, sessions._on_lost)
         # Never started: it only keeps the connections that the network gives it.
         port = Port(namespace, Endpoints(namespace), cast(TlsFiles, None), cast(Any, None))
         self._network.listen(self.port, self.process, lambda: FirstBytes(port), namespace.faults.refusing)
@@ -150,6 +156,13 @@ class Broker:
         def told(lock: Lock) -> None:
             self._lock_expired(lock.message)
             expired(lock)
+
+        return told
+
+    def _loss_of(self, path: str, lost: Callable[[Session, Consumer], None]) -> Callable[[Session, Consumer], None]:
+        def told(session: Session, holder: Consumer) -> None:
+            self._session_lost(self.name, path, session.id)
+            lost(session, holder)
 
         return told
 

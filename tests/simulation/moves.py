@@ -32,8 +32,8 @@ from sbpair.runtime.transfer.move import Ends, move
 from sbpair.runtime.transfer.sinks import NamespaceSink
 from tests.simulation.determinism import wall
 from tests.simulation.loop import Process
-from tests.simulation.plan import HOUR, Burst
-from tests.simulation.truth import Lies, Violation, whole_lines
+from tests.simulation.plan import HOUR, Burst, Trouble
+from tests.simulation.truth import DOUBT_SECONDS, Lies, Violation, whole_lines
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 SOURCE_SIDE = "primary"
 WORK, TOPIC, SUBSCRIPTION, PARKED = "work", "events", "events/Subscriptions/all", "parked"
 LAST_MOVES = 8
+AT_ONE_NAMESPACE = {
+    *("throttle", "fail-sends", "refuse", "dark", "detach", "lose-settlement-reply", "short-locks", "store-full"),
+    *("cut", "half-open", "crash-broker", "power-broker"),
+}
+"""Troubles that another namespace does not feel."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,8 @@ class Moves:
         self.with_state: set[str] = set()
         """Sessions with which an application has kept something."""
         self.processes: list[Process] = []
+        self.excused_until = 0.0
+        """So long something may keep an operator from renewing the lock of a session."""
         self.lines: dict[str, set[tuple[str, int]]] = defaultdict(set)
         for side, path in ((SOURCE_SIDE, WORK), (SOURCE_SIDE, TOPIC), (SOURCE_SIDE, SUBSCRIPTION)):
             world.truth.watchers[side, path.lower()] = self
@@ -221,6 +228,21 @@ class Moves:
             self.world.trace.note("line", path.name, key)
             if key not in self.parked and not self.resent[key] and self.copies[key] < 2:
                 raise Violation(f"the ledger says that {key} was moved, which has not arrived")
+
+    # -- locks of sessions
+
+    def excuse(self, trouble: Trouble, side: str) -> None:
+        """This has struck, at this namespace if at any."""
+        if side == SOURCE_SIDE or trouble.kind not in AT_ONE_NAMESPACE:
+            until = self.world.loop.time() + trouble.seconds + DOUBT_SECONDS
+            self.excused_until = max(self.excused_until, until)
+
+    def session_lost(self, side: str, path: str, session_id: str) -> None:
+        """Whatever becomes of the destination, a move keeps the session it works on."""
+        world = self.world
+        if side != SOURCE_SIDE or world.plan.slow_share or world.loop.time() < self.excused_until:
+            return
+        world.wrong(Violation(f"a move lost session {session_id} of {path}, and nothing was wrong there"))
 
     # -- processes
 

@@ -217,7 +217,10 @@ def draw(seed: int, hours: float) -> Plan:
         manage=dice.random() < 0.7,
         troubles=tuple(_troubles(dice, kinds, bursts, end)),
     )
-    return _narrow(plan, dice, end) if dice.random() < 0.15 else plan
+    world = dice.random()
+    if world < 0.15:
+        return _narrow(plan, dice, end)
+    return _narrow_move(plan, dice, end) if world < 0.25 else plan
 
 
 def _narrow(plan: Plan, dice: random.Random, end: float) -> Plan:
@@ -236,6 +239,31 @@ def _narrow(plan: Plan, dice: random.Random, end: float) -> Plan:
         in_flight_messages=dice.choice([4, 20]),
         bursts=tuple(sorted(bursts, key=lambda one: one.at)),
         troubles=tuple(_troubles(dice, kinds, bursts * 3, end)),
+    )
+
+
+def _narrow_move(plan: Plan, dice: random.Random, end: float) -> Plan:
+    """A few sessions with short locks are moved to a namespace that often takes nothing, for longer than they last."""
+    bursts = [Burst(dice.uniform(0.0, end), dice.choice([3, 10, 25])) for _ in range(4)]
+    bursts.sort(key=lambda one: one.at)
+    troubles = _troubles(dice, ["dark", "dark", "throttle", "fail-sends", "refuse"], bursts * 2, end)
+    return replace(
+        plan,
+        pairs=1,
+        senders=0,
+        consumers=0,
+        dual_senders=0,
+        lock_seconds=dice.choice([5.0, 10.0]),
+        slow_share=0.0,
+        moves=True,
+        move_across=True,
+        move_sessions=True,
+        sessions=dice.choice([1, 2, 4]),
+        bursts=tuple(bursts),
+        troubles=tuple(
+            replace(one, side="secondary", after="gone", seconds=one.seconds + (90.0 if one.kind == "dark" else 0.0))
+            for one in troubles
+        ),
     )
 
 

@@ -243,6 +243,7 @@ class World:
                 file=self.folder / f"{name}.sqlite3" if self.plan.durable else None,
                 make=self._make_entities,
                 lock_expired=self._lock_expired,
+                session_lost=self._session_lost,
             )
             self._start_broker(self.brokers[name])
 
@@ -270,6 +271,11 @@ class World:
     def _lock_expired(self, message: Message) -> None:
         self.trace.note("lock expired", message.head.message_id)
         self.truth.doubt("a lock that ran out")
+
+    def _session_lost(self, side: str, path: str, session_id: str) -> None:
+        self.trace.note("session lost", side, path, session_id)
+        if self.truth.watchers.get((side, path.lower())) is self.moves:
+            self.moves.session_lost(side, path, session_id)
 
     def admin(self, name: str) -> NamespaceAdmin:
         return cast(NamespaceAdmin, Admin(self, self.brokers[name]))
@@ -622,6 +628,7 @@ class World:
         operators = [one for one in self.moves.processes if one.alive]
         broker = self.brokers.get(trouble.side, self.brokers["primary"])
         self.truth.doubt(trouble.kind)
+        self.moves.excuse(trouble, broker.name)
         match trouble.kind:
             case "crash" | "power" if process is not None:
                 process.end(power=trouble.kind == "power")
