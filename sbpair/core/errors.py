@@ -192,7 +192,10 @@ class ServerBusyError(ServiceError):
 class EntityDisabledError(ServiceError):
     code = "entity-disabled"
     category = Category.DISABLED
-    hint = "Somebody disabled the entity; set its status to Active in the portal or with az servicebus, then try again."
+    hint = (
+        "Somebody disabled the entity. If it may work again, change that, and try again: "
+        "sbpair entity set-status NAMESPACE:ENTITY Active"
+    )
 
 
 class QuotaExceededError(ServiceError):

@@ -89,7 +89,10 @@ class Settings:
         """
         if BETWEEN in pair:
             name = pair.split(BETWEEN)[list(SIDES).index(side)]
-            return self.named_namespace(name, None) if name else None
+            try:
+                return self.named_namespace(name, None) if name else None
+            except ConfigurationError as error:
+                raise ConfigurationError(error.message, hint=_between(pair)) from error
         prefix = f"pairs.{pair}.{side}."
         named = any(self.get(prefix + key) for key in ("namespace", "connection_string"))
         return self._access(prefix) if named else None
@@ -361,6 +364,10 @@ HOW_TO_CONFIGURE = (
     "Write sbpair.yaml (see `sbpair help config`), or set SBPAIR_PRIMARY_CONNECTION_STRING and "
     "SBPAIR_SECONDARY_CONNECTION_STRING. `sbpair demo` and the pair `local` need no configuration."
 )
+
+
+def _between(pair: str) -> str:
+    return f"{quoted(pair)} means two namespaces, PRIMARY:SECONDARY. For a queue: sbpair entity peek NAMESPACE:QUEUE"
 
 
 def _host(namespace: str | None, secret: Secret | None, where: str) -> str:

@@ -192,7 +192,8 @@ def _find(options: Options, source: Place, number: int, *, dead_letter: bool) ->
         found = run_async(options, work)
     if found is None:
         where = f"the dead-letter queue of {source}" if dead_letter else str(source)
-        again = command_line(["sbpair", "dlq" if dead_letter else "entity", "peek", source.path])
+        there = f"{source.access.label}:{source.path}"
+        again = command_line(["sbpair", "dlq" if dead_letter else "entity", "peek", there])
         raise UsageError(f"No message with the number {number} lies in {where}.", hint=f"See: {again}")
     return found
 

@@ -275,9 +275,10 @@ class ResendOptions(OptionSet):
     yes: YesOption = False
 
     def words(self) -> list[str]:
-        """What a command line repeats that goes on: filters, consent and ledger; the limit is reached, the
+        """What a command line repeats that goes on: filters, consent, pace and ledger; the limit is reached, the
         time is up."""
         words = [*self.filters.as_words(), *([DESPITE] if self.despite_duplicate_detection else [])]
+        words += [] if self.rate is None else ["--rate", f"{self.rate:g}"]
         words += [] if self.reserve is None else ["--reserve", str(self.reserve)]
         return words + (["--ledger", str(self.ledger)] if self.ledger else [])
 

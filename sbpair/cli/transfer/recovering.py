@@ -297,11 +297,13 @@ class Recovery:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was learnt about the entity that its user may not have expected."""
+        """What was learnt about the entity and its messages that their user may not have expected."""
+        of_messages = () if self._planned is None else self._planned.remarks
         if not self._topic:
-            return ()
+            return of_messages
         path = self._source.path
         return (
+            *of_messages,
             f"{path} is a topic: only its scheduled messages lie in it. The others are in its subscriptions, "
             f"{path}/Subscriptions/NAME.",
         )

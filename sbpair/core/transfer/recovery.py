@@ -4,13 +4,15 @@ What a destination will not take, or would take and drop, stays where it lies, w
 worth more than one that a service accepted and threw away.
 """
 
+import math
+import shlex
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import EntityStatus
-from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
+from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import as_sent
@@ -21,6 +23,7 @@ from sbpair.core.transfer.machine import PURGED
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
 from sbpair.core.transfer.verdict import Faults, Judge, fault_of
+from sbpair.core.words import counted
 
 CAME_LATER = "came after this run had looked"
 """A consumer that dead-letters what is sent to it again would otherwise keep the run going for ever."""
@@ -30,6 +33,8 @@ SAME_ID = "another message of this run has the same MessageId: the duplicate det
 UNREADABLE = "it is not an AMQP message"
 TOO_LARGE = "it is larger than the destination takes"
 DUPLICATE = "the duplicate detection would drop it"
+SHORT_SECONDS = 600.0
+"""A message that lives no longer, once it is sent, is worth a word: its consumers have to be there."""
 DUE_SECONDS = 60.0
 DUE = "scheduled for the next minute: it might become active here and there; run this again then"
 HELD = "another receiver holds its session"
@@ -50,11 +55,15 @@ def refuse_destination(seen: DestinationSeen, namespace: str, *, despite_duplica
     """
     state = "Nothing was moved."
     if seen.error is not None:
+        if isinstance(seen.error, EntityNotFoundError):
+            created = shlex.join(["sbpair", "entity", "create", f"{namespace}:{seen.path}"])
+            seen.error.hint = f"{seen.error.hint} If it is to be there, create it: {created}"
         raise seen.error.with_state(state)
     found = seen.queue.settings.status if seen.queue else seen.topic.status if seen.topic else None
     if found in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
         raise SbpairError(
-            f"{seen.path} on {namespace} is disabled for senders. {state}", hint="Enable it, then run this again."
+            f"{seen.path} on {namespace} is disabled for senders. {state}",
+            hint=f"If it may work again: sbpair entity set-status {shlex.quote(f'{namespace}:{seen.path}')} Active",
         )
     if seen.queue is not None and (target := seen.queue.settings.forward_to):
         raise UsageError(
@@ -144,14 +153,31 @@ class Resender:
         self._now = now
         self._faults = Faults()
         self._first_with_id: dict[str, Key] = {}
+        self._short_lived: dict[Key, float] = {}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What those who send these messages may not expect."""
+        if not self._short_lived:
+            return ()
+        first, within = format_duration(min(self._short_lived.values())), format_duration(SHORT_SECONDS)
+        messages = len(self._short_lived)
+        return (
+            f"{counted(messages, 'message')} {'expires' if messages == 1 else 'expire'} within {within} of being sent, "
+            f"the first after {first}: a time to live starts again, and the consumers have to be there.",
+        )
 
     def __call__(self, received: Received) -> Verdict:
+        return self.judge(received, received.payload)
+
+    def judge(self, received: Received, payload: bytes) -> Verdict:
+        """What is to become of a message that is sent as `payload`."""
         summary = describe(received.payload)
         if not self._wanted.want(received, summary):
             return Leave(FILTERED_OUT)
         dead = is_dead_letter_path(received.queue)
         try:
-            sent = as_sent(received.payload, from_dead_letter=dead)
+            sent = as_sent(payload, from_dead_letter=dead)
         except MalformedMessageError:
             return Leave(UNREADABLE)
         queue, limit = self._seen.queue, self._seen.limit_bytes
@@ -170,7 +196,16 @@ class Resender:
         if why := self._as_duplicate(received, sent.message_id):
             return Leave(why)
         fault = self._faults.name(summary) if dead else None
+        if received.state is not State.SCHEDULED and (seconds := self._lives_seconds(sent.ttl_ms)) < SHORT_SECONDS:
+            self._short_lived[key_of(received)] = seconds
         return Forward(sent.payload, self._seen.path, sent.session_id, sent.partition_key, fault)
+
+    def _lives_seconds(self, ttl_ms: int | None) -> float:
+        """How long a message will live there: its own time to live, or the destination's if that is shorter."""
+        queue = self._seen.queue
+        of_queue = None if queue is None else queue.settings.default_message_time_to_live_seconds
+        own = None if ttl_ms is None else ttl_ms / 1000
+        return min((one for one in (own, of_queue) if one is not None), default=math.inf)
 
     def _as_duplicate(self, received: Received, message_id: str | None) -> str | None:
         window = window_of(self._seen)
@@ -200,10 +235,14 @@ class Editor:
         self._key = key_of(received)
         self._payload = payload
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self._resender.remarks
+
     def __call__(self, received: Received) -> Verdict:
         if key_of(received) != self._key:
             return Leave(FILTERED_OUT)
-        return self._resender(replace(received, payload=self._payload))
+        return self._resender.judge(received, self._payload)
 
 
 class Purger:
@@ -243,6 +282,11 @@ class Planned:
         self.without_key = 0
         """Of those that will be sent, the ones that have neither a session id nor a partition key."""
         self._settled = False
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was learnt about the messages that their senders may not expect."""
+        return self._judge.remarks if isinstance(self._judge, Resender | Editor) else ()
 
     @property
     def meant(self) -> int:

@@ -119,6 +119,8 @@ def test_two_namespaces_are_a_pair_without_a_file_and_advice_names_them(home: Sb
     assert (ran.code, "Create them: sbpair provision local-secondary:local-primary" in ran.stderr) == (1, True), ran
     shown = home("provision", "local-secondary:local-primary", "--queues", "1", "--dry-run", "-o", "json")
     assert (shown.code, shown.data["plans"][0]["pair"]) == (5, "local-secondary:local-primary"), shown
+    queue = home("peek", "local-primary:q1")
+    assert (queue.code, "For a queue: sbpair entity peek NAMESPACE:QUEUE" in queue.stderr) == (2, True), queue
     half = home("peek", "--primary", "local-primary")
     assert (half.code, "Name it: --secondary" in half.stderr) == (2, True)
 

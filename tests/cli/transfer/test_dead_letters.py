@@ -143,7 +143,7 @@ def test_a_destination_that_does_not_exist_is_named(made: Entities) -> None:
     made.dead(queue, messages("a"))
     ran = made.runner("dlq", "resubmit", queue, "--to", "nowhere", "--yes")
     assert ran.code == 1
-    assert "nowhere" in ran.stderr
+    assert "create it: sbpair entity create local-primary:nowhere" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

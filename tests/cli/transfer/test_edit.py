@@ -46,7 +46,7 @@ def test_a_dead_letter_is_changed_and_goes_to_its_queue(made: Entities) -> None:
     assert (shown.code, shown.data["forwarded"], '-  "body": "order 1"' in shown.data["diff"]) == (5, 1, True), shown
     assert len(made.ids(queue, dead_letter=True)) == 3
     ran = made.runner(*words, "--yes", env=editor(made, swap("order 1", "order one")))
-    assert (ran.code, ran.data["forwarded"]) == (0, 1), ran
+    assert (ran.code, ran.data["forwarded"], ran.data["original_faults"]) == (0, 1, {"Broken": 1}), ran
     assert made.ids(queue, dead_letter=True) == ["m0", "m2"]
     changed = compose(body="order one", message_id="m1", application_properties={"n": 1})
     assert [as_sent(one.payload).payload for one in made.lying(queue)] == [changed]

@@ -248,7 +248,7 @@ def test_when_its_time_is_up_it_says_how_much_is_left_and_goes_on(made: Entities
     ran = made.runner(*words, "--for", "1s", "--rate", "0.1")
     assert (ran.code, ran.data["ended_by"]) == (3, "time"), ran
     assert sum(ran.data["left"].values()) == 5 - ran.data["forwarded"] > 0
-    assert f"{command} {source} {target} --ledger" in ran.stderr
+    assert f"{command} {source} {target} --rate 0.1 --ledger" in ran.stderr
     assert made.runner(*words).code == 0
     assert sorted(made.ids(target)) == ["a", "b", "c", "d", "e"]
 

@@ -23,6 +23,7 @@ from sbpair.core.transfer.recovery import (
     SAME_ID,
     TOO_LARGE,
     UNREADABLE,
+    Editor,
     Planned,
     Resender,
     Wishes,
@@ -83,6 +84,24 @@ def test_an_application_property_of_that_name_stays_where_nothing_was_dead_lette
 )
 def test_what_would_be_refused_stays(judge: Callable[[Received], object], payload: bytes, why: str) -> None:
     assert judge(dead(payload)) == Leave(why)
+
+
+def test_what_expires_soon_after_it_is_sent_goes_and_is_named() -> None:
+    judge = resender(default_message_time_to_live_seconds=300.0)
+    for number, seconds in enumerate((1, 3600, None)):
+        judge(dead(compose(body=b"", message_id="a", ttl_seconds=seconds), number))
+    said = "3 messages expire within 10m of being sent, the first after 1s"
+    assert [one.partition(":")[0] for one in judge.remarks] == [said]
+    lasting = resender()
+    lasting(dead(compose(body=b"", message_id="a", ttl_seconds=3600)))
+    assert lasting.remarks == ()
+
+
+def test_an_edited_dead_letter_is_counted_under_the_reason_it_had() -> None:
+    found = dead(compose(body=b"a", message_id="a"))
+    verdict = Editor(resender(), found, compose(body=b"b", message_id="a"))(found)
+    assert isinstance(verdict, Forward)
+    assert (verdict.fault, verdict.payload) == ("Broken", compose(body=b"b", message_id="a"))
 
 
 def test_what_is_no_message_stays() -> None:
