@@ -137,7 +137,7 @@ def test_help_fits_a_narrow_terminal_but_for_its_examples(full: Sbpair) -> None:
     ("line", "said"),
     [
         ("status local --interval 0", ("Queue State", "Backlog queues local-primary/x-servicebus-transfer/...")),
-        ("peek local --body", ("Destination: invoices/incoming", "Message id")),
+        ("peek local --body", ("Destination invoices/incoming", "Message id")),
         ("ping local --count 1 --interval 0", ("Entity  p50 ms  p90 ms", "By browse; Result ok")),
         ("audit --list-checks", ("Code    Severity  What it finds",)),
     ],
