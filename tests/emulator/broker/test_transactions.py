@@ -14,6 +14,7 @@ from sbpair.amqp.sections import PropertyField, Section, build, read, scan
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.engine.performatives import (
     ACCEPTED,
@@ -29,7 +30,8 @@ from sbpair.emulator.engine.performatives import (
     rejected,
 )
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.server import Emulator
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.testing import stored_message
 from tests.emulator.engine.dialects import DIALECTS, Dialect
 from tests.emulator.engine.wire_client import Client, Frame, modified, seen
@@ -623,6 +625,31 @@ async def test_settlements_of_one_transaction_belong_to_one_partition(emulator: 
         await ask.send(build(message_annotations={key: "a"}, data=b"new"), 0, transaction)
         assert (await ask.discharge(transaction)).descriptor == ACCEPTED
         assert sorted(texts(queue)) == [b"b", b"new"]
+
+
+@pytest.mark.parametrize("part", ["settled", "sent"])
+async def test_a_partition_that_goes_before_the_commit_rolls_back_all_of_it(dialect: Dialect, part: str) -> None:
+    config = NamespaceConfig("primary", tier=Tier.PREMIUM, premium_partitions=4)
+    async with Emulator([config], seed=1) as emulator:
+        namespace = emulator.namespace("primary")
+        parts, results = namespace.create_queue("parts"), namespace.create_queue("results")
+        key = Symbol("x-opt-partition-key")
+        parts.send(build(message_annotations={key: "a"}, data=b"work"))
+        async with connected(emulator, dialect) as client:
+            ask = Asking(client)
+            await client.sender("results" if part == "settled" else "parts", 0)
+            await client.receiver("parts", 1, credit=1)
+            delivery = await client.until(TRANSFER)
+            transaction = await ask.declare()
+            await ask.send(build(message_annotations={key: "a"}, data=b"result"), 0, transaction)
+            if part == "settled":
+                await ask.settle(delivery, accepted(), transaction)
+            [work] = parts.main.log
+            away = partition_of(work.sequence_number)
+            fault = emulator.faults("primary").add(f"partition-down:partition={away},entity=parts")
+            assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+            emulator.faults("primary").remove(fault)
+        assert (texts(parts), texts(results), work.delivery_count) == ([b"work"], [], 0)
 
 
 async def test_a_restart_finds_what_was_scheduled_under_its_number(tmp_path: Path, dialect: Dialect) -> None:
