@@ -82,8 +82,14 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
     ("The broker's re-encoding of message sections", "stored bytes stay the sender's, so odd encodings survive"),
     (
         "Message formats other than 0 and batches",
-        "accepted, and delivered as format 0; no document says what the service does with them",
+        "accepted, and delivered as format 0; no document says what the service does with them, and none of its own "
+        "clients sets or shows one",
     ),
+    (
+        "The scheme of a forwarding target (`https://HOST/QUEUE`)",
+        "read back as sb://; the service keeps what was given",
+    ),
+    ("A second sender to `$cbs` on one connection", "opened; the service refuses it"),
     (
         "A message's own time to live beyond 49.7 days",
         "expiry goes by the header's ttl; creation-time and absolute-expiry-time are carried, not read",
