@@ -28,6 +28,7 @@ from sbpair.core.inspection.evacuation import (
     DEFAULT_RULE,
     NOT_ASKED_FOR,
     PLAN_VERSION,
+    SET_ACTIVE,
     UNFINISHED,
     Action,
     EntityStep,
@@ -42,7 +43,7 @@ from sbpair.core.inspection.evacuation import (
     plan_moves,
 )
 from sbpair.core.inspection.snapshot import Peeked
-from sbpair.core.names import dead_letter_path
+from sbpair.core.names import DEAD_LETTER_SUFFIX, dead_letter_path
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import json_text
 from sbpair.core.transfer.report import FILTERED_OUT
@@ -330,7 +331,12 @@ class _Wish:
         meant = {step.path.lower(): step for step in steps}
         found = [_as_browsed(one, look.browsed.get(one.path.lower())) for one in look.source]
         moves, left = plan_moves(found, meant, self.ends.source.label, self.dead_letters)
-        unread = tuple(LeftThere(path, f"could not be browsed: {why}", 0) for path, why in look.unread.items())
+        told = {one.entity for one in left}
+        unread = tuple(
+            LeftThere(path, why if self.wants(path) else NOT_ASKED_FOR, 0)
+            for path, why in look.unread.items()
+            if path not in told
+        )
         return moves, (*left, *unread)
 
 
@@ -749,7 +755,8 @@ def _lines(done: Evacuation, moves: Sequence[Mapping[str, Any]]) -> Iterator[dic
         lines[move["entity"]] = line | dict(move)
     for one in done.left:
         line = lines.setdefault(one.entity, {"entity": one.entity})
-        line["left"] = line.get("left", 0) + one.messages
+        # Of what could not be browsed nobody knows how many are left.
+        line["left"] = line.get("left", 0) + one.messages or None
         notes.setdefault(one.entity, []).append(one.reason)
     for path, line in sorted(lines.items()):
         yield {**dict.fromkeys(column.key for column in LINE_COLUMNS), **line, "note": "; ".join(notes.get(path, ()))}
@@ -777,6 +784,11 @@ def _notes(done: Evacuation) -> Iterator[str]:
             continue
         would = "would stay" if done.dry_run else "stay" if one.messages != 1 else "stays"
         yield f"{counted(one.messages, 'message')} of {one.entity} {would}: {one.reason}."
+    closed = sorted({one.entity for one in done.left if one.reason.endswith(SET_ACTIVE)})
+    if closed:
+        path = closed[0].removesuffix(f"/{DEAD_LETTER_SUFFIX}")
+        activate = shlex.join(["sbpair", "entity", "set-status", f"{done.from_namespace}:{path}", "Active"])
+        yield f"So that such messages are moved as well: {activate}"
     if done.held:
         yield (
             f"{'Would be held' if done.dry_run else 'Held'} on {done.to_namespace}, for somebody to look into: "

@@ -242,6 +242,8 @@ def _needs(step: EntityStep) -> set[str]:
 # Where the messages of each entity go.
 
 NOT_ASKED_FOR = "not asked for"
+SET_ACTIVE = "set it to Active"
+"""How a reason ends that is gone once the entity has another status."""
 
 
 class Kept(StrEnum):
@@ -307,7 +309,7 @@ def _why_left(one: EntityFacts, step: EntityStep | None, dead_letter: bool, dead
     if step is None:
         return NOT_ASKED_FOR
     if one.settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED, EntityStatus.SEND_DISABLED):
-        return f"it is {one.settings.status.value}, so that it cannot be browsed or received from; set it to Active"
+        return f"it is {one.settings.status.value}, so that it cannot be browsed or received from; {SET_ACTIVE}"
     if dead_letter:
         return "dead letters were to be left" if dead_letters is Kept.LEAVE else None
     if one.settings.forward_to:

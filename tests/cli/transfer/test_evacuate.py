@@ -173,10 +173,16 @@ def test_what_cannot_be_received_is_left_with_the_reason(made: Entities) -> None
     assert made.runner("entity", "set-status", "orders", "ReceiveDisabled", "--yes").code == 0
     ran = made.runner(*WORDS, "--yes", "-o", "json")
     assert (ran.code, ran.data["source_empty"]) == (3, False)
-    assert ("orders", 1) in [(one["entity"], one["messages"]) for one in ran.data["left"]]
+    assert [(one["entity"], one["messages"]) for one in ran.data["left"]] == [("orders", 1)]
+    assert "So that such messages are moved as well: sbpair entity set-status local-primary:orders Active" in ran.stderr
     assert "Go on with: sbpair evacuate local-primary local-secondary" in ran.stderr
     assert made.runner("entity", "set-status", "orders", "Active", "--yes").code == 0
-    assert made.runner(*WORDS, "--yes").code == 0
+    made.queue("shut")
+    assert made.runner("entity", "set-status", "shut", "Disabled", "--yes").code == 0
+    part = made.runner(*WORDS, "--yes")
+    assert (part.code, "Could not browse shut" in part.stderr) == (3, True), part
+    without = made.runner(*WORDS, "--except", "shut", "--yes", "-o", "json")
+    assert (without.code, without.data["source_empty"]) == (0, False), without
     assert made.ids("orders", Side.SECONDARY) == ["a0"]
 
 
