@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -93,7 +93,7 @@ def access(emulator: Emulator, name: str) -> NamespaceAccess:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
+async def world(backlog_time_to_live_seconds: float | None = None) -> AsyncIterator[World]:
     async with Emulator(["primary", "secondary"], seed=1) as emulator:
         namespace = emulator.namespace("primary")
         namespace.create_queue("orders")
@@ -102,8 +102,9 @@ async def world() -> AsyncIterator[World]:
         namespace.create_subscription("events", "all")
         admin = DataPlaneAdmin(access(emulator, "secondary"))
         queues = expected_backlog_paths("contoso", 2)
+        settings = replace(DOCUMENTED_SETTINGS, default_message_time_to_live_seconds=backlog_time_to_live_seconds)
         for path in queues:
-            await admin.create_queue(path, DOCUMENTED_SETTINGS)
+            await admin.create_queue(path, settings)
         primary, secondary = (AzureMessaging(access(emulator, name)) for name in ("primary", "secondary"))
         try:
             yield World(emulator, primary, secondary, admin, queues)
@@ -112,11 +113,17 @@ async def world() -> AsyncIterator[World]:
                 await one.close()
 
 
-@pytest.mark.parametrize("library", ["5.0.0", "2.7.5"])
+@pytest.mark.parametrize(
+    ("library", "backlog_time_to_live_seconds"),
+    [("5.0.0", None), ("2.7.5", None), ("5.0.0", 86_400.0)],
+    ids=["5.0.0", "2.7.5", "5.0.0 in queues that stamp times"],
+)
 @pytest.mark.parametrize("way", [drain, syphon], ids=["drain", "syphon"])
-async def test_drain_and_syphon_bring_home_what_was_sent_directly(way: Any, library: str) -> None:
+async def test_drain_and_syphon_bring_home_what_was_sent_directly(
+    way: Any, library: str, backlog_time_to_live_seconds: float | None
+) -> None:
     messages = [one for one in GOLDEN if one.library == library]
-    async with world() as on:
+    async with world(backlog_time_to_live_seconds) as on:
         await on.divert(messages)
         stop = asyncio.Event()
         running = asyncio.create_task(
