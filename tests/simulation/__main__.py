@@ -175,8 +175,9 @@ def _campaign(options: argparse.Namespace) -> int:
             failed += 1
             print("\n".join(explain(told, options.hours, options.defect)), flush=True)
         if count % SEEDS_BETWEEN_LINES == 0:
-            rate = simulated / max(cpu, 0.001)
-            print(f"seeds to {told.seed}: {failed:,} failed, {rate:,.0f} simulated hours an hour", file=sys.stderr)
+            rate, hours = simulated / max(cpu, 0.001), simulated / 3600
+            line = f"seeds to {told.seed}: {failed:,} failed, {messages:,} messages, {hours:,.1f} simulated hours"
+            print(f"{line}, {rate:,.0f} an hour", file=sys.stderr)
         if _clock() - began > 60 * options.minutes:
             break
     seconds = _clock() - began
