@@ -647,6 +647,17 @@ def fault_add(
     """Add a fault to a running namespace.
 
     \b
+    dark, refuse, drop, silent, delay                  of connections
+    throttle, quota, disabled, unauthorized, fail      answers to requests
+    detach, expire-locks, lose-settlement-reply        of links and locks
+    http-status, list-gap, zero-counts                 of the administration
+    partition-down                                     of partitioned entities
+
+    Keys: for (how long), at (from when), entity (a pattern), operation (connect, attach, send, receive, settle,
+    management, http), after, nth, every, count, p (probability); rtt of delay, lock of expire-locks, status of
+    http-status, condition and description of fail, partition of partition-down.
+
+    \b
     Examples:
       sbpair emulator fault add local-primary dark
       sbpair emulator fault add local-primary throttle:entity=orders,for=30s,after=3

@@ -12,6 +12,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable, unwritable, write_file
@@ -22,6 +23,7 @@ from sbpair.version import __version__
 if TYPE_CHECKING:
     from sbpair.settings import Settings
 
+UNCHANGED = "unchanged"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 _CHECKS: Mapping[Kind, str] = {
     Kind.ALERTS: "promtool check rules sbpair-alerts.yml",
@@ -42,7 +44,7 @@ _CHECKS: Mapping[Kind, str] = {
 class ExportedFile:
     path: str
     result: str
-    """`written`, or `unchanged` where it held the same text before."""
+    """`written`, or `to write` in a dry run; `unchanged` where it holds the same text already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ def export(
         str, typer.Option("--image", metavar="IMAGE", help="Container image with sbpair as its entry point.")
     ] = f"sbpair:{__version__}",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that have another content.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say which files would be written; exit 5 if any would.")
+    ] = False,
 ) -> CommandResult:
     """Write files for what you install: alert rules, a dashboard, services, jobs, and templates of the backlog queues.
 
@@ -96,7 +101,7 @@ def export(
     \b
     Examples:
       sbpair export alerts --dir /etc/prometheus/rules
-      sbpair export systemd orders --dir units
+      sbpair export systemd orders --dir units --dry-run
       sbpair export kubernetes orders --image registry.example.com/sbpair:1.0
       sbpair export terraform orders --dir infrastructure
       sbpair export github-action orders --dir .github/actions/sbpair
@@ -116,15 +121,18 @@ def export(
             hint="Name another folder with --dir, or replace with --overwrite.",
         )
     for path in texts:
-        check_writable(path)
-    done = tuple(_write(path, text, before[path]) for path, text in texts.items())
+        if not dry_run or path.parent.exists():  # the check makes the folder
+            check_writable(path)
+    done = tuple(_write(path, text, before[path], dry_run=dry_run) for path, text in texts.items())
+    new = sum(one.result != UNCHANGED for one in done)
     return CommandResult(
         "export",
         Exported(kind.value, chosen.name if chosen else None, done),
         (Table("", (Column("path", "File"), Column("result", "Result")), to_plain(done)),),
-        notes=(f"Before it counts: {_CHECKS[kind]}",),
-        summary=f"{counted(sum(one.result == 'written' for one in done), 'file')} written.",
+        notes=() if dry_run else (f"Before it counts: {_CHECKS[kind]}",),
+        summary=f"{counted(new, 'file')} would be written." if dry_run else f"{counted(new, 'file')} written.",
         closing=True,
+        exit=Exit.FINDINGS if dry_run and new else Exit.OK,
     )
 
 
@@ -138,9 +146,11 @@ def _content(path: Path) -> bytes | None:
         raise unwritable(path, error).with_state("Nothing was written.") from error
 
 
-def _write(path: Path, text: str, before: bytes | None) -> ExportedFile:
+def _write(path: Path, text: str, before: bytes | None, *, dry_run: bool) -> ExportedFile:
     if before == text.encode():
-        return ExportedFile(str(path), "unchanged")
+        return ExportedFile(str(path), UNCHANGED)
+    if dry_run:
+        return ExportedFile(str(path), "to write")
     write_file(path, text)
     return ExportedFile(str(path), "written")
 

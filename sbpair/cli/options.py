@@ -177,7 +177,10 @@ _COMMON: dict[str, Any] = {
     "timeout": Annotated[
         str | None,
         typer.Option(
-            "--timeout", help="Time-out of one request, e.g. 30s.", rich_help_panel=_PANEL, show_default=False
+            "--timeout",
+            help="Time-out of one request.",
+            rich_help_panel=_PANEL,
+            show_default="30s; discover, doctor, status, replicate send 10s; send 60s",
         ),
     ],
     "exit_zero": Annotated[

@@ -15,6 +15,7 @@ _MOVES: Mapping[str, str] = {
     **_FILTERS,
     "--resume": "is not needed: --ledger FILE continues a ledger that exists, --new-ledger starts a new one",
 }
+_NO_OPTION = "is not needed: name the folder or file without it"
 _PLANS: Mapping[str, str] = {"--out": _now("--plan-out")}
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "audit": {"--save": _now("--snapshot-out"), "--from": _now("--snapshot")},
@@ -31,13 +32,14 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--from": _now("--snapshot"),
         "--rate": _now("--assume-rate"),
         "--top": _LIMIT,
+        "--archive": _NO_OPTION,
     },
     "pipeline archive": {
         "--explain": _NO_PLAN,
         "--into": _now("--archive"),
         "--only-dlq": _now("--dlq (--with-dlq: the dead-letter queues as well)"),
     },
-    "pipeline reconcile": {"--max": _LIMIT},
+    "pipeline reconcile": {"--archive": _NO_OPTION, "--max": _LIMIT},
     "pipeline replay": {
         "--explain": _now("--explain-plan"),
         "--from": _now("--archive"),
@@ -47,6 +49,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "provision": {**_PLANS, "--count": _now("--queues")},
     "replicate consume": {"--max-messages": _LIMIT},
     "replicate send": {"--session": _now("--session-id")},
+    "restore": {"--archive": _NO_OPTION},
     "syphon": _MOVES,
 }
 """Command -> old option -> what became of it."""

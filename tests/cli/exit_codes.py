@@ -509,7 +509,12 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         arguments="nowhere",
         usage=Run("pipeline trend nowhere"),
     ),
-    "export": _local("export", Run("export alerts --dir exported"), arguments="alerts"),
+    "export": row(
+        "export",
+        ok=Run("export alerts --dir exported"),
+        arguments="alerts",
+        findings=Proven("cli/test_export.py::test_a_dry_run_says_what_would_be_written_and_writes_nothing"),
+    ),
     "config show": _local("config show", Run("config show")),
     "config check": _local("config check", Run("config check")),
     "config schema": _local("config schema", Run("config schema")),

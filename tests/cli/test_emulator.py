@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.emulator.faults import _KEYS, FaultKind
+from tests.cli.inside import run_inside
 from tests.cli.process import Sbpair
 
 SEED = """\
@@ -263,3 +265,8 @@ def test_the_clients_that_were_tried_are_written_down(sbpair: Sbpair) -> None:
     rows = sbpair("emulator", "--compatibility", "-o", "json").data
     assert {row["language"] for row in rows} >= {"Python", "Java"}
     assert all(0 < row["passed"] == row["scenarios"] - len(row["failed"]) for row in rows)
+
+
+def test_the_help_of_faults_names_every_kind_and_key(tmp_path: Path) -> None:
+    words = set(re.findall(r"[a-z-]+", run_inside(tmp_path, "emulator", "fault", "add", "--help").stdout))
+    assert {*FaultKind, *_KEYS, "p"} <= words

@@ -94,6 +94,18 @@ def test_a_second_export_changes_nothing_and_replaces_an_edited_file_only_when_t
     assert "ExecStart" in edited.read_text(encoding="utf-8")
 
 
+def test_a_dry_run_says_what_would_be_written_and_writes_nothing(files: Files) -> None:
+    sbpair, folder = files.sbpair, str(files.folder)
+    export = ("export", "systemd", "--dir", folder, "-o", "json")
+    shown = sbpair(*export, "--dry-run")
+    assert (shown.code, {one["result"] for one in shown.data["files"]}) == (5, {"to write"})
+    assert not files.folder.exists()
+    written = sbpair(*export).data["files"]
+    assert [one["path"] for one in written] == [one["path"] for one in shown.data["files"]]
+    again = sbpair(*export, "--dry-run")
+    assert (again.code, {one["result"] for one in again.data["files"]}) == (0, {"unchanged"})
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
