@@ -614,7 +614,7 @@ class ReceiverWire(Wire):
         self.arrived: deque[Delivery] = deque()
         self.arrival = asyncio.Event()
         self._assembly: _Assembly | None = None
-        self._unsettled: dict[int, tuple[str, Callable[[Exception | None], None]]] = {}
+        self._unsettled: dict[int, tuple[str, Callable[[int, Exception | None], None]]] = {}
         self._outbox: list[tuple[int, bytes, bool]] = []
         """Dispositions to be written: delivery id, outcome, settled."""
         self._drained = asyncio.Event()
@@ -662,7 +662,7 @@ class ReceiverWire(Wire):
         may be one in a transaction (`frames.transactional`)."""
         self.raise_if_failed()
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled[delivery.delivery_id] = (expected, partial(_resolve, confirmed))
+        self._unsettled[delivery.delivery_id] = (expected, partial(_answered, confirmed))
         self._post(delivery.delivery_id, outcome, settled=False)
         return confirmed
 
@@ -670,10 +670,9 @@ class ReceiverWire(Wire):
         """Settle several in the same way."""
         self.raise_if_failed()
         settling = Settling(deliveries)
-        for delivery in deliveries:
-            delivery_id = delivery.delivery_id
-            self._unsettled[delivery_id] = (expected, partial(settling.answer, delivery_id))
-            self._post(delivery_id, outcome, settled=False)
+        self._unsettled |= dict.fromkeys([one.delivery_id for one in deliveries], (expected, settling.answer))
+        self._outbox += [(delivery.delivery_id, outcome, False) for delivery in deliveries]
+        self._wake.set()
         return settling
 
     def forget(self, settling: Settling) -> None:
@@ -723,9 +722,15 @@ class ReceiverWire(Wire):
         role_is_receiver, first, last, settled, state, *_ = frame
         if role_is_receiver or not (settled or isinstance(state, list)):
             return
+        applied: str | None = None
         for delivery_id in _range_in(self._unsettled, first, last):
             expected, answer = self._unsettled.pop(delivery_id)
-            answer(_refusal(state, expected))
+            if expected == applied:
+                answer(delivery_id, None)
+                continue
+            error = _refusal(state, expected)
+            applied = expected if error is None else None  # an error is made for each, since each is raised
+            answer(delivery_id, error)
 
     def _compose(self) -> bytes:
         posted, self._outbox = self._outbox, []
@@ -736,10 +741,10 @@ class ReceiverWire(Wire):
         )
 
     def _give_up(self, error: Exception) -> None:
-        waiting = [answer for _, answer in self._unsettled.values()]
+        waiting = [(delivery_id, answer) for delivery_id, (_, answer) in self._unsettled.items()]
         self._unsettled.clear()
-        for answer in waiting:
-            answer(error)
+        for delivery_id, answer in waiting:
+            answer(delivery_id, error)
         self.arrival.set()
         self._drained.set()
 
@@ -1017,6 +1022,10 @@ def _resolve(future: "asyncio.Future[None]", error: Exception | None) -> None:
     else:
         future.set_exception(error)
         future.exception()
+
+
+def _answered(future: "asyncio.Future[None]", _: int, error: Exception | None) -> None:
+    _resolve(future, error)
 
 
 def _refusal(state: Any, expected: str) -> Exception | None:

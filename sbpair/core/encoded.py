@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sbpair.amqp import codec, sections
-from sbpair.amqp.sections import PropertyField, Section
+from sbpair.amqp.sections import PropertyField, Section, Span
 from sbpair.amqp.types import AmqpError, MapPairs
 from sbpair.core.errors import MalformedMessageError
 
@@ -12,10 +12,23 @@ _EMPTY_LIST = codec.encode([])
 _EMPTY_MAP = codec.encode({})
 
 
+def spans_of(payload: bytes) -> tuple[Span, ...]:
+    """Where the sections of a message lie.
+
+    Raises:
+        MalformedMessageError: the bytes are not an AMQP message.
+    """
+    try:
+        return sections.scan(payload)
+    except AmqpError as error:
+        raise MalformedMessageError(f"The bytes are not an AMQP message: {error}.") from error
+
+
 class EncodedMessage:
     """The bytes of a message and the edits wanted on it; `result()` puts them together.
 
     Args:
+        spans: where the sections lie, if somebody knows.
         values: by code, sections of these bytes that somebody has decoded before; the message keeps them.
 
     Raises:
@@ -23,12 +36,11 @@ class EncodedMessage:
             cannot be parsed.
     """
 
-    def __init__(self, payload: bytes, values: dict[int, Any] | None = None) -> None:
+    def __init__(
+        self, payload: bytes, values: dict[int, Any] | None = None, spans: tuple[Span, ...] | None = None
+    ) -> None:
         self.payload = payload
-        try:
-            self.spans = sections.scan(payload)
-        except AmqpError as error:
-            raise MalformedMessageError(f"The bytes are not an AMQP message: {error}.") from error
+        self.spans = spans_of(payload) if spans is None else spans
         self._at = {span[0]: span for span in self.spans}
         self._values: dict[int, Any] = {} if values is None else values
         self._edited: dict[Section, bytes] = {}

@@ -44,10 +44,17 @@ def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any],
 
     Nothing is lost: a reader of JSON gets the value as it was.
     """
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
+    if indent is None and default is None:
+        text = _ENCODER.encode(value)
+    else:
+        text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
+    if text.isascii() and "\x7f" not in text and "##" not in text:
+        return text  # almost every line of a ledger: the expression takes longer than the encoder
     return DRIVES_A_TERMINAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+"""Made once: `json.dumps` makes one for each call that wants other than ASCII."""
 DRIVES_A_TERMINAL = re.compile(
     "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]|(?<=#)#(?=(?:vso)?\\[)",
     re.IGNORECASE,

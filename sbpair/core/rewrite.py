@@ -25,17 +25,17 @@ from a sender's, and stays: the primary would give one as well, and by this one 
 crash. Everything else keeps its bytes.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from sbpair.amqp import codec, sections
-from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.sections import HeaderField, PropertyField, Section, Span
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core import system_properties
-from sbpair.core.encoded import EncodedMessage
+from sbpair.core.encoded import EncodedMessage, spans_of
 from sbpair.core.errors import (
     InvalidDestinationError,
     MalformedMessageError,
@@ -328,11 +328,12 @@ def for_primary(
         All have `reason` and `description` for the dead-letter queue.
     """
     values = {} if decoded is None else decoded.take(payload)
-    message = EncodedMessage(payload, values)
+    spans = spans_of(payload)
     removed = _REMOVED_FROM_DEAD_LETTERS if from_dead_letter else _REMOVED
     of_broker = decoded is not None and bool(values) and decoded.of_broker
-    if (plain := _plain(message, values, removed, of_broker=of_broker)) is not None:
+    if (plain := _plain(payload, spans, values, removed, of_broker=of_broker)) is not None:
         return plain
+    message = EncodedMessage(payload, values, spans)
     taken = message.take(Section.APPLICATION_PROPERTIES, removed)
     found = [taken.get(name) for name in _ALIASES]
     destination = _destination(found[0])
@@ -365,13 +366,13 @@ def for_primary(
 
 
 def _plain(
-    message: EncodedMessage, values: Mapping[int, Any], removed: Collection[bytes], *, of_broker: bool
+    payload: bytes, spans: Sequence[Span], values: Mapping[int, Any], removed: Collection[bytes], *, of_broker: bool
 ) -> Homeward | None:
     """The message where its destination is the only alias, and only what brokers write has to go: that is most, for a
     fifth of the work. None for every other, and where anything is not as it should be: the long way has the words."""
-    payload, pieces = message.payload, []
+    pieces: list[bytes] = []
     path, properties, tail = None, None, 0
-    for section, start, value_start, end in message.spans:
+    for section, start, value_start, end in spans:
         if section is Section.HEADER:
             header = _plain_header(payload[start:end])
             if header is None:

@@ -489,7 +489,7 @@ def stored_message(message: Message) -> StoredMessage:
 
     return StoredMessage(
         body=_body(payload, spans),
-        message_id=_plain(head.message_id),
+        message_id=_plain(message.message_id),
         session_id=head.session_id,
         partition_key=head.partition_key,
         correlation_id=of(PropertyField.CORRELATION_ID),

@@ -173,7 +173,7 @@ class Moves:
                     raise Violation(f"the state of session {session_id} is nowhere: it is lost")
 
     def stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
-        key = str(message.head.message_id)
+        key = str(message.message_id)
         filled = self.filled.get(key)
         if filled is None:
             raise Violation(f"message {key} came to {lies.path} and was never sent")
@@ -210,7 +210,7 @@ class Moves:
             self.last_in_session[session] = filled.number
 
     def dropped(self, lies: Lies, message: Message) -> None:
-        key = str(message.head.message_id)
+        key = str(message.message_id)
         self.copies[key] -= 1
         self.world.trace.note("gone", key, lies.path, lies.place)
         if self.copies[key] < 1:
@@ -322,7 +322,7 @@ class Moves:
         """What is sent to its queue again comes there behind what was sent meanwhile."""
         queue = self.world.brokers[SOURCE_SIDE].namespace.get_queue(WORK)
         assert queue is not None
-        self.resent.update(str(one.head.message_id) for one in queue.dead_letters.log)
+        self.resent.update(str(one.message_id) for one in queue.dead_letters.log)
 
     async def _seen(self, ends: Ends, to: str) -> Any:
         sink = NamespaceSink(ends.target)

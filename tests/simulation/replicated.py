@@ -211,7 +211,7 @@ class Replicated:
     # -- what the brokers tell
 
     def stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
-        key = str(message.head.message_id)
+        key = str(message.message_id)
         self.lying[key] += (lies.place == MAIN) - (before is not None and before.place == MAIN)
         if before == lies:
             return
@@ -222,7 +222,7 @@ class Replicated:
             self.failed.add(key)
 
     def dropped(self, lies: Lies, message: Message) -> None:
-        key = str(message.head.message_id)
+        key = str(message.message_id)
         self.lying[key] -= 1
         self.world.trace.note("copy done", key, lies.side)
         if key not in self.worked:

@@ -100,7 +100,7 @@ class Truth:
     def let_go(self, side: str, message: Message, row: int) -> None:
         lies = self._places.pop((side, row), None)
         if lies is None:
-            self.wrong(Violation(f"message {message.head.message_id} was taken from {side}, and had left it before"))
+            self.wrong(Violation(f"message {message.message_id} was taken from {side}, and had left it before"))
             return
         watcher = self.watchers.get((side, lies.path))
         self._judged(self._otherwise_dropped if watcher is None else watcher.dropped, lies, message)
@@ -119,10 +119,10 @@ class Truth:
         if BACKLOG in lies.path:
             self.backlog_dropped(lies, message)
         else:
-            raise Violation(f"message {message.head.message_id} was taken from {lies.path}, where nobody receives")
+            raise Violation(f"message {message.message_id} was taken from {lies.path}, where nobody receives")
 
     def backlog_stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
-        key, where = str(message.head.message_id), f"{lies.path}|{lies.place}"
+        key, where = str(message.message_id), f"{lies.path}|{lies.place}"
         if before == lies:
             return
         if before is None:
@@ -136,7 +136,7 @@ class Truth:
             raise Violation(f"message {key} was dead-lettered, and nothing is wrong with it")
 
     def backlog_dropped(self, lies: Lies, message: Message) -> None:
-        key = str(message.head.message_id)
+        key = str(message.message_id)
         self.waiting[key][f"{lies.path}|{lies.place}"] -= 1
         self.trace.note("completed", key)
         self.dropped[primary_of(lies.path)] += 1
@@ -153,7 +153,7 @@ class Truth:
         return sum(BACKLOG in one.path and primary_of(one.path) == side for one in self._places.values())
 
     def primary_stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
-        key = str(message.head.message_id)
+        key = str(message.message_id)
         if before == lies:
             return
         self.trace.note("arrived", key, lies.path)

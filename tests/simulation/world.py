@@ -269,7 +269,7 @@ class World:
                 namespace.create_queue(path, description)
 
     def _lock_expired(self, message: Message) -> None:
-        self.trace.note("lock expired", message.head.message_id)
+        self.trace.note("lock expired", message.message_id)
         self.truth.doubt("a lock that ran out")
 
     def _session_lost(self, side: str, path: str, session_id: str) -> None:

@@ -135,6 +135,8 @@ class Settlement:
         self._items: dict[Key, Item] = {}
         self._destinations: dict[str, Destination] = {}
         self._orders: dict[str, QueueOrder] = {}
+        self._spelled: dict[str, QueueOrder] = {}
+        """The same by the name as it was given: asked for several times for each message."""
         self._resting: set[str] = set()
         self._forwarded: dict[Key, None] = dict.fromkeys(forwarded)
         self._remember_most = MAX_REMEMBERED + len(self._forwarded)
@@ -573,8 +575,8 @@ class Settlement:
 
     def _accepted(self, destination: Destination, items: Sequence[Item]) -> None:
         self.remember(items)
+        self.tally.note(Moment.ACCEPTED, *[Accepted(item, destination.path) for item in items])
         for item in items:
-            self.tally.note(Moment.ACCEPTED, Accepted(item, destination.path))
             self._settle(item, Disposition.COMPLETE, "forwarded")
             self._forget_payload(item)
             self._leads(self._order(item.received.source))
@@ -643,14 +645,19 @@ class Settlement:
 
     def settled(self, settle: Settle, now: float) -> None:
         """The broker confirmed."""
-        item = settle.item
-        self._discard(item)
-        self.tally.note(Moment.SETTLED, settle)
-        if settle.disposition is Disposition.COMPLETE:
-            self._forwarded.pop(item.key, None)
-            self.taken += settle.outcome == TAKEN
-        elif settle.disposition is not Disposition.DEAD_LETTER and not self.stopping:
-            self._actions.append(PollAgain(settle.received.source))
+        self.all_settled([settle], now)
+
+    def all_settled(self, settles: Sequence[Settle], now: float) -> None:
+        """The broker confirmed all of these."""
+        self.tally.note(Moment.SETTLED, *settles)
+        for settle in settles:
+            item = settle.item
+            self._discard(item)
+            if settle.disposition is Disposition.COMPLETE:
+                self._forwarded.pop(item.key, None)
+                self.taken += settle.outcome == TAKEN
+            elif settle.disposition is not Disposition.DEAD_LETTER and not self.stopping:
+                self._actions.append(PollAgain(settle.received.source))
 
     def settle_failed(self, settle: Settle, error: SbpairError, now: float) -> None:
         """The receipt was refused, or no confirmation came. What was forwarded stays remembered."""
@@ -906,14 +913,17 @@ class Settlement:
     # Order (see `core.transfer.order`)
 
     def _order(self, source: str) -> QueueOrder:
-        name = source.lower()
-        if name not in self._orders:
-            self._orders[name] = QueueOrder(source, DEFAULT_LOCK_SECONDS)
-        return self._orders[name]
+        order = self._spelled.get(source)
+        if order is None:
+            order = self._orders.setdefault(source.lower(), QueueOrder(source, DEFAULT_LOCK_SECONDS))
+            self._spelled[source] = order
+        return order
 
     def _is_blocked(self, item: Item) -> bool:
-        order = self._orders[item.received.source.lower()]
-        if item.session_id is None or not (order.gaps or order.parked):
+        if item.session_id is None:
+            return False
+        order = self._order(item.received.source)
+        if not (order.gaps or order.parked):
             return False
         return order.blocks((item.destination.lower(), item.session_id), item.received.sequence_number)
 

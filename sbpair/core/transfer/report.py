@@ -334,16 +334,15 @@ class Tally:
             one.name: Counter() for one in noted if one.metadata["kind"] is Kind.BY_NAME
         }
 
-    def note(self, moment: Moment, happened: Accepted | Settle | Item) -> None:
-        """Every counter of that moment looks at what happened."""
+    def note(self, moment: Moment, *happened: Accepted | Settle | Item) -> None:
+        """Every counter of that moment looks at what happened, often to many messages at once."""
         counts, names = _counting(moment)
         for name, number_of in counts:
-            self.numbers[name] += number_of(happened)
+            self.numbers[name] += len(happened) if number_of is _one else sum(map(number_of, happened))
         for name, name_of in names:
-            if (found := name_of(happened)) is not None:
-                self.names[name][found] += 1
+            self.names[name].update(found for found in map(name_of, happened) if found is not None)
         if self._beyond is not None:
-            self._beyond.note(moment, happened)
+            self._beyond.note(moment, *happened)
 
     def counted(self) -> dict[str, Any]:
         """All that was counted, as fields of a report."""

@@ -7,7 +7,7 @@ leave from the front whenever an id is checked.
 from collections import deque
 from collections.abc import Iterator
 
-from sbpair.emulator.broker.messages import Head
+from sbpair.emulator.broker.messages import Message
 
 Identity = tuple[object, str | None]
 
@@ -21,11 +21,12 @@ class DuplicateHistory:
         self._until: dict[Identity, float] = {}
         self._queue: deque[tuple[float, Identity]] = deque()
 
-    def identity(self, head: Head) -> Identity | None:
-        if head.message_id is None:
+    def identity(self, message: Message) -> Identity | None:
+        head = message.head
+        if message.message_id is None:
             return None
         key = head.partition_key or head.session_id if self._by_partition_key else None
-        return head.message_id, key
+        return message.message_id, key
 
     def is_known(self, identity: Identity, now: float) -> bool:
         self._forget(now)

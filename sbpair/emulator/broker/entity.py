@@ -229,7 +229,7 @@ class MessageEntity(Entity):
 
     def reserve(self, message: Message) -> int:
         """The next sequence number for a message."""
-        return self.numbering.next(message.head, self.closed_partitions)
+        return self.numbering.next(message, self.closed_partitions)
 
     def arrive(self, message: Message, reserved: int = 0) -> None:
         """A message that has been accepted: scheduled if its time lies ahead, else ready. `reserved` is the number

@@ -99,7 +99,7 @@ class Intake:
             )
         if description.enable_partitioning:
             check_keys(head)
-            self._entity.numbering.check_open(head, self._entity.namespace.closed_partitions(self._entity.path))
+            self._entity.numbering.check_open(message, self._entity.namespace.closed_partitions(self._entity.path))
 
     def _without_duplicates(self, messages: list[Message]) -> list[Message]:
         if self.history is None:
@@ -108,7 +108,7 @@ class Intake:
         seen: set[Identity] = set()
         kept = []
         for message in messages:
-            identity = self.history.identity(message.head)
+            identity = self.history.identity(message)
             if identity is None or not (identity in seen or self.history.is_known(identity, now)):
                 kept.append(message)
                 if identity is not None:
@@ -120,7 +120,7 @@ class Intake:
             return messages
         now = self._entity.namespace.clock.now()
         for message in messages:
-            identity = self.history.identity(message.head)
+            identity = self.history.identity(message)
             if identity is not None:
                 until = self.history.remember(identity, now)
                 self._entity.namespace.journal.put_duplicate(self._entity, identity, until)
@@ -129,7 +129,7 @@ class Intake:
 
 def _identified(message: Message) -> Message:
     """The message with an id of the broker's if its sender gave none, as the service does."""
-    if message.head.message_id is None:
+    if message.message_id is None:
         message.set_property(PropertyField.MESSAGE_ID, uuid.uuid4().hex)
     return message
 

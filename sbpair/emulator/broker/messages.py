@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any
 
 from sbpair.amqp import sections
 from sbpair.amqp.codec import decode_all, encode
@@ -73,9 +74,9 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the broker reads of a sent message. `scheduled_at` is epoch seconds, `ttl_seconds` the sender's wish."""
+    """What the broker reads of a sent message beside its id. `scheduled_at` is epoch seconds, `ttl_seconds` is what
+    the sender wishes. Messages that say the same share one."""
 
-    message_id: object
     session_id: str | None
     partition_key: str | None
     content_type: str | None
@@ -103,14 +104,16 @@ class Message:
         "head",
         "hops",
         "locked",
+        "message_id",
         "payload",
         "row",
         "sequence_number",
         "state",
     )
 
-    def __init__(self, payload: bytes, head: Head) -> None:
+    def __init__(self, payload: bytes, message_id: object, head: Head) -> None:
         self.payload = payload
+        self.message_id = message_id
         self.head = head
         self.sequence_number = 0
         self.enqueued_at = 0.0
@@ -125,7 +128,7 @@ class Message:
 
     def copy(self) -> "Message":
         """The same bytes for another place; what a place decides (number, times, counts) starts anew."""
-        twin = Message(self.payload, self.head)
+        twin = Message(self.payload, self.message_id, self.head)
         twin.hops = self.hops
         twin.enqueued_sequence_number = self.enqueued_sequence_number
         twin.dead_letter_source = self.dead_letter_source
@@ -162,7 +165,7 @@ class Message:
         """Set one field of the properties section; the others keep their bytes."""
         edited = sections.edit_fields(self._value(Section.PROPERTIES, _EMPTY_LIST), {index: value})
         self.edit({Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited)})
-        self.head = read_head(self.payload, sections.scan(self.payload))
+        self.message_id, self.head = read_head(self.payload, sections.scan(self.payload))
 
     def render_delivery(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
         """The bytes of a delivery, which has the entity's time to live where that ends sooner than the sender's."""
@@ -278,12 +281,12 @@ def parse(payload: bytes) -> Message:
     try:
         spans = sections.scan(payload)
         _check_header_size(spans)  # before anything of them is decoded
-        head = read_head(payload, spans)
+        message_id, head = read_head(payload, spans)
         for section in _EDITED_LATER:
             sections.read(payload, spans, section)
     except AmqpError as error:
         raise BrokerError(errors.DECODE_ERROR, f"The message cannot be decoded: {error}") from error
-    return Message(payload, head)
+    return Message(payload, message_id, head)
 
 
 def _check_header_size(spans: tuple[Span, ...]) -> None:
@@ -297,7 +300,7 @@ def _check_header_size(spans: tuple[Span, ...]) -> None:
 
 def revive(payload: bytes) -> Message:
     """A message that was accepted before: the limits are not checked again (dead-lettering may have added to it)."""
-    return Message(payload, read_head(payload, sections.scan(payload)))
+    return Message(payload, *read_head(payload, sections.scan(payload)))
 
 
 def split_batch(payload: bytes) -> list[bytes]:
@@ -319,20 +322,28 @@ def split_batch(payload: bytes) -> list[bytes]:
     return inner
 
 
-def read_head(payload: bytes, spans: tuple[Span, ...]) -> Head:
-    """The few fields that steer a message. Raises AmqpDecodeError, or BrokerError for ids that are too long."""
+def read_head(payload: bytes, spans: tuple[Span, ...]) -> tuple[object, Head]:
+    """A message's id, and the few fields that steer it.
+
+    Raises AmqpDecodeError, or BrokerError for ids that are too long.
+    """
     header = _list(sections.read(payload, spans, Section.HEADER))
     properties = _list(sections.read(payload, spans, Section.PROPERTIES))
     annotations = as_mapping(sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS))
     ttl = sections.field(header, HeaderField.TTL)
-    return Head(
-        message_id=_identifier(sections.field(properties, PropertyField.MESSAGE_ID)),
-        session_id=_text(sections.field(properties, PropertyField.GROUP_ID), "SessionId"),
-        partition_key=_text(annotations.get(PARTITION_KEY), "PartitionKey"),
-        content_type=_plain_text(sections.field(properties, PropertyField.CONTENT_TYPE)),
-        ttl_seconds=ttl / 1000 if isinstance(ttl, int) and not isinstance(ttl, bool) else None,
-        scheduled_at=_instant(annotations.get(SCHEDULED_TIME)),
+    message_id = _identifier(sections.field(properties, PropertyField.MESSAGE_ID))
+    return message_id, _head(
+        _text(sections.field(properties, PropertyField.GROUP_ID), "SessionId"),
+        _text(annotations.get(PARTITION_KEY), "PartitionKey"),
+        _plain_text(sections.field(properties, PropertyField.CONTENT_TYPE)),
+        ttl / 1000 if isinstance(ttl, int) and not isinstance(ttl, bool) else None,
+        _instant(annotations.get(SCHEDULED_TIME)),
     )
+
+
+@lru_cache(maxsize=1024)
+def _head(*fields: Any) -> Head:
+    return Head(*fields)
 
 
 def as_mapping(value: object) -> Mapping[object, object]:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 
 from sbpair.emulator import errors
-from sbpair.emulator.broker.messages import Head
+from sbpair.emulator.broker.messages import Head, Message
 from sbpair.emulator.errors import BrokerError
 
 PARTITION_SHIFT = 48
@@ -52,9 +52,9 @@ class Numbering:
     def partitioned(self) -> bool:
         return len(self._last) > 1
 
-    def next(self, head: Head, closed: Collection[int] = ()) -> int:
+    def next(self, message: Message, closed: Collection[int] = ()) -> int:
         """The next number for a message. Without a key to pin it, it goes to a partition that is not `closed`."""
-        partition = self._choose(head, closed) if self.partitioned else 0
+        partition = self._choose(message, closed) if self.partitioned else 0
         self._last[partition] += 1
         return partition << PARTITION_SHIFT | self._last[partition]
 
@@ -70,26 +70,27 @@ class Numbering:
         if partition < len(self._last):
             self._last[partition] = max(self._last[partition], local)
 
-    def check_open(self, head: Head, closed: Collection[int]) -> None:
+    def check_open(self, message: Message, closed: Collection[int]) -> None:
         """Refuse a message (BrokerError) that no partition but closed ones could take."""
-        pinned = self.pinned(head)
+        pinned = self.pinned(message)
         if pinned is None and len(self._last) == len(closed):
             pinned = 0
         check_open(pinned, closed)
 
-    def pinned(self, head: Head) -> int | None:
+    def pinned(self, message: Message) -> int | None:
         """The partition that a message's session id, key or id chooses, if any does."""
+        head = message.head
         key: object = head.session_id if head.session_id is not None else head.partition_key
         if key is None and self._by_message_id:
-            key = head.message_id
+            key = message.message_id
         return None if key is None else self.of_key(key)
 
     def of_key(self, key: object) -> int:
         """The partition of all messages with a key, or of a session."""
         return zlib.crc32(str(key).encode()) % len(self._last)
 
-    def _choose(self, head: Head, closed: Collection[int]) -> int:
-        pinned = self.pinned(head)
+    def _choose(self, message: Message, closed: Collection[int]) -> int:
+        pinned = self.pinned(message)
         if pinned is not None:
             return pinned
         for _ in self._last:

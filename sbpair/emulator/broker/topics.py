@@ -115,7 +115,7 @@ class Topic(Accepting):
         self.scheduled.find(numbers)
 
     def reserve(self, message: Message) -> int:
-        return self.numbering.next(message.head, self.namespace.closed_partitions(self.path))
+        return self.numbering.next(message, self.namespace.closed_partitions(self.path))
 
     def delete(self) -> None:
         super().delete()
@@ -213,7 +213,7 @@ class Subscription(MessageEntity):
     def _take(self, copy: Message) -> None:
         self.namespace.took_in(self.path, [copy])
         if self.requires_session and copy.head.session_id is None:
-            copy.sequence_number = self.numbering.next(copy.head, self.closed_partitions)
+            copy.sequence_number = self.numbering.next(copy, self.closed_partitions)
             copy.enqueued_at = self.namespace.clock.now()
             self.dead_letter(
                 copy, "Session ID is null.", "Session enabled entity doesn't allow a message without session."
@@ -222,7 +222,7 @@ class Subscription(MessageEntity):
             self.enqueue(copy)
 
     def _dead_letter_unevaluated(self, copy: Message, text: str) -> None:
-        copy.sequence_number = self.numbering.next(copy.head, self.closed_partitions)
+        copy.sequence_number = self.numbering.next(copy, self.closed_partitions)
         copy.enqueued_at = self.namespace.clock.now()
         self.dead_letter(copy, "FilterEvaluationException", text)
 

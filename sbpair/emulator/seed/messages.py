@@ -89,7 +89,7 @@ def _put(entity: Queue | Topic | Subscription, encoded: bytes, dead_letter: Mapp
 
 
 def _bury(entity: MessageEntity, message: Message, dead_letter: Mapping[str, Any]) -> None:
-    message.sequence_number = entity.numbering.next(message.head)
+    message.sequence_number = entity.numbering.next(message)
     message.enqueued_at = entity.namespace.clock.now()
     texts = {name: None if text is None else str(text) for name, text in dead_letter.items()}
     entity.dead_letter(message, texts.get("reason"), texts.get("description"))

@@ -10,7 +10,7 @@ each in a folder. Ledgers of replays before that named the dead-letter queue in 
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.redact import json_text, quoted
 from sbpair.core.transfer.state import Key
+from sbpair.core.values import value_class
 from sbpair.files import AppendedFile, open_private
 
 STATE_MOVED = "session-state"
@@ -32,7 +33,7 @@ _KINDS: tuple[Any, ...] = (str, int, str | None, int, str)
 """Types of queue, sequence number, message id, time and outcome in a line."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Entry:
     """One line. `time` is UTC, ISO 8601.
 
@@ -57,8 +58,11 @@ class Entry:
 
     def line(self, way: Mapping[str, Any] = {}) -> bytes:
         """As JSON, with its end."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "digest" or self.digest is not None}
-        return json_text({**fields, **(way or {})}).encode() + b"\n"
+        line = {name: getattr(self, name) for name in _FIELDS if name != "digest" or self.digest is not None}
+        return json_text({**line, **(way or {})}).encode() + b"\n"
+
+
+_FIELDS = tuple(one.name for one in fields(Entry))
 
 
 @dataclass(frozen=True, slots=True)

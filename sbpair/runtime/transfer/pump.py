@@ -556,13 +556,13 @@ class Pump:
         ) as answers:
             async for some in answers:
                 now = self._now()
+                done = [by_receipt[id(received)] for received, error in some if error is None]
+                for settle in done:
+                    self._note(settle)
+                self.machine.all_settled(done, now)
                 for received, error in some:
-                    settle = by_receipt[id(received)]
-                    if error is None:
-                        self._note(settle)
-                        self.machine.settled(settle, now)
-                    else:
-                        self.machine.settle_failed(settle, error, now)
+                    if error is not None:
+                        self.machine.settle_failed(by_receipt[id(received)], error, now)
                 self._changed()
 
     async def _settle(self, settle: Settle) -> None:
