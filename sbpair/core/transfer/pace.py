@@ -1,11 +1,18 @@
 """How fast a namespace may be sent to, learnt from its refusals: they say that a budget is used up, not its size.
 
-Nothing is bounded until the namespace answers for the first time that it is too busy. What it had accepted lately is
-the first estimate of its budget. From then on messages go out evenly, a little slower than that; the pace creeps up,
-since others may have used a part of the budget, until the next refusal corrects it. Everything pauses after a refusal:
-for a second, and twice as long each time that nothing was accepted since, up to the 10 seconds that the documents
-advise ("Asynchronous Messaging Patterns and High Availability"). Where the pace had held until then, a refusal says
-that the end of one second was reached a little early, and a quarter of that is enough.
+Nothing is bounded until the namespace answers for the first time that it is too busy. What it accepted in a second
+until then is the first estimate of its budget. From then on messages go out evenly. After each refusal the pace begins
+a little lower and returns along a cubic curve, as the window of a TCP connection does (RFC 9438): fast while it is far
+below the pace that was refused, slowly near it, and ever faster beyond, since others may have stopped to use a part of
+the budget. So an estimate that was much too low costs seconds, and a good one is tested only two or three times a
+minute.
+
+A first refusal says that a second's budget was used up a little early: everything pauses for a moment, what comes up
+meanwhile is kept, and nothing but a small part of the pace is lost. One that follows within seconds says that the pace
+was too high by much, or that a debt of the seconds before is paid off (a batch is taken whole, however little is
+left). What was accepted since then tells the budget. The pause is a second then, and twice as long each time that
+nothing was accepted since, up to the 10 seconds that the documents advise ("Asynchronous Messaging Patterns and High
+Availability").
 """
 
 import math
@@ -15,29 +22,28 @@ from sbpair.core.retry import SERVER_BUSY_SECONDS, Backoff
 
 BUSY = Backoff(first_seconds=1.0, most_seconds=SERVER_BUSY_SECONDS)
 """After refusals with nothing accepted between them."""
-BELOW = 0.985
-"""Of the estimate: where the pace begins after a refusal."""
+BELOW = 0.98
+"""Of the pace that was refused: where the next one begins."""
+RETURN_SECONDS = 20.0
+"""From there back to the pace that was refused; in twice as long as much beyond it, in three times eight times."""
+MOST_GROWTH = 1000.0
+"""Times the pace that was refused, however long ago that was."""
 SURE_WAIT = 0.25
 """Of the pause, after a refusal at a pace that had held for a while: only the rest of a second is used up."""
-LONG_WINDOW_SECONDS = 30.0
-"""Where a debt of many seconds is paid off, what was accepted in so long does."""
 AGAIN = 0.5
-"""Of the pace, at the least, if it was refused again within the short window."""
-CREEP_PER_SECOND = 0.0004
-"""The pace's growth for a minute, as a share of what it is."""
-UNSURE_CREEP_PER_SECOND = 0.05
-"""The same as long as the estimate comes from a burst or from refusals in a row."""
-CREEP_SECONDS = 60.0
-DOUBLE_SECONDS = 30.0
-"""A minute without a refusal means that there is much more room: from then on the pace doubles in so long."""
+"""Of the pace, at the least, if it was refused again."""
+HELD = 0.9
+"""Of the pace: if so much was accepted since the last refusal, the next one is as the first."""
+SERIES_SECONDS = 3.0
+"""A refusal within so long of the last pause belongs to the one before."""
+REMEMBERED_SECONDS = 60.0
+"""What was accepted longer ago tells nothing; a debt of several seconds is paid off by then."""
 SAVED_SECONDS = 0.25
 """So much can be saved up: budgets are counted by the second."""
 BOUNDED_SAVED_SECONDS = 0.1
 """The same where the rest of a budget is left to others: it is theirs in every second."""
 STEP_SECONDS = 0.05
 """Messages go out as many at a time as come up in so long: one by one they would cost much more."""
-WINDOW_SECONDS = 3.0
-"""What was accepted in so long tells the budget."""
 
 
 class Pace:
@@ -48,8 +54,11 @@ class Pace:
         self._accepted: deque[tuple[float, int]] = deque()
         self._refusals = 0
         self._start: float | None = None
+        """Where the curve begins, and when; None before the first refusal."""
         self._start_at = 0.0
-        self._sure = False
+        self._refused = 1.0
+        """The pace that the curve returns to."""
+        self._series_since = 0.0
         self._tokens = 0.0
         self._looked_at = 0.0
 
@@ -57,46 +66,62 @@ class Pace:
         """Messages a second that may be sent; None for any number, as long as nothing was refused."""
         if self._start is None:
             return self._most
-        seconds = now - self._start_at
-        creep = CREEP_PER_SECOND if self._sure else UNSURE_CREEP_PER_SECOND
-        grown = math.pow(1.0 + creep, min(max(0.0, seconds), CREEP_SECONDS))
-        doublings: float = min(30.0, max(0.0, seconds - CREEP_SECONDS) / DOUBLE_SECONDS)
-        learnt: float = self._start * grown * math.pow(2.0, doublings)
+        beyond = max(0.0, now - self._start_at) / RETURN_SECONDS - 1.0
+        bend = 1.0 - (self._start / self._refused if beyond < 0.0 else BELOW)
+        learnt = self._refused * min(MOST_GROWTH, 1.0 + bend * math.pow(beyond, 3))
         return learnt if self._most is None else min(learnt, self._most)
 
     def accepted(self, messages: int, now: float) -> None:
         """The namespace took so many."""
         self._refusals = 0
         self._accepted.append((now, messages))
-        while self._accepted[0][0] < now - LONG_WINDOW_SECONDS:
+        while self._accepted[0][0] < now - REMEMBERED_SECONDS:
             self._accepted.popleft()
 
     def refused(self, now: float) -> float:
         """It was too busy; the seconds to wait before the next try. Refusals of what was under way together are one:
         ask for no more than the first one's."""
         self._refusals += 1
-        pace, measured = self.per_second(now), self._measured(now, WINDOW_SECONDS)
-        if self._start is None or pace is None:
-            pace = measured
-        elif now - self._start_at < WINDOW_SECONDS:
-            # Too fast by much, or a debt of the seconds before: a batch is taken whole, however little is left.
-            pace = max(AGAIN * pace, min(pace, self._measured(now, LONG_WINDOW_SECONDS) or 0.0))
-            self._sure = False
-        elif measured is not None:
-            pace = min(pace, measured)
-            self._sure = True
-        if pace is not None:
-            self._start, self._start_at = max(1.0, BELOW * pace), now
-        wait = BUSY.seconds(self._refusals) * (SURE_WAIT if self._sure else 1.0)
-        self._tokens, self._looked_at = 0.0, now + wait
+        pace, is_first = self.per_second(now), self._start is None
+        is_again = not is_first and (self._refusals > 1 or now - self._start_at < SERIES_SECONDS)
+        held = not is_first and not is_again
+        if is_again and pace is not None:
+            since = self._series_since
+            measured = sum(messages for at, messages in self._accepted if at >= since) / max(1.0, now - since)
+            held = self._refusals == 1 and measured >= HELD * pace
+            start: float | None = max(AGAIN * pace, min(BELOW * pace, measured))
+            refused: float | None = (pace + start) / 2 if start is not None else None
+        else:
+            # What the namespace accepts in a second before it refuses is its budget, or more than that.
+            peak = self._most_accepted_in_a_second(now)
+            refused = min((one for one in (pace, peak) if one is not None), default=None)
+            start = None if refused is None else BELOW * refused
+            self._series_since = max(now - 1.0, self._accepted[0][0]) if self._accepted else now
+        wait = BUSY.seconds(self._refusals) * (SURE_WAIT if held else 1.0)
+        if start is not None and refused is not None:
+            self._begin(start, refused, now + wait)
+        if not held:
+            self._tokens, self._looked_at = 0.0, now + wait
         return wait
 
-    def _measured(self, now: float, window_seconds: float) -> float | None:
-        """Messages a second that were accepted lately; None if there were none."""
-        lately = [(at, messages) for at, messages in self._accepted if at >= now - window_seconds]
-        if not lately:
-            return None
-        return sum(messages for _, messages in lately) / max(1.0, now - lately[0][0])
+    def _begin(self, start: float, refused: float, at: float) -> None:
+        self._start = max(1.0, start)
+        self._refused = max(refused, self._start / BELOW)
+        self._start_at = at
+
+    def _most_accepted_in_a_second(self, now: float) -> float | None:
+        """Of the last seconds; None if nothing was accepted in them. Whoever was held up for a moment sends in the
+        next one what is left, and may be told of both at once: so it is not what was accepted just now."""
+        lately = [one for one in self._accepted if one[0] >= now - SERIES_SECONDS]
+        window: deque[tuple[float, int]] = deque()
+        most, within = 0, 0
+        for at, messages in lately:
+            window.append((at, messages))
+            within += messages
+            while window[0][0] <= at - 1.0:
+                within -= window.popleft()[1]
+            most = max(most, within)
+        return float(most) if lately else None
 
     def allowance(self, now: float) -> int | None:
         """Messages that may be sent now; None without a bound."""
