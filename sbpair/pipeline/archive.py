@@ -87,6 +87,9 @@ class ArchiveRequest:
     compact: bool = True
     delta: bool = False
     """Make the archive, a folder, a Delta table as well. One that is stays one."""
+    budget_per_second: float | None = None
+    """Messages that all tasks together may browse in a second, and as many that they may take; None: what the namespace
+    gives."""
     dry_run: bool = False
 
 
@@ -325,12 +328,20 @@ class _Run:
     def _by_executors(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         """As plain tasks over spans: nothing of a message goes through the JVM."""
         asked = self._request
-        work = Archiving(asked.pair, Path(self._store.uri), self._report.run, asked.wanted, asked.side)
         cut = pieces(spans, self._request.unit_messages)
+        budget = self._budget_of_one(len(cut))
+        work = Archiving(asked.pair, Path(self._store.uri), self._report.run, asked.wanted, asked.side, budget)
         tasks = self._session.spark.sparkContext.parallelize(cut, len(cut)).map(work.of)
         done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
         self._report.retried += sum(1 for one in done if one.attempt)
         return [file for one in done for file in one.files]
+
+    def _budget_of_one(self, tasks: int) -> float | None:
+        """Of so many tasks, as many at once as there are cores."""
+        budget = self._request.budget_per_second
+        return (
+            None if budget is None else budget / max(1, min(tasks, self._session.spark.sparkContext.defaultParallelism))
+        )
 
     def _source(self, spans: Sequence[Span]) -> "DataFrameReader":
         """What is loaded to archive these spans where only Spark can write."""
@@ -342,6 +353,9 @@ class _Run:
             "ranges": spans_to_json(spans),
             **config,
         }
+        count = len(pieces(spans, self._request.unit_messages))
+        if (budget := self._budget_of_one(count)) is not None:
+            options["messagesPerSecond"] = str(max(1, int(budget)))
         return self._session.spark.read.format("sbpair-backlog").options(**options, messagesPerPartition=size)
 
     def _by_spark(self, spans: Sequence[Span]) -> list[ArchiveFile]:
@@ -468,7 +482,13 @@ class _Run:
         }
         if not chosen:
             return None
-        work = Completing(self._request.pair, ledger=self._request.ledger, run=self._report.run)
+        at_once = len({(one.queue, one.dead_letter) for one in spans})
+        work = Completing(
+            self._request.pair,
+            ledger=self._request.ledger,
+            run=self._report.run,
+            budget_per_second=self._budget_of_one(at_once),
+        )
         if not self._store.executors_write:
             return self._settled_by_rows(work, list(chosen.values()), spans)
         places: dict[tuple[str, bool], Archived] = {}

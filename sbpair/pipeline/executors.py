@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from sbpair.core.access import namespace_name
 from sbpair.core.errors import ConfigurationError, ServiceError
 from sbpair.core.message import Received
+from sbpair.core.transfer.pace import Pace
 from sbpair.pipeline.spans import Span
 from sbpair.runtime.browse import page_from, pages
 from sbpair.runtime.clock import SystemClock
@@ -124,6 +125,7 @@ class Connection:
 
     def __init__(self, messaging: "Messaging") -> None:
         self.messaging = messaging
+        self._pace = Pace()
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name=f"connection to {messaging.host}", daemon=True)
@@ -195,10 +197,11 @@ class Connection:
     def receiver(self, queue: str, *, dead_letter: bool) -> "MessageReceiver":
         return self.messaging.receiver(queue, dead_letter=dead_letter)
 
-    def browse(self, span: Span) -> Iterator[list[Received]]:
-        """The messages of a span in pages, in the order of their numbers; one page ahead. Takes no locks."""
+    def browse(self, span: Span, pace: Pace | None = None) -> Iterator[list[Received]]:
+        """The messages of a span in pages, in the order of their numbers; one page ahead. Takes no locks. `pace`: one
+        that has learnt something already, or has a bound; else the connection's own."""
         receiver = self.receiver(span.queue, dead_letter=span.dead_letter)
-        coming = pages(receiver, span.first, span.last, clock=CLOCK)
+        coming = pages(receiver, span.first, span.last, clock=CLOCK, pace=pace or self._pace)
 
         async def following() -> list[Received] | None:
             return await anext(coming, None)

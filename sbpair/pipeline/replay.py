@@ -86,6 +86,8 @@ class ReplayRequest:
     """The only destinations that are sent to; what the archives hold for others is left, and named. None: all."""
     rate: float | None = None
     """Messages a second, of all tasks together."""
+    reserve: int | None = None
+    """Throttling credits a second of the primary that all tasks together leave to others."""
     ttl: TtlMode = TtlMode.FULL
     dedupe: Dedupe = Dedupe.STORED
     tasks: int | None = None
@@ -297,6 +299,8 @@ def _send(
             options["config"] = str(request.config)
         if request.rate is not None:
             options["rate"] = str(request.rate)
+        if request.reserve is not None:
+            options["reserve"] = str(request.reserve)
         writer = prepared.ordered.write.format("sbpair-backlog").mode("append").options(**options)
         session.run(lambda: writer.save(), "Replaying", tell=tell)
         _take_tally(report, read_tally(file))

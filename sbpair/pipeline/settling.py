@@ -73,6 +73,8 @@ class Completing:
     ledger: Path | None = None
     """Folder in which every task writes a ledger of its own."""
     run: str = ""
+    budget_per_second: float | None = None
+    """What one task may take in a second; None: as much as the namespace gives."""
 
     def of(self, archived: Archived) -> Settled:
         """Complete in one place what the archive's files have, in a task of Spark.
@@ -99,7 +101,9 @@ class Completing:
             Connection.to(self.pair, "secondary") as connection,
             ledger_of(connection, self.ledger, self.pair.way(to_archive=True), self.run, "taken") as ledger,
         ):
-            settling = Settling(connection, *place, digests, self.patience_seconds, ledger)
+            settling = Settling(
+                connection, *place, digests, self.patience_seconds, ledger, budget_per_second=self.budget_per_second
+            )
             return connection.run(settling.carry_out())
 
 
@@ -128,7 +132,10 @@ class Settling:
         wanted: dict[int, bytes | None],
         patience_seconds: float,
         ledger: Ledger | None = None,
+        *,
+        budget_per_second: float | None = None,
     ) -> None:
+        self._budget_per_second = budget_per_second
         self._receiver = connection.receiver(queue, dead_letter=dead_letter)
         self._first, self._last = min(wanted), max(wanted)
         self._wanted = wanted
@@ -138,7 +145,9 @@ class Settling:
 
     async def carry_out(self) -> Settled:
         """Raises ServiceError when the queue cannot be read, OSError when the ledger cannot be written."""
-        limits = Limits(total_messages=len(self._wanted), left_messages=MOST_HELD)
+        limits = Limits(
+            total_messages=len(self._wanted), left_messages=MOST_HELD, budget_per_second=self._budget_per_second
+        )
         source = Source(self._receiver.source, self._receiver, receive_messages=RECEIVE_MESSAGES)
         pump = Pump(
             [source],

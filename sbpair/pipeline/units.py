@@ -23,6 +23,7 @@ from sbpair.core.message import Received
 from sbpair.core.pairing import Side
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.pace import Pace
 from sbpair.files import make_private_file, make_private_folder
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, marking_errors
 from sbpair.pipeline.executors import Connection, PairByName
@@ -39,6 +40,11 @@ _ENQUEUED = next(place for place, (name, *_) in enumerate(MESSAGE_COLUMNS) if na
 _SEQUENCE = next(place for place, (name, *_) in enumerate(MESSAGE_COLUMNS) if name == "sequence_number")
 
 
+_paces: dict[tuple[str, float | None], Pace] = {}
+"""What this process has learnt of the namespaces that it browses. A worker of Spark does one task after another, and
+every task would else have to be refused first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Archiving:
     """What every task of an archiving knows. `run` is part of every file's name: what an earlier run left is never
@@ -50,6 +56,8 @@ class Archiving:
     wanted: MessageFilter = EVERYTHING
     side: Side = Side.SECONDARY
     """The namespace that is browsed."""
+    budget_per_second: float | None = None
+    """What one task may browse in a second; None: as much as the namespace gives."""
 
     def of(self, span: Span) -> "ArchivedUnit":
         """Browse a span and write its files, in a task of Spark.
@@ -61,9 +69,12 @@ class Archiving:
         attempt = context.attemptNumber() if context is not None else 0
         files = UnitFiles(self.root, self.run, self.pair.name, span)
         with marking_errors(), Connection.to(self.pair, self.side) as connection, files:
-            for page in connection.browse(span):
+            for page in connection.browse(span, self._pace(connection.messaging.host)):
                 files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
         return ArchivedUnit(tuple(files.written), attempt)
+
+    def _pace(self, host: str) -> Pace:
+        return _paces.setdefault((host, self.budget_per_second), Pace(self.budget_per_second))
 
     def _wants(self, received: Received) -> bool:
         return not self.wanted.is_set or self.wanted.wants(received, describe(received.payload))

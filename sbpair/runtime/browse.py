@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from sbpair.concurrency import abandoning, patiently
-from sbpair.core.errors import ServiceError
+from sbpair.core.errors import Category, ServiceError
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.message import Received, State
 from sbpair.core.pairing import Side
@@ -21,6 +21,7 @@ from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.serialization import INLINED
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.order import why_left
+from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import Key, key_of
 from sbpair.ports import Clock, MessageReceiver, Messaging
 from sbpair.runtime.clock import SystemClock
@@ -61,6 +62,8 @@ async def _head(messaging: Messaging, path: str, *, dead_letter: bool) -> list[R
 
 PAGE_MESSAGES = 250
 """The service gives no more at once."""
+PACED_PAGE_SECONDS = 0.25
+"""A page is no more than a pace allows in so long: budgets are counted by the second."""
 PAGE_GROWTH = 16
 """So many times as much the next page of a browse asks for that began with a small one."""
 FIRST_SEQUENCE_NUMBER = 1
@@ -111,27 +114,52 @@ async def page_from(
     patience_seconds: float = PATIENCE_SECONDS,
     unreached_seconds: float = UNREACHED_SECONDS,
     page_seconds: float | None = None,
+    pace: Pace | None = None,
 ) -> list[Received]:
     """One page from this number on; tried again while it fails in a way that may pass. `page_seconds` bounds each try,
     where the receiver's own bound is not enough. As long as nobody answers `unreached_seconds` bounds all of them.
+    With a `pace`, pages come no faster than it allows, and it learns from the namespace's refusals.
 
     Raises:
         ServiceError: waiting does not help, or did not for `patience_seconds`.
     """
 
     def peek() -> Awaitable[list[Received]]:
-        asked = receiver.peek(most, from_sequence_number=number)
+        bound = None if pace is None else pace.per_second(clock.monotonic())
+        some = most if bound is None else min(most, max(1, int(bound * PACED_PAGE_SECONDS)))
+        asked = receiver.peek(some, from_sequence_number=number)
         if page_seconds is None:
             return asked
         return abandoning(page_seconds, asked, what=f"Browse of {receiver.source}", entity=receiver.source)
 
     return await patiently(
-        peek,
+        peek if pace is None else lambda: _at_pace(pace, peek, clock, patience_seconds),
         patience_seconds=patience_seconds,
         unreached_seconds=unreached_seconds,
         now=clock.monotonic,
         sleep=clock.sleep,
     )
+
+
+async def _at_pace(
+    pace: Pace, peek: Callable[[], Awaitable[list[Received]]], clock: Clock, patience_seconds: float
+) -> list[Received]:
+    """One page, when its time has come. It is asked for whole: what it is more than may be asked for now is a debt."""
+    began = clock.monotonic()
+    while True:
+        while wait := pace.seconds_until_some(clock.monotonic()):
+            await clock.sleep(wait)
+        try:
+            page = await peek()
+        except ServiceError as error:
+            now = clock.monotonic()
+            if error.category is not Category.BUSY or now + (wait := pace.refused(now)) - began > patience_seconds:
+                raise
+            await clock.sleep(wait)
+        else:
+            pace.take(len(page))
+            pace.accepted(len(page), clock.monotonic())
+            return page
 
 
 async def pages(
@@ -144,9 +172,10 @@ async def pages(
     unreached_seconds: float = UNREACHED_SECONDS,
     page_seconds: float | None = None,
     first_page_messages: int = PAGE_MESSAGES,
+    pace: Pace | None = None,
 ) -> AsyncGenerator[list[Received], None]:
     """What lies in a queue from `first` to `last` (None: its end), page by page in the order of numbers. Pages grow
-    from `first_page_messages` on, for those who may not need all.
+    from `first_page_messages` on, for those who may not need all. `pace`: see `page_from`.
 
     Raises:
         ServiceError: the queue cannot be browsed, as `page_from`.
@@ -163,6 +192,7 @@ async def pages(
             patience_seconds=patience_seconds,
             unreached_seconds=unreached_seconds if number == first else patience_seconds,
             page_seconds=page_seconds,
+            pace=pace,
         )
         if not page:
             return

@@ -76,6 +76,22 @@ async def throttled() -> AsyncIterator[tuple[Emulator, ManualClock]]:
         yield emulator, clock
 
 
+async def test_a_browse_costs_what_its_messages_cost(throttled: tuple[Emulator, ManualClock]) -> None:
+    emulator, _ = throttled
+    orders, throttling = emulator.namespace("contoso").get_queue("orders"), emulator.namespace("contoso").throttling
+    assert orders is not None
+    assert throttling is not None
+    for _ in range(5):
+        orders.send(b"\x00\x53\x75\xa0\x01x")
+    async with (
+        ServiceBusClient.from_connection_string(emulator.connection_string("contoso")) as client,
+        client.get_queue_receiver("orders") as receiver,
+    ):
+        before = throttling.credits_spent
+        assert len(await receiver.peek_messages(250)) == 5
+    assert throttling.credits_spent - before == 5
+
+
 async def test_a_client_is_told_to_wait_and_loses_nothing(throttled: tuple[Emulator, ManualClock]) -> None:
     emulator, clock = throttled
     orders = emulator.namespace("contoso").get_queue("orders")

@@ -143,6 +143,9 @@ async def test_in_a_real_browser(window: Window) -> None:
         assert await tab.evaluate("document.querySelector('#messages td:last-child').textContent") == FOREIGN
         await tab.evaluate("document.querySelector('#dead button').click()")
         await until(tab, "document.querySelectorAll('#messages tr').length === 3")
+        await tab.evaluate("document.getElementById('properties').value = '{bad'")
+        await tab.evaluate("document.getElementById('send').requestSubmit()")
+        await until(tab, "document.querySelector('dialog .said').textContent.includes('JSON')")
         fields = {"body": "from the page", "properties": json.dumps({"amount": 12})}
         for name, value in fields.items():
             await tab.evaluate(f"document.getElementById({name!r}).value = {json.dumps(value)}")

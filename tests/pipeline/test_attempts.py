@@ -47,7 +47,7 @@ def test_an_attempt_that_finds_less_replaces_nothing_that_counts(stage: Stage) -
 def test_two_attempts_of_a_replay_send_each_message_once(stage: Stage) -> None:
     stage.divert(messages(EACH, sessions=5))
     path, _ = archived_by(stage)
-    given = stage.options | {"ledger": str(stage.ledger), "run": "run", "rate": "600"}
+    given = stage.options | {"ledger": str(stage.ledger), "run": "run", "reserve": "400"}
     writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), message_schema())
     tallies = []
 

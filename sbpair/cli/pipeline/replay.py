@@ -18,7 +18,14 @@ from sbpair.cli.pipeline.session import (
     rows_in,
     spark_session,
 )
-from sbpair.cli.transfer.options import AlthoughInTheQueuesOption, Filters, OnlyEntitiesOption, RateOption, TtlOption
+from sbpair.cli.transfer.options import (
+    AlthoughInTheQueuesOption,
+    Filters,
+    OnlyEntitiesOption,
+    RateOption,
+    ReserveOption,
+    TtlOption,
+)
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
@@ -48,6 +55,7 @@ def replay(
     filters: Filters,
     only_entities: OnlyEntitiesOption = False,
     rate: RateOption = None,
+    reserve: ReserveOption = None,
     ttl: TtlOption = TtlMode.FULL,
     dedupe: Annotated[
         str,
@@ -112,6 +120,7 @@ def replay(
         filters.wanted(),
         allowed_entities(chosen.resolve()) if only_entities else None,
         rate,
+        reserve,
         ttl,
         Dedupe(dedupe),
         tasks,

@@ -12,7 +12,7 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, OptionSet
-from sbpair.cli.transfer.options import QueuesOption
+from sbpair.cli.transfer.options import QueuesOption, ReserveOption, budget_of
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.files import make_private_folder
@@ -100,6 +100,7 @@ class ArchivingOptions(OptionSet):
             show_default=False,
         ),
     ] = None
+    reserve: ReserveOption = None
     yes: YesOption = False
     master: MasterOption = None
     conf: ConfOption = None
@@ -135,6 +136,7 @@ class ArchivingOptions(OptionSet):
             take=self.take,
             ledger=None if self.ledger is None else self.ledger.expanduser().absolute(),
             delta=delta,
+            budget_per_second=budget_of(self.reserve),
         )
 
 

@@ -17,7 +17,7 @@ from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable,
 from sbpair.cli.inspection.plans import OperationsLog, change_line
 from sbpair.cli.inspection.snapshots import read_saved
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption
+from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption, ReserveOption, budget_of
 from sbpair.cli.transfer.place import Place
 from sbpair.cli.transfer.recovering import Recovery
 from sbpair.cli.transfer.resending import resender, sending_request
@@ -163,6 +163,7 @@ def evacuate(
         bool, typer.Option(DESPITE, help="Send although a queue there may drop a MessageId that it got from elsewhere.")
     ] = False,
     rate: RateOption = None,
+    reserve: ReserveOption = None,
     concurrency: ConcurrencyOption = 8,
     ledger: Annotated[
         Path | None,
@@ -220,7 +221,7 @@ def evacuate(
     """
     settings = load_settings(options)
     ends = _ends(settings, source, to, auth)
-    wish = _Wish(ends, tuple(without or ()), dead_letters, despite_duplicate_detection, rate, concurrency)
+    wish = _Wish(ends, tuple(without or ()), dead_letters, despite_duplicate_detection, rate, reserve, concurrency)
     written = None
     if plan is not None:
         if plan_out is not None or without or despite_duplicate_detection or dead_letters is not Kept.HOLD:
@@ -320,6 +321,7 @@ class _Wish:
     despite: bool
     """Of duplicate detection on queues that were there before."""
     rate: float | None
+    reserve: int | None
     concurrency: int
 
     def wants(self, path: str) -> bool:
@@ -645,6 +647,7 @@ def _move_one(
     request = replace(
         sending_request(options, move.entity, move.to, dead_letter=move.dead_letter, deferred=active, scheduled=active),
         rate_per_second=wish.rate,
+        budget_per_second=budget_of(wish.reserve),
         concurrency=wish.concurrency,
     )
     make_judge = resender(wishes(EVERYTHING, ()), same_entity=False)
@@ -702,6 +705,7 @@ def _go_on(source: str, to: str, auth: AuthMethod | None, wish: _Wish, ledger: P
         words += [word for pattern in wish.without for word in ("--except", pattern)]
         words += [DESPITE] if wish.despite else []
     words += [] if wish.rate is None else ["--rate", f"{wish.rate:g}"]
+    words += [] if wish.reserve is None else ["--reserve", str(wish.reserve)]
     words += [] if ledger is None else ["--ledger", str(ledger)]
     return shlex.join(words)
 

@@ -21,6 +21,8 @@ def peek_message(call: Call) -> Reply:
     found = _page(call, since, count)
     if not found:
         return Reply.nothing(errors.MESSAGE_NOT_FOUND)
+    if call.namespace.throttling is not None and len(found) > 1:
+        call.namespace.throttling.spend(len(found) - 1)  # the request has paid for the first
     return Reply.ok(messages=[{"message": message.render()} for message in found])
 
 

@@ -28,6 +28,7 @@ Of `read`:
 
 firstSequence, lastSequence     numbers to look at; default: all
 ranges                JSON of exact spans instead of queues and numbers (used by `pipeline archive`)
+messagesPerSecond     most that one task reads in a second; default: what the namespace gives
 
 Of `readStream`:
 
@@ -56,7 +57,7 @@ MESSAGES_PER_PARTITION = 10_000
 _BACKLOG_OPTIONS = ("pair", "config", "queues", "side")
 ENTITY_OPTIONS = ("namespace", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity")
 _LOOK_OPTIONS = ("deadLetters", "messagesPerPartition", "includePayload")
-_BATCH_OPTIONS = ("firstSequence", "lastSequence", "ranges")
+_BATCH_OPTIONS = ("firstSequence", "lastSequence", "ranges", "messagesPerSecond")
 _STREAM_OPTIONS = ("startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch")
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
 
@@ -122,6 +123,8 @@ class ReadOptions:
     last: int = LAST_SEQUENCE_NUMBER
     ranges: tuple[Span, ...] | None = None
     only_new: bool = False
+    most_per_second: int | None = None
+    """What one task may read."""
     most_rows: int | None = None
     most_bytes: int | None = None
 
@@ -153,6 +156,7 @@ class ReadOptions:
             last=numbers.get("lastSequence", LAST_SEQUENCE_NUMBER),
             ranges=spans,
             only_new=starting == "latest",
+            most_per_second=numbers.get("messagesPerSecond"),
             most_rows=numbers.get("maxRowsPerBatch"),
             most_bytes=numbers.get("maxBytesPerBatch"),
         )
@@ -162,7 +166,7 @@ class ReadOptions:
         return [(path, dead) for path in self.place.paths(connection) for dead in self.dead_letters]
 
 
-_NUMBERS = ("firstSequence", "lastSequence", "maxRowsPerBatch", "maxBytesPerBatch")
+_NUMBERS = ("firstSequence", "lastSequence", "messagesPerSecond", "maxRowsPerBatch", "maxBytesPerBatch")
 
 
 def backlog_in(options: Mapping[str, str]) -> Backlog:

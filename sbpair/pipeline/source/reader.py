@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.message import PARTITION_SHIFT
+from sbpair.core.transfer.pace import Pace
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, first_from
 from sbpair.pipeline.rows import message_row, record_batch
@@ -74,7 +75,7 @@ def batches_of(options: ReadOptions, span: Span) -> Iterator["pa.RecordBatch"]:
     name = options.place.name
     with options.place.connect() as connection:
         rows: list[tuple[Any, ...]] = []
-        for page in connection.browse(span):
+        for page in connection.browse(span, Pace(options.most_per_second)):
             for one in page:
                 row = message_row(name, one)
                 rows.append(row if options.include_payload else (*row[:-1], None))

@@ -19,6 +19,8 @@ Of both:
 
     ledger          folder that driver and executors share; without it nothing is remembered
     rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
+    reserve         throttling credits a second that the whole job leaves to others, of the 1,000 of a namespace of the
+                    Basic or Standard tier
 
 Of a batch:
 
@@ -46,7 +48,7 @@ from sbpair.core.access import namespace_name
 from sbpair.core.errors import MessageError, UsageError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
-from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS
 from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
 from sbpair.core.transfer.report import Tally as Counters
@@ -160,6 +162,8 @@ class WriteOptions:
     place: ToPrimary | ToEntity
     ledger: Path | None
     rate: float | None
+    budget: float | None
+    """Messages a second that the credits left to others allow the whole job."""
     tasks: int
     run: str
     only_run: bool
@@ -180,7 +184,7 @@ class WriteOptions:
             raise UsageError("What was sent cannot be overwritten; write with mode append.")
         of_place = ("pair", "config", "to", "ttl") if of_backlog else ENTITY_OPTIONS
         of_batch = () if stream else ("run", "onlyRun", "report")
-        options = known_options(given, (*of_place, "ledger", "rate", "tasks", *of_batch))
+        options = known_options(given, (*of_place, "ledger", "rate", "reserve", "tasks", *of_batch))
         ledger = Path(options["ledger"]) if options.get("ledger") else None
         if stream and ledger is None:
             raise UsageError(
@@ -192,6 +196,7 @@ class WriteOptions:
                 place=_primary_in(options) if of_backlog else _entity_in(options),
                 ledger=ledger,
                 rate=float(options["rate"]) if options.get("rate") else None,
+                budget=_budget(int(options["reserve"])) if options.get("reserve") else None,
                 tasks=int(options.get("tasks", "1")),
                 run=options.get("run") or uuid.uuid4().hex[:12],
                 only_run=truth(options, "onlyRun", False),
@@ -199,6 +204,12 @@ class WriteOptions:
             )
         except ValueError as error:
             raise UsageError(f"An option of the write cannot be read: {error}.") from error
+
+
+def _budget(reserve: int) -> float:
+    if not 0 <= reserve < NAMESPACE_CREDITS_PER_SECOND:
+        raise ValueError(f"reserve lies between 0 and {NAMESPACE_CREDITS_PER_SECOND - 1}, not {reserve}")
+    return float(NAMESPACE_CREDITS_PER_SECOND - reserve)
 
 
 def _primary_in(options: Mapping[str, str]) -> ToPrimary:
@@ -273,9 +284,11 @@ class ReplayWriter(DataSourceArrowWriter):
     def _send(
         self, connection: Connection, batches: Iterator["pa.RecordBatch"], ledger: Ledger | None, done: set[Key]
     ) -> Tally:
-        rate, folder = self.options.rate, self.options.ledger
+        folder, tasks = self.options.ledger, max(1, self.options.tasks)
+        rate, budget = self.options.rate, self.options.budget
         limits = Limits(
-            rate_per_second=None if rate is None else rate / max(1, self.options.tasks),
+            rate_per_second=None if rate is None else rate / tasks,
+            budget_per_second=None if budget is None else budget / tasks,
             patience_seconds=PATIENCE_SECONDS,
             no_use_waiting=NOT_TO_BE_WAITED_FOR,
         )

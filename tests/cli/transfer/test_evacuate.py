@@ -191,7 +191,9 @@ def test_an_interrupted_evacuation_says_how_to_go_on_and_the_same_command_does(m
     sent = [f"a{n}" for n in range(300)]
     made.send_together("orders", messages("a", 300))
     ledger = made.runner.home / "evacuate-local-primary-local-secondary.jsonl"
-    process = made.runner.start(*WORDS, "--rate", "10", "--yes", "-o", "json")  # half a minute's work
+    process = made.runner.start(
+        *WORDS, "--rate", "10", "--reserve", "400", "--yes", "-o", "json"
+    )  # half a minute's work
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (ledger.exists() and ledger.stat().st_size):
@@ -204,7 +206,7 @@ def test_an_interrupted_evacuation_says_how_to_go_on_and_the_same_command_does(m
     stopped = Ran(process.returncode, stdout, stderr)
     assert stopped.code == 130, stopped
     assert "Interrupted; what was in flight is settled or released." in stderr
-    assert "Go on with: sbpair evacuate local-primary local-secondary --rate 10" in stderr
+    assert "Go on with: sbpair evacuate local-primary local-secondary --rate 10 --reserve 400" in stderr
     moved = stopped.data["moves"][0]["moved"]
     assert 0 < moved < 300
     assert stopped.data["source_empty"] is False

@@ -1,11 +1,13 @@
 """Synchronous code at a namespace: pages in order, several queues at a time, errors as they are."""
 
 import asyncio
+import time
 
 import pytest
 
 from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError
+from sbpair.core.transfer.pace import Pace
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span
@@ -36,6 +38,19 @@ def test_a_browse_that_is_given_up_leaves_the_connection_usable(stage: Stage) ->
 def test_an_error_of_the_namespace_is_raised_as_it_is(stage: Stage) -> None:
     with Connection.to(stage.pair, "secondary") as connection, pytest.raises(EntityNotFoundError):
         next(connection.browse(Span("no-such-queue", False, 1, 10)))
+
+
+def test_a_browse_keeps_to_a_bound_and_learns_from_a_namespace_that_is_too_busy(stage: Stage) -> None:
+    count = 2 * PAGE_MESSAGES
+    stage.divert(messages(count))
+    stage.emulator.faults("shop-neu").add(f"throttle:entity={backlog(0)},op=management,nth=2")
+    pace = Pace(5 * PAGE_MESSAGES)
+    with Connection.to(stage.pair, "secondary") as connection:
+        began = time.monotonic()
+        pages = list(connection.browse(Span(backlog(0), False, 1, count), pace))
+    assert [one.sequence_number for page in pages for one in page] == list(range(1, count + 1))
+    assert (pace.per_second(time.monotonic()) or 0.0) < 5 * PAGE_MESSAGES, "it was refused once"
+    assert time.monotonic() - began > 0.9, "as long as what comes in the meantime pays for the first page, and a pause"
 
 
 async def test_the_first_error_ends_what_runs_beside_it() -> None:
