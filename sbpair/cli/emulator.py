@@ -335,10 +335,13 @@ def _read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, An
             contents = seed_of(seed)
             return contents, tuple(contents)
     except (DocumentError, SeedError) as error:
-        raise ConfigurationError(f"Cannot read the seed {path}: {error}") from error
+        raise ConfigurationError(f"Cannot read the seed {path}: {error}", hint=_CORRECT_THE_SEED) from error
     if not isinstance(seed, dict) or not all(isinstance(body, dict) for body in seed.values()):
         raise ConfigurationError(f"The seed {path} maps namespace names to their contents.")
     return seed, usual
+
+
+_CORRECT_THE_SEED = "Correct the seed, and start again."
 
 
 def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -> None:
@@ -358,9 +361,7 @@ def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
         try:
             plant(running.namespace(name), body, os.environ)
         except (SeedError, EntityError) as error:
-            raise ConfigurationError(
-                f"The seed of {name}: {error}", hint="Correct the seed, and start again."
-            ) from error
+            raise ConfigurationError(f"The seed of {name}: {error}", hint=_CORRECT_THE_SEED) from error
 
 
 def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
