@@ -315,3 +315,14 @@ def test_annotations_that_come_twice_are_read_the_long_way(items):
     received, browsed = to_received(payload, "q", receipt=object()), to_received(payload, "q")
     assert replace(received, receipt=None, decoded=None) == browsed
     assert received.decoded is None or not received.decoded.of_broker
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_a_property_that_nobody_can_decode_passes_unchanged(sessions):
+    """In both ways: with a session the message takes the long one."""
+    text = sections.build(properties={10: "s"} if sessions else {}, application_properties={"a": "text"}, data=b"body")
+    original = text.replace(b"\xa1\x04text", b"\xa1\x04te\xfft")
+    delivered = as_delivered(for_backlog(text, "q")).replace(b"\xa1\x04text", b"\xa1\x04te\xfft")
+    received = to_received(delivered, "q", receipt=object())
+    restored = for_primary(delivered, now=0.0, enqueued_at=None, decoded=received.decoded)
+    assert raw(restored.payload, Section.APPLICATION_PROPERTIES) == raw(original, Section.APPLICATION_PROPERTIES)
