@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.amqp.types import Long
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.clock import SystemClock
@@ -47,6 +48,16 @@ def stored_twice(truth: Truth) -> list[tuple[str, int]]:
     return copies.found
 
 
+def arrive(truth: Truth, times: int) -> None:
+    async def store() -> None:
+        namespace = Namespace("primary", clock=SystemClock(), store=Notes("primary", truth))
+        queue = namespace.create_queue("orders")
+        for _ in range(times):
+            queue.send(compose(body=b"a", message_id="m1", application_properties={"n": Long(1)}))
+
+    asyncio.run(store())
+
+
 def write(ledger: Path, copies: Sequence[tuple[str, int]]) -> Path:
     lines = [
         {"queue": queue, "sequence_number": number, "message_id": "m1", "outcome": "forwarded"}
@@ -66,3 +77,20 @@ def test_each_stored_copy_of_a_message_may_be_sent_once(tmp_path: Path) -> None:
     truth.written(write(ledger, [first, second]))
     with pytest.raises(Violation, match="m1 was sent again"):
         truth.about_to_send(ledger.name, "m1")
+
+
+def test_copies_of_the_backlog_arrive_however_late_and_one_more_needs_a_reason() -> None:
+    truth, wrong = Truth(Trace(lambda: 0.0), strict_order=True), list[BaseException]()
+    truth.wrong = wrong.append
+    truth.doubt("a send without an answer")
+    stored_twice(truth)
+    truth.now = lambda: 10_000.0
+    arrive(truth, 3)
+    assert [str(one) for one in wrong] == ["message m1 arrived twice, and no answer was lost"]
+
+
+def test_a_second_copy_in_the_backlog_needs_a_reason() -> None:
+    truth, wrong = Truth(Trace(lambda: 0.0), strict_order=True), list[BaseException]()
+    truth.wrong = wrong.append
+    stored_twice(truth)
+    assert [str(one) for one in wrong] == ["message m1 was put into the backlog twice, and no answer was lost"]

@@ -76,6 +76,7 @@ class Truth:
         """Moments at which an answer or a lock may have been lost."""
         self.copies: Counter[str] = Counter()
         """How often each message was put into the backlog: a sender whose answer was lost puts it there again."""
+        self._first_stored_at: dict[str, float] = {}
         self.ledgers: dict[str, dict[Stored, str]] = defaultdict(dict)
         """What each ledger has on disk: the message of each stored copy."""
         self.last_in_session: dict[tuple[str, str], int] = {}
@@ -128,6 +129,9 @@ class Truth:
         if before is None:
             self.last_stored_at[primary_of(lies.path)] = self.now()
             self.copies[key] += 1
+            first_at = self._first_stored_at.setdefault(key, self.now())
+            if self.copies[key] > 1:
+                self._explained(f"message {key} was put into the backlog twice", first_at)
         else:
             self.waiting[key][f"{before.path}|{before.place}"] -= 1
         self.waiting[key][where] += 1
@@ -167,8 +171,9 @@ class Truth:
             raise Violation(f"message {key} was for {sent.destination} of {sent.side} and arrived at {there}")
         self._same_content(key, sent, message)
         first = not self.arrived[key]
-        if not first:
-            self._explained_copy(key)
+        if not first and len(self.arrived[key]) >= self.copies[key]:
+            # Each copy of the backlog arrives, however late; why there are two was asked when the second was stored.
+            self._explained(f"message {key} arrived twice", self.arrived[key][0])
         self.arrived[key].append(self.now())
         if first and self.strict_order and sent.session_id is not None and sent.backlog:
             self._in_order(key, sent)
@@ -192,11 +197,11 @@ class Truth:
             raise Violation(f"message {key} of session {sent.session_id} was overtaken by number {last}")
         self.last_in_session[place] = sent.number
 
-    def _explained_copy(self, key: str) -> None:
-        """A second copy needs a reason: since the first something was lost that a sender had to know."""
-        since = self.arrived[key][0] - DOUBT_SECONDS
-        if not any(at >= since for at, _ in self.doubts):
-            raise Violation(f"message {key} arrived twice, and no answer was lost")
+    def _explained(self, what: str, first_at: float) -> None:
+        """A second copy needs a reason: about when the first came, or since, something was lost that a sender had to
+        know."""
+        if not any(at >= first_at - DOUBT_SECONDS for at, _ in self.doubts):
+            raise Violation(f"{what}, and no answer was lost")
 
     def told(self, keys: Sequence[str], *, accepted: bool, certain: bool) -> None:
         """A sender was told what became of its messages."""
