@@ -11,7 +11,6 @@ from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.errors import ConfigurationError
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import scrub
 from sbpair.core.serialization import to_plain
@@ -153,10 +152,8 @@ def use(
     settings = load_settings(options, to_act=False)
     settings.pair(pair)
     path = remember_default_pair(pair, settings.environ)
-    return CommandResult(
-        "config use", Used(pair, str(path)), summary=f"{pair} is now the default pair ({path}).",
-        exit=Exit.OK,
-    )  # fmt: skip
+    summary = f"{pair} is now the default pair ({path})."
+    return CommandResult("config use", Used(pair, str(path)), summary=summary, closing=True)
 
 
 def _shown(value: Any) -> Any:

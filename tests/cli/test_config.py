@@ -87,7 +87,9 @@ def test_several_pairs_and_none_named_is_refused_where_one_is_needed(configured:
 
 
 def test_use_is_remembered(configured: Sbpair) -> None:
-    assert configured("config", "use", "orders").code == 0
+    used = configured("config", "use", "orders")
+    assert (used.code, used.stdout) == (0, "")
+    assert "orders is now the default pair" in used.stderr
     shown = {row["key"]: row["value"] for row in configured("config", "show", "-o", "json").data["settings"]}
     assert shown["default_pair"] == "orders"
 
