@@ -125,14 +125,14 @@ async def test_a_change_is_told_from_no_change_however_fast_it_is_taken_back(adm
 
 
 async def test_the_resource_manager_lists_the_namespaces_of_a_subscription() -> None:
-    """The host in its answer was written by the server: it is no choice of the user's."""
+    """The host in its answer was written by the server, which is noted: it is no choice of the user's."""
     async with Emulator(["contoso-weu", "contoso-neu"], seed=1) as emulator:
         access = arm_access_to(emulator, "contoso-weu")
         manager = replace(access, label="", host="", resource_group=None)
         found = await list_namespaces(manager, credential=FixedCredential())
         assert {one.label for one in found} == {"contoso-weu", "contoso-neu"}
         assert {one.host for one in found} == {emulator.endpoint(name) for name in ("contoso-weu", "contoso-neu")}
-        assert [(one.chosen_by_user, bool(one.resource_group)) for one in found] == [(False, True)] * 2
+        assert [(one.host_from_list, bool(one.resource_group)) for one in found] == [(True, True)] * 2
         narrowed = replace(manager, resource_group="rg-weu")
         of_group = await list_namespaces(narrowed, credential=FixedCredential())
         assert {one.resource_group for one in of_group} == {"rg-weu"}
