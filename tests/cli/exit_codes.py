@@ -452,7 +452,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "pipeline archive": _spark(
         "pipeline archive",
-        Proven(f"{_SPARK}test_archive_replay_and_reconcile"),
+        Proven(f"{_SPARK}test_taking_into_an_archive_and_asking_what_became_of_it"),
         "right --archive there",
         usage=Run("pipeline archive right --archive there --dlq --with-dlq"),
         partial=Never("messages left in their queue: proven on the job, tests/pipeline/test_archive.py"),
@@ -474,7 +474,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "pipeline replay": _spark(
         "pipeline replay",
-        Proven(f"{_SPARK}test_archive_replay_and_reconcile"),
+        Never("needs Spark: proven on the job, tests/pipeline/test_replay.py"),
         "right --archive nowhere --ledger there",
         usage=Run("pipeline replay right --archive nowhere --ledger there"),
         partial=Never("refused messages: proven on the job, tests/pipeline/test_replay.py"),
@@ -486,7 +486,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         Never("no finding needs Spark: proven on the job, tests/pipeline/test_reconcile.py"),
         "nowhere",
         usage=Run("pipeline reconcile nowhere"),
-        findings=Proven(f"{_SPARK}test_archive_replay_and_reconcile"),
+        findings=Proven(f"{_SPARK}test_taking_into_an_archive_and_asking_what_became_of_it"),
     ),
     "pipeline analyze": _spark(
         "pipeline analyze",
