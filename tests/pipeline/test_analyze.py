@@ -27,6 +27,7 @@ from sbpair.pipeline.analysis.partials import (
     merged_sessions,
     merged_small,
     parts_of,
+    size_bucket_sql,
     with_sessions,
 )
 from sbpair.pipeline.analysis.question import Question
@@ -398,6 +399,14 @@ def test_buckets_are_exact_below_sixteen_and_narrow_above() -> None:
     assert all(low <= number <= high for number, low, high in ends)
     assert all(low == high for number, low, high in ends if number < 16)
     assert all((high - low + 1) * 16 <= max(low, 16) for _, low, high in ends)
+
+
+def test_the_buckets_of_sizes_are_those_of_any_number() -> None:
+    powers = [2**power + step for power in range(4, 46) for step in (-2, -1, 0, 1, 2)]
+    with database() as base:
+        base.register("numbers", pa.table({"number": [*range(5000), *powers]}))
+        other = f"{size_bucket_sql('number')} is distinct from {bucket_sql('number')}"
+        assert base.sql(f"select number from numbers where {other}").fetchall() == []
 
 
 def test_the_forecast_is_bound_by_rate_and_credits() -> None:

@@ -59,10 +59,19 @@ def database() -> "Iterator[duckdb.DuckDBPyConnection]":
 def bucket_sql(number: str) -> str:
     """SQL of the bucket of a whole number from 0 to 2^53. The logarithm may be off by one next to a power of two."""
     rough = f"cast(floor(log2(greatest({number}, 1))) as bigint)"
-    power = (
+    return _bucket_sql(
+        number,
         f"(case when (1::bigint << {rough}) > {number} then {rough} - 1 "
-        f"when (1::bigint << ({rough} + 1)) <= {number} then {rough} + 1 else {rough} end)"
+        f"when (1::bigint << ({rough} + 1)) <= {number} then {rough} + 1 else {rough} end)",
     )
+
+
+def size_bucket_sql(number: str) -> str:
+    """The same below 2^46, for three quarters of the time: half a unit more keeps the logarithm off the powers."""
+    return _bucket_sql(number, f"cast(floor(log2({number} + 0.5)) as bigint)")
+
+
+def _bucket_sql(number: str, power: str) -> str:
     shift = f"greatest({power} - 4, 0)"
     return f"(case when {number} < 16 then {number} else 16 + {shift} * 16 + (({number} >> {shift}) & 15) end)"
 
@@ -120,18 +129,24 @@ def with_sessions(messages: "pa.Table", most_numbers: int = 2**62) -> "pa.Table"
 
 def _size_sql(question: Question) -> str:
     return f"""select pair, queue, dead_letter, dead_letter_reason as reason, destination,
-        {bucket_sql("size_bytes")} as bucket, count(*) as messages, sum(size_bytes)::bigint as bytes,
+        {size_bucket_sql("size_bytes")} as bucket, count(*) as messages, sum(size_bytes)::bigint as bytes,
         sum(steps)::bigint as units, count(*) filter (size_bytes >= {question.near_bytes}) as near_limit,
         count(*) filter (is_ping) as pings, max(size_bytes) as largest, min(moment) as first_at, max(moment) as last_at
         from m group by all"""
 
 
 def _time_sql(question: Question) -> str:
-    return f"""select pair, destination, dead_letter, moment // {MICROS_PER_MINUTE} as minute,
-        case when ttl_ms is not null then {bucket_sql("ttl_ms")} end as bucket, count(*) as messages,
-        sum(size_bytes)::bigint as bytes, sum(steps)::bigint as units,
-        count(*) filter (moment + ttl_ms * 1000 <= {question.as_of_micros}) as expired,
-        min(moment) as first_at, max(moment) as last_at from m group by all"""
+    """Times to live are few, so each one's bucket is looked for once."""
+    return f"""with times as (
+            select pair, destination, dead_letter, moment // {MICROS_PER_MINUTE} as minute, ttl_ms,
+                count(*) as messages, sum(size_bytes)::bigint as bytes, sum(steps)::bigint as units,
+                count(*) filter (moment + ttl_ms * 1000 <= {question.as_of_micros}) as expired,
+                min(moment) as first_at, max(moment) as last_at from m group by all)
+        select pair, destination, dead_letter, minute,
+            case when ttl_ms is not null then {bucket_sql("ttl_ms")} end as bucket,
+            sum(messages)::bigint as messages, sum(bytes)::bigint as bytes, sum(units)::bigint as units,
+            sum(expired)::bigint as expired, min(first_at) as first_at, max(last_at) as last_at
+        from times group by all"""
 
 
 _SESSIONS_OF_MESSAGES: Final = f"""
