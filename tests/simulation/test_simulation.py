@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 600
 
@@ -28,9 +30,17 @@ def test_fixed_seeds_hold() -> None:
     assert "12 seeds from 1 on, 0 failed" in ran.stdout
 
 
-def test_seeds_that_have_found_something_hold() -> None:
-    """A move's report left out a session whose lock was lost when its state was to be cleared."""
-    ran = simulate("--seed", "80100", "--hours", "0.1")
+@pytest.mark.parametrize(
+    ("seed", "hours"),
+    [
+        # A move's report left out a session whose lock was lost when its state was to be cleared.
+        ("80100", "0.1"),
+        # A drain left messages, another one took them, and the first called them left in a backlog that it saw empty.
+        ("102458", "0.07"),
+    ],
+)
+def test_seeds_that_have_found_something_hold(seed: str, hours: str) -> None:
+    ran = simulate("--seed", seed, "--hours", hours)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

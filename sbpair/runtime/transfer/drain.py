@@ -449,6 +449,8 @@ class _Run:
                 path = source.receiver.source
                 locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
                 left += found.reasons(machine.uncompleted, locked)
+        if empty:
+            left.clear()  # by this run; another one has taken it since
         report = make_report(
             machine,
             self._sources,
