@@ -274,6 +274,7 @@ class World:
 
     def _session_lost(self, side: str, path: str, session_id: str) -> None:
         self.trace.note("session lost", side, path, session_id)
+        self.truth.doubt("the lock of a session that ran out")  # what was being sent then is sent once more
         if self.truth.watchers.get((side, path.lower())) is self.moves:
             self.moves.session_lost(side, path, session_id)
 
