@@ -199,8 +199,10 @@ class Moves:
             raise Violation(f"message {key} is at {lies.path} with the properties {names}")
 
     def _parked(self, key: str, filled: Filled, message: Message) -> None:
-        if message.state is State.SCHEDULED and message.head.scheduled_at != round(filled.scheduled_at or 0.0, 3):
-            raise Violation(f"message {key} was for {filled.scheduled_at}, and is for {message.head.scheduled_at}")
+        if message.state is State.SCHEDULED:
+            wanted, found = filled.scheduled_at or 0.0, message.head.scheduled_at or 0.0
+            if abs(found - wanted) >= 0.001:  # either side of half a millisecond
+                raise Violation(f"message {key} was for {wanted}, and is for {found}")
         if key in self.parked:
             if not any(at > self.world.loop.time() - 3000.0 for at, _ in self.world.truth.doubts):
                 raise Violation(f"message {key} was moved twice, and no answer was lost")
