@@ -17,6 +17,11 @@ UNREACHED_SECONDS = 20.0
 """The same for one that has never answered: whoever waits at a terminal wants to know."""
 
 
+def credits_beside(reserve: int) -> float:
+    """Credits a second that are left of a namespace's when so many are left to others."""
+    return float(NAMESPACE_CREDITS_PER_SECOND - reserve)
+
+
 def ends_in_time(elapsed_seconds: float, last_try_seconds: float, bound_seconds: float) -> bool:
     """Whether another try that takes as long as the last one ends within the bound. A try against a namespace that is
     silent takes its whole time-out: one more would be told of long after the end that was announced."""

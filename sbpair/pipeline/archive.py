@@ -353,8 +353,7 @@ class _Run:
             "ranges": spans_to_json(spans),
             **config,
         }
-        count = len(pieces(spans, self._request.unit_messages))
-        if (budget := self._budget_of_one(count)) is not None:
+        if (budget := self._budget_of_one(len(pieces(spans, self._request.unit_messages)))) is not None:
             options["messagesPerSecond"] = str(max(1, int(budget)))
         return self._session.spark.read.format("sbpair-backlog").options(**options, messagesPerPartition=size)
 

@@ -82,14 +82,14 @@ def complaints(stage: Stage, told: list[Any], executors: list[int]) -> list[str]
     rows, settled, gone, left, skipped, held, counts, findings = told
     count = QUEUES * MESSAGES_PER_QUEUE
     sent = {f"q{queue}-{number}" for queue in range(QUEUES) for number in range(MESSAGES_PER_QUEUE)}
-    arrived = {one.message_id for one in stage.at_home()}
+    arrived, in_backlog = {one.message_id for one in stage.at_home()}, stage.in_backlog()
     checks = {
         "no executor was killed while messages were taken": executors == [2],
         f"{rows} rows archived, {held} reconciled of {count}": rows == held == count,
         f"{settled} completed and {gone} found gone of {count}": settled + gone == count,
         f"left: {left}, verdicts {counts}, {findings} findings": (left, counts, findings) == ({}, {"ok": count}, 0),
         "the retried task sent again what the killed one had sent": skipped > 0,
-        f"{stage.in_backlog()} still in the backlog queues": stage.in_backlog() == 0,
+        f"{in_backlog} still in the backlog queues": in_backlog == 0,
         f"{len(sent - arrived)} did not arrive, {len(arrived - sent)} came from nowhere": arrived == sent,
     }
     return [said for said, holds in checks.items() if not holds]

@@ -15,7 +15,7 @@ from sbpair.cli.asking import YesOption
 from sbpair.cli.options import OptionSet, moment_option
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Pair
-from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
+from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, credits_beside
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.filters import MessageFilter
@@ -93,7 +93,7 @@ def budget_of(reserve: int | None, *, one_namespace: bool = False) -> float | No
     gives and one for each that it gets: twice, if it is `one_namespace`."""
     if reserve is None:
         return None
-    return (NAMESPACE_CREDITS_PER_SECOND - reserve) / (2 if one_namespace else 1)
+    return credits_beside(reserve) / (2 if one_namespace else 1)
 
 
 class OnMissing(StrEnum):

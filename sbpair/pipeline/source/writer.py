@@ -48,7 +48,7 @@ from sbpair.core.access import namespace_name
 from sbpair.core.errors import MessageError, UsageError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
-from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS
+from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, credits_beside
 from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
 from sbpair.core.transfer.report import Tally as Counters
@@ -209,7 +209,7 @@ class WriteOptions:
 def _budget(reserve: int) -> float:
     if not 0 <= reserve < NAMESPACE_CREDITS_PER_SECOND:
         raise ValueError(f"reserve lies between 0 and {NAMESPACE_CREDITS_PER_SECOND - 1}, not {reserve}")
-    return float(NAMESPACE_CREDITS_PER_SECOND - reserve)
+    return credits_beside(reserve)
 
 
 def _primary_in(options: Mapping[str, str]) -> ToPrimary:
