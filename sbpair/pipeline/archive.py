@@ -49,7 +49,7 @@ from sbpair.pipeline.units import ArchivedUnit, Archiving
 from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in, within
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameReader
 
@@ -93,13 +93,13 @@ class ArchiveRequest:
     dry_run: bool = False
 
 
-def open_store(spark: "SparkSession", uri: str) -> Store:
+def open_store(context: "SparkContext", uri: str) -> Store:
     """The archive at a path or URI. A plain path is a folder that driver and executors share."""
     if is_folder(uri):
         return LocalStore(Path(uri))
     from sbpair.pipeline.hadoop import HadoopStore
 
-    return HadoopStore(spark, uri)
+    return HadoopStore(context, uri)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def archive(
     """Carry out a request, by a plan that was made for it before or a new one. Raises SbpairError; what was committed
     before it stays."""
     began = time.monotonic()
-    store = open_store(session.spark, request.into)
+    store = open_store(session.context, request.into)
     check_delta(store, wanted=request.delta)
     report = ArchiveReport(store.uri, _new_run(), dry_run=request.dry_run)
     found = plan if plan is not None else plan_archive(request, store.manifest())
@@ -331,7 +331,7 @@ class _Run:
         cut = pieces(spans, self._request.unit_messages)
         budget = self._budget_of_one(len(cut))
         work = Archiving(asked.pair, Path(self._store.uri), self._report.run, asked.wanted, asked.side, budget)
-        tasks = self._session.spark.sparkContext.parallelize(cut, len(cut)).map(work.of)
+        tasks = self._session.context.parallelize(cut, len(cut)).map(work.of)
         done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
         self._report.retried += sum(1 for one in done if one.attempt)
         return [file for one in done for file in one.files]
@@ -339,9 +339,7 @@ class _Run:
     def _budget_of_one(self, tasks: int) -> float | None:
         """Of so many tasks, as many at once as there are cores."""
         budget = self._request.budget_per_second
-        return (
-            None if budget is None else budget / max(1, min(tasks, self._session.spark.sparkContext.defaultParallelism))
-        )
+        return None if budget is None else budget / max(1, min(tasks, self._session.context.defaultParallelism))
 
     def _source(self, spans: Sequence[Span]) -> "DataFrameReader":
         """What is loaded to archive these spans where only Spark can write."""
@@ -499,7 +497,7 @@ class _Run:
                 tuple(str(Path(self._store.uri) / one.path) for one in files),
                 tuple((one.first, one.last) for one in of_place),
             )
-        context = self._session.spark.sparkContext
+        context = self._session.context
         return context.parallelize(list(places.values()), len(places)).map(work.of)
 
     def _settled_by_rows(self, work: Completing, files: Sequence[ArchiveFile], spans: Sequence[Span]) -> "RDD[Settled]":
@@ -566,7 +564,7 @@ def read_archives(spark: "SparkSession", uris: Sequence[str], *, stores: Sequenc
     Raises:
         UsageError: one of them is no archive.
     """
-    opened = stores if stores is not None else [open_store(spark, uri) for uri in uris]
+    opened = stores if stores is not None else [open_store(spark.sparkContext, uri) for uri in uris]
     manifests = [check_archive(store) for store in opened]
     frames = [read_files(spark, store, manifest.files) for store, manifest in zip(opened, manifests, strict=True)]
     frame = frames[0]

@@ -70,7 +70,7 @@ def follow(
         SbpairError: the queues cannot be read or the archive cannot be written. What was committed before it stays.
     """
     into = request.archiving.into
-    store: Store = LocalStore(Path(into)) if is_folder(into) else open_store(session().spark, into)
+    store: Store = LocalStore(Path(into)) if is_folder(into) else open_store(session().context, into)
     check_delta(store, wanted=request.archiving.delta)
     publish(store, wanted=request.archiving.delta)  # what a run that was killed has committed
     report = FollowReport(store.uri)

@@ -14,7 +14,7 @@ from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.manifest import COMMITS, Commit, Manifest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 
 class HadoopStore:
@@ -22,12 +22,12 @@ class HadoopStore:
 
     executors_write = False
 
-    def __init__(self, spark: "SparkSession", uri: str) -> None:
-        self._jvm: Any = spark.sparkContext._jvm
+    def __init__(self, context: "SparkContext", uri: str) -> None:
+        self._jvm: Any = context._jvm
         self._uri = uri.rstrip("/")
         with _translated(self._uri):
             root = self._path("")
-            self._fs = root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+            self._fs = root.getFileSystem(context._jsc.hadoopConfiguration())
             self._root = self._fs.makeQualified(root).toString().rstrip("/")
 
     @property

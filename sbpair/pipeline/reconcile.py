@@ -139,7 +139,7 @@ def reconcile(
         frame = every_copy(session, archives)
         judged = verdicts(frame, read_ledgers(spark, ledgers))
         if look is not None:
-            manifests = [open_store(spark, uri).manifest() for uri in archives]
+            manifests = [open_store(spark.sparkContext, uri).manifest() for uri in archives]
             judged = searched(spark, judged, look, config, manifests, not_looked_at)
         judged = judged.cache()
         try:
@@ -239,7 +239,7 @@ def _taken(pair: PairByName, manifests: Sequence[Manifest]) -> list[Span]:
 def every_copy(session: "Session", archives: Sequence[str]) -> "DataFrame":
     """The rows of all archives, a message as often as they hold it: copies are compared with each other."""
     spark = session.spark
-    stores = [open_store(spark, uri) for uri in archives]
+    stores = [open_store(spark.sparkContext, uri) for uri in archives]
     for one in stores:
         refuse_other_sides(one.manifest(), one.uri)
     frames = [read_files(spark, store, check_archive(store).files) for store in stores]

@@ -114,7 +114,7 @@ def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
     Raises:
         UsageError: no archive, or none of the backlog.
     """
-    stores = [open_store(spark, one) for one in request.archives]
+    stores = [open_store(spark.sparkContext, one) for one in request.archives]
     for one in stores:
         refuse_other_sides(one.manifest(), one.uri)
     archived = read_archives(spark, request.archives, stores=stores)
@@ -243,7 +243,7 @@ def _look(
         return
     if not todo:
         return
-    archives = together(open_store(session.spark, one).manifest() for one in request.archives)
+    archives = together(open_store(session.context, one).manifest() for one in request.archives)
     asked, left = archives.perhaps_queued(request.pair.name), archives.left_in_queues(request.pair.name)
     if not asked:
         return

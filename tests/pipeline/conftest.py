@@ -24,6 +24,16 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 @pytest.fixture(scope="session")
+def plain(session: Session) -> Session:
+    """The same for jobs of plain tasks: loading Spark SQL takes longer than Spark's start before it."""
+
+    def refuse() -> "SparkSession":
+        raise AssertionError("Spark SQL was asked for")
+
+    return Session(session.context, session.log, session.sizing, session.java, load=refuse)
+
+
+@pytest.fixture(scope="session")
 def spark(session: Session) -> "SparkSession":
     return session.spark
 

@@ -320,11 +320,11 @@ def test_all_engines_say_the_same_of_a_large_archive(session: "Session", tmp_pat
             assert other[name] == first[name], name
 
 
-def test_the_worst_and_every_row_in_files(session: "Session", tmp_path: Path) -> None:
+def test_the_worst_and_every_row_in_files(plain: "Session", tmp_path: Path) -> None:
     files = make_archive(tmp_path / "archive", 5_000)
     for by in ("local", "spark"):
         cut = units_cut(files, 4)
-        engine: Engine = LocalEngine(cut, cores=2) if by == "local" else SparkEngine.over_units(session, cut)
+        engine: Engine = LocalEngine(cut, cores=2) if by == "local" else SparkEngine.over_units(plain, cut)
         found = analyse(engine, QUESTION, rows=5_000, top=3, folder=tmp_path / by)
         assert (found.tables["duplicates"].num_rows, found.tables["sessions"].num_rows) == (3, 3)
         assert found.counts["duplicates"] > 40

@@ -1,7 +1,6 @@
 """Cancelling a Spark job after a Ctrl-C that has spoilt the connection to the JVM: the Ctrl-C is what counts."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,11 +30,14 @@ class Context:
         self.cancelled.append(group)
 
 
+def _no_sql() -> Any:
+    raise AssertionError("a job of plain tasks does not load Spark SQL")
+
+
 @pytest.mark.parametrize(("spoilt", "cancelled"), [(0, 1), (1, 1), (5, 0)])
 def test_a_ctrl_c_comes_out_whatever_becomes_of_the_job(spoilt: int, cancelled: int) -> None:
-    context = Context(spoilt)
-    spark: Any = SimpleNamespace(sparkContext=context)
-    session = Session(spark, Path("log"), sizing_for(None), "Java")
+    context: Any = Context(spoilt)
+    session = Session(context, Path("log"), sizing_for(None), "Java", load=_no_sql)
     with pytest.raises(KeyboardInterrupt):
         session.run(lambda: None, "Archiving")
     assert len(context.cancelled) == cancelled

@@ -174,7 +174,7 @@ def _by_spark(
     with spark as session, JobLog(options) as log:
         if rows is not None:
             return wanted.of(SparkEngine.over_units(session, units, log), rows)
-        stores = [open_store(session.spark, one) for one in archives]
+        stores = [open_store(session.context, one) for one in archives]
         rows = sum(check_archive(store).rows for store in stores)
         messages = read_archives(session.spark, archives, stores=stores)
         return wanted.of(SparkEngine.over_rows(session, messages, rows, log), rows)

@@ -155,7 +155,7 @@ def spark_session(
     options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str, sources: bool = True
 ) -> Iterator["Session"]:
     """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
-    `SparkRequest`. `sources`: the job reads or writes by our data sources, which cost seconds to register."""
+    `SparkRequest`. `sources`: the job may read or write by our data sources, which cost seconds to register."""
     from sbpair.pipeline.source.datasource import register_backlog
     from sbpair.pipeline.spark.session import LOCAL_MASTER, SparkRequest, open_spark
 
@@ -165,15 +165,14 @@ def spark_session(
         conf=_properties(conf),
         name=f"sbpair pipeline {name}",
         log_directory=state_directory(os.environ) / "spark",
+        prepare=register_backlog if sources else None,
     )
     with ExitStack() as stack:
         with JobLog(options) as log:
             log.say("Starting Spark")
             session = stack.enter_context(open_spark(request))
-        if sources:
-            register_backlog(session.spark)
         if options.verbose and not options.quiet:
-            say(f"Spark {session.spark.version} on {session.java}, heap {session.sizing.heap}; log: {session.log}")
+            say(f"Spark {session.context.version} on {session.java}, heap {session.sizing.heap}; log: {session.log}")
         yield session
 
 

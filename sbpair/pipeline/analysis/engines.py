@@ -99,7 +99,7 @@ class SparkEngine:
         """`read`: None if the units are tables already."""
         self._session, self._units, self._tell, self._read = session, units, tell, read
         self.units = units.getNumPartitions()
-        self.cores = session.spark.sparkContext.defaultParallelism
+        self.cores = session.context.defaultParallelism
 
     @classmethod
     def over_units(
@@ -111,7 +111,7 @@ class SparkEngine:
         read: Read = read_unit,
     ) -> "SparkEngine":
         """Tasks open the files by their paths: the archive's folder is one that all of them see."""
-        return cls(session, session.spark.sparkContext.parallelize(units, len(units)), tell, read=read)
+        return cls(session, session.context.parallelize(units, len(units)), tell, read=read)
 
     @classmethod
     def over_rows(

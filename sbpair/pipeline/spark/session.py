@@ -3,6 +3,9 @@
     with open_spark(SparkRequest(rows=2_000_000)) as session:
         counted = session.run(lambda: frame.groupBy("destination").count().collect(), "Counting", tell=show)
 
+Spark SQL is loaded when `session.spark` is first asked for: that takes as long as all of Spark's start before it, and a
+job of plain tasks needs only `session.context`.
+
 `local[...]` and standalone masters get a JVM that is started directly (see `jvm`); any other master goes the ordinary
 way through PySpark's launcher.
 """
@@ -32,6 +35,7 @@ from sbpair.pipeline.spark.progress import JobProgress, watch
 from sbpair.pipeline.spark.sizing import Sizing, sizing_for
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
@@ -55,18 +59,34 @@ class SparkRequest:
     name: str = "sbpair"
     log_directory: Path | None = None
     """Where the JVM's log goes; None: a temporary folder."""
+    prepare: "Callable[[SparkSession], None] | None" = None
+    """Done once Spark SQL is loaded: registering data sources."""
 
 
 @dataclass(slots=True)
 class Session:
-    """An open Spark session."""
+    """Spark, started."""
 
-    spark: "SparkSession"
+    context: "SparkContext"
     log: Path
     sizing: Sizing
     java: str
     """Which Java it runs on, for people."""
+    load: "Callable[[], SparkSession]"
+    """Loads Spark SQL on the running context."""
+    _loaded: "SparkSession | None" = None
     _runs: int = 0
+
+    @property
+    def spark(self) -> "SparkSession":
+        """Spark SQL, loaded by the first who asks.
+
+        Raises:
+            SparkUnavailableError: it does not load.
+        """
+        if self._loaded is None:
+            self._loaded = self.load()
+        return self._loaded
 
     def run(self, action: Callable[[], T], label: str, *, tell: Callable[[JobProgress], None] | None = None) -> T:
         """The result of a Spark action. It runs on a thread of its own, because a Ctrl-C inside a call to the JVM can
@@ -79,12 +99,13 @@ class Session:
         self._runs += 1
         group = f"sbpair-{os.getpid()}-{self._runs}"
         future: Future[T] = Future()
-        context = self.spark.sparkContext
+        context = self.context
 
         def work() -> None:
             try:
                 context.setJobGroup(group, label, interruptOnCancel=True)
-                _make_active(self.spark)
+                if self._loaded is not None:
+                    _make_active(self._loaded)
                 future.set_result(action())
             except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
                 future.set_exception(error)
@@ -106,7 +127,7 @@ class Session:
 
         for _ in range(2):
             with suppress(Py4JError, OSError):
-                self.spark.sparkContext.cancelJobGroup(group)
+                self.context.cancelJobGroup(group)
                 return
 
     def _result(self, future: "Future[T]") -> T:
@@ -208,12 +229,15 @@ def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
     jvm = start_jvm(java, sizing, properties, log) if direct else None
     try:
         with _way_to_the_jvm(jvm, properties, launcher_home(java, cache_directory() / "java")):
-            session = Session(_session(properties), log, sizing, f"Java {java.version_text} ({java.origin})")
+            context = _context(properties)
+        session = Session(
+            context, log, sizing, f"Java {java.version_text} ({java.origin})", lambda: _sql(properties, wanted.prepare)
+        )
         signal.signal(signal.SIGINT, signal.default_int_handler) if _on_main_thread() else None
         try:
             yield session
         finally:
-            _stop(session.spark)
+            _stop(session)
     finally:
         if jvm is not None:
             jvm.close()
@@ -313,7 +337,17 @@ def _way_to_the_jvm(jvm: Jvm | None, properties: Mapping[str, str], java_home: P
                     os.environ[name] = value
 
 
-def _session(properties: Mapping[str, str]) -> "SparkSession":
+def _context(properties: Mapping[str, str]) -> "SparkContext":
+    from pyspark import SparkConf, SparkContext
+
+    try:
+        return SparkContext(conf=SparkConf().setAll(list(properties.items())))
+    except Exception as error:
+        raise SparkUnavailableError(f"Spark does not start: {_essence(str(error))}") from error
+
+
+def _sql(properties: Mapping[str, str], prepare: "Callable[[SparkSession], None] | None") -> "SparkSession":
+    """Spark SQL on the context that runs."""
     from pyspark.sql import SparkSession
 
     # Spark's own errors reach the user as one sentence; this logger would put the whole stack on stderr besides.
@@ -323,16 +357,21 @@ def _session(properties: Mapping[str, str]) -> "SparkSession":
     for key, value in properties.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
     except Exception as error:
-        raise SparkUnavailableError(f"Spark does not start: {_essence(str(error))}") from error
+        raise SparkUnavailableError(f"Spark SQL does not start: {_essence(str(error))}") from error
+    if prepare is not None:
+        prepare(spark)
+    return spark
 
 
-def _stop(spark: "SparkSession") -> None:
+def _stop(session: Session) -> None:
     """End session and gateway; what PySpark keeps of them would be in the way of the next session."""
     from pyspark import SparkContext
 
-    spark.stop()
+    if session._loaded is not None:
+        session._loaded.stop()
+    session.context.stop()
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
