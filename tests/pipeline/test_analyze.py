@@ -136,6 +136,11 @@ def session_rows() -> list[list[dict[str, Any]]]:
             message(1, 45, session_id="fine", queue=in_queue(1)),
             message(2, 20, session_id="back", queue=in_queue(1)),
         ],
+        [  # of no known destination, in a queue and among its dead letters
+            message(8, 30, session_id="lost", destination=None),
+            message(9, 10, session_id="lost", destination=None, dead_letter=True),
+            message(10, 20, session_id="lost", destination=None, queue=in_queue(1)),
+        ],
     ]
 
 
@@ -227,8 +232,12 @@ def test_order_of_sessions(found: Found) -> None:
         "back": (1, 2, False),
         "edge": (1, 1, False),
         "fine": (0, 2, True),
+        "lost": (0, 2, False),
     }
-    assert [row["sessions"] for row in found.of("sessions", "destinations")] == [3]
+    assert {row["destination"]: row["sessions"] for row in found.of("sessions", "destinations")} == {
+        "orders": 3,
+        None: 1,
+    }
 
 
 def test_duplicates_are_of_one_destination(found: Found) -> None:

@@ -166,17 +166,43 @@ _SESSIONS_OF_MESSAGES: Final = f"""
     select * exclude (session) from named join counted using (session)"""
 """Ordering by one number, and naming each session once, takes half the time of ordering by its five names."""
 
+_PLACE_KEYS: Final = "pair, queue, dead_letter"
 _MERGED_SESSIONS: Final = f"""
-    with neighbours as (
+    with shared as (select {_PLACE_KEYS} from parts group by all having min(part) < max(part)),
+    neighbours as (
         select *, entered_at < lag(left_at) over (partition by {_SESSION_KEYS} order by first_number, first_at) as back
-        from parts)
+        from parts semi join shared using ({_PLACE_KEYS}))
     select {_SESSION_KEYS}, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
         (sum(inversions) + count(*) filter (back))::bigint as inversions,
         min(first_at) as first_at, max(last_at) as last_at,
         arg_min(entered_at, first_number) as entered_at, arg_max(left_at, last_number) as left_at,
         min(first_number) as first_number, max(last_number) as last_number
-    from neighbours group by all"""
-"""Where the next part of a session was entered before the one ahead of it was left, there is one more inversion."""
+    from neighbours group by all
+    union all by name select * exclude (part) from parts anti join shared using ({_PLACE_KEYS})"""
+"""Where the next part of a session was entered before the one ahead of it was left, there is one more inversion. Most
+queues are in one unit, and their sessions are whole already."""
+
+_SAME_SESSION: Final = """a.pair = b.pair and a.destination is not distinct from b.destination
+    and a.session_id = b.session_id"""
+_SESSIONS_FOUND: Final = f"""
+    with whole as (
+        select pair, destination, session_id, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
+            sum(inversions)::bigint as inversions, min(first_at) as first_at, max(last_at) as last_at,
+            count(*) as places
+        from parts group by pair, destination, session_id),
+    spread as (
+        select a.*, first_at < max(last_at) over (partition by pair, destination, session_id
+            order by first_at, last_at rows between unbounded preceding and 1 preceding) as mixed
+        from parts as a semi join (select * from whole where places > 1) as b on {_SAME_SESSION}),
+    told as (
+        select pair, destination, session_id, count(distinct queue) as queues,
+            coalesce(bool_or(mixed), false) as interleaved
+        from spread group by all)
+    select a.pair, a.destination, a.session_id, messages, bytes, coalesce(queues, 1) as queues, inversions,
+        coalesce(interleaved, false) as interleaved,
+        make_timestamp(first_at) as oldest_at, make_timestamp(last_at) as newest_at
+    from whole as a left join told as b on {_SAME_SESSION}"""
+"""Ordering the places of a session, and telling its queues apart, is dear: only of those that have several."""
 
 _MERGED_SIZES: Final = f"""select {_SIZE_KEYS}, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
     sum(units)::bigint as units, sum(near_limit)::bigint as near_limit, sum(pings)::bigint as pings,
@@ -230,7 +256,12 @@ def merged_small(parts: Sequence[Small]) -> Small:
 
 def merged_sessions(parts: "Sequence[pa.Table]") -> "pa.Table":
     """The sessions of one share; parts of a queue must not overlap in their numbers."""
-    return parts[0] if len(parts) == 1 else _merged(_MERGED_SESSIONS, parts)
+    import pyarrow as pa
+
+    if len(parts) == 1:
+        return parts[0]
+    numbered = [part.append_column("part", pa.repeat(place, part.num_rows)) for place, part in enumerate(parts)]
+    return _merged(_MERGED_SESSIONS, numbered)
 
 
 def _merged(query: str, tables: "Sequence[pa.Table]") -> "pa.Table":
@@ -282,17 +313,7 @@ def equal_ids(parts: "Sequence[pa.Table]") -> "pa.Table":
 def sessions_found(sessions: "pa.Table") -> "pa.Table":
     """Per session: inversions, and the queues it is spread over. `interleaved`: messages of one queue arrived while
     others of the session went to another one, so draining queue by queue would change their order."""
-    return _merged(
-        """with places as (
-            select *, first_at < max(last_at) over (partition by pair, destination, session_id
-                order by first_at, last_at rows between unbounded preceding and 1 preceding) as mixed from parts)
-        select pair, destination, session_id, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
-            count(distinct queue) as queues, sum(inversions)::bigint as inversions,
-            coalesce(bool_or(mixed), false) as interleaved,
-            make_timestamp(min(first_at)) as oldest_at, make_timestamp(max(last_at)) as newest_at
-        from places group by all""",
-        [sessions],
-    )
+    return _merged(_SESSIONS_FOUND, [sessions])
 
 
 @dataclass(frozen=True, slots=True)
