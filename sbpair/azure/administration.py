@@ -1,12 +1,12 @@
 """NamespaceAdmin over the data plane: the SDK's asynchronous ServiceBusAdministrationClient (ATOM over HTTPS)."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
 from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
@@ -68,58 +68,37 @@ class DataPlaneAdmin:
             )
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
-        """Two listings, joined; a queue that only one of them shows is asked for itself."""
-        client = self._client.sdk
+        client = self._client
         with self._reading(f"list the queues of {self._access.label}"):
-            properties, runtimes = await asyncio.gather(
-                self._client.items(client.list_queues(**READ)),
-                self._client.items(client.list_queues_runtime_properties(**READ)),
-            )
-            described = _by_name(properties, prefix)
-            counted = _by_name(runtimes, prefix)
-            queues = {name: _queue(one, counted[name]) for name, one in described.items() if name in counted}
-        for name in described | counted:
-            if name in queues:
-                yield queues[name]
-            elif (facts := await self.get_queue((described.get(name) or counted[name]).name)) is not None:
-                yield facts
+            found = await listed(client, QUEUE, client.sdk.list_queues)
+            queues = [_queue(one) for one in found if one.name.lower().startswith(prefix.lower())]
+        for queue in queues:
+            yield queue
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        sdk = self._client.sdk
-        return await self._get(
-            "queue", path, _queue, sdk.get_queue, sdk.get_queue_runtime_properties, otherwise=sdk.get_topic
-        )
+        return await self._get(f"read queue {path}", path, self._client.sdk.get_queue, path, kind=QUEUE, facts=_queue)
 
     async def _get(
         self,
-        kind: str,
+        tried: str,
         path: str,
-        facts: Callable[[Any, Any], F],
-        describe: Callable[..., Awaitable[Any]],
-        count: Callable[..., Awaitable[Any]],
-        *,
-        otherwise: Callable[..., Awaitable[Any]],
+        get: Callable[..., Awaitable[Any]],
+        *of: str,
+        kind: str,
+        facts: Callable[[Described], F],
     ) -> F | None:
-        """A queue or a topic; None if there is none of that path. `otherwise`: reads what else may have it."""
+        """What the SDK's call `get` of `of` says; None if there is nothing of that name and kind."""
         try:
-            with self._reading(f"read {kind} {path} of {self._access.label}", path):
-                try:
-                    found, runtime = await asyncio.gather(
-                        self._client.answer(describe(path, **READ)), self._client.answer(count(path, **READ))
-                    )
-                except AttributeError:
-                    # That is what the SDK makes of the description of a topic when it was asked for a queue, and
-                    # the other way round.
-                    await self._client.answer(otherwise(path, **READ))
-                    return None
-                return facts(found, runtime)
+            with self._reading(f"{tried} of {self._access.label}", path):
+                found = await described(self._client, get, *of)
+                return facts(found) if found.kind == kind else None
         except EntityNotFoundError:
             return None
 
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         with self._reading(f"create queue {path} on {self._access.label}", path):
             made = await self._client.answer(self._client.sdk.create_queue(path, **_create_options(settings), **WRITE))
-            return _queue(made, None)
+            return QueueFacts(path=path, settings=_settings(made), authorization_rules=access_rules_of(made))
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         client, tried = self._client.sdk, f"update queue {path} on {self._access.label}"
@@ -142,36 +121,28 @@ class DataPlaneAdmin:
             await self._client.answer(self._client.sdk.delete_queue(path, **WRITE))
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
-        client = self._client.sdk
+        client = self._client
         with self._reading(f"list the topics of {self._access.label}"):
-            properties, runtimes = await asyncio.gather(
-                self._client.items(client.list_topics(**READ)),
-                self._client.items(client.list_topics_runtime_properties(**READ)),
-            )
-            counted = _by_name(runtimes)
-            topics = [_topic(found, counted.get(name)) for name, found in _by_name(properties).items()]
+            topics = [_topic(one) for one in await listed(client, TOPIC, client.sdk.list_topics)]
         for topic in topics:
             yield topic
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        sdk = self._client.sdk
-        return await self._get(
-            "topic", path, _topic, sdk.get_topic, sdk.get_topic_runtime_properties, otherwise=sdk.get_queue
-        )
+        return await self._get(f"read topic {path}", path, self._client.sdk.get_topic, path, kind=TOPIC, facts=_topic)
 
     async def create_topic(self, path: str) -> TopicFacts:
         with self._reading(f"create topic {path} on {self._access.label}", path):
             # The SDK takes every further argument of this one call for a property of the topic.
-            return _topic(await self._client.answer(self._client.sdk.create_topic(path)), None)
+            return _topic(await self._client.answer(self._client.sdk.create_topic(path)))
 
     async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
         path = subscription_path(topic, name)
-        try:
-            with self._reading(f"read {path} of {self._access.label}", topic):
-                found = await self._client.answer(self._client.sdk.get_subscription(topic, name, **READ))
-                return QueueFacts(path=path, settings=_subscription_settings(found))
-        except EntityNotFoundError:
-            return None
+
+        def facts(found: Described) -> QueueFacts:
+            return QueueFacts(path=path, settings=_subscription_settings(found))
+
+        get = self._client.sdk.get_subscription
+        return await self._get(f"read {path}", topic, get, topic, name, kind=SUBSCRIPTION, facts=facts)
 
     async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
         path = subscription_path(topic, name)
@@ -189,12 +160,6 @@ class DataPlaneAdmin:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _by_name(listed: Iterable[Any], prefix: str = "") -> dict[str, Any]:
-    """What a list holds, by names in lower case."""
-    found = {a_text(one.name, "title").lower(): one for one in listed}
-    return {name: one for name, one in found.items() if name.startswith(prefix.lower())}
 
 
 def make_administration_client(client: LazyClient, transport: Any) -> Any:
@@ -261,34 +226,27 @@ def access_rules_of(found: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def _queue(found: Any, runtime: Any | None) -> QueueFacts:
-    rules = access_rules_of(found)
-    if runtime is None:
-        return QueueFacts(path=found.name, settings=_settings(found), authorization_rules=rules)
+def _queue(found: Described) -> QueueFacts:
     return QueueFacts(
         path=found.name,
         settings=_settings(found),
-        counts=counts_of(runtime),
-        size_in_bytes=runtime.size_in_bytes or 0,
-        created_at=_epoch(runtime.created_at_utc),
-        updated_at=_epoch(runtime.updated_at_utc),
-        accessed_at=_epoch(runtime.accessed_at_utc),
-        authorization_rules=rules,
+        counts=counts_of(found),
+        size_in_bytes=found.size_in_bytes or 0,
+        created_at=_epoch(found.created_at_utc),
+        updated_at=_epoch(found.updated_at_utc),
+        accessed_at=_epoch(found.accessed_at_utc),
+        authorization_rules=access_rules_of(found),
     )
 
 
-def counts_of(runtime: Any) -> Counts:
-    """What the SDK counted; a topic has scheduled messages only."""
-
-    def count(name: str) -> int:
-        return getattr(runtime, f"{name}_message_count", None) or 0
-
+def counts_of(found: Described) -> Counts:
+    """What was counted; a topic has scheduled messages only."""
     return Counts(
-        active=count("active"),
-        dead_letter=count("dead_letter"),
-        scheduled=count("scheduled"),
-        transfer=count("transfer"),
-        transfer_dead_letter=count("transfer_dead_letter"),
+        active=found.active_message_count or 0,
+        dead_letter=found.dead_letter_message_count or 0,
+        scheduled=found.scheduled_message_count or 0,
+        transfer=found.transfer_message_count or 0,
+        transfer_dead_letter=found.transfer_dead_letter_message_count or 0,
     )
 
 
@@ -336,7 +294,8 @@ def _subscription_settings(found: Any) -> QueueSettings:
     )
 
 
-def _topic(found: Any, runtime: Any | None) -> TopicFacts:
+def _topic(found: Any) -> TopicFacts:
+    """What was read, or the SDK's description of a topic that was made, which counts nothing."""
     partitioned = bool(found.enable_partitioning)
     window = seconds_of(found.duplicate_detection_history_time_window)
     return TopicFacts(
@@ -349,8 +308,8 @@ def _topic(found: Any, runtime: Any | None) -> TopicFacts:
         ),
         max_size_in_megabytes=configured_size(found.max_size_in_megabytes, partitioned),
         max_message_size_in_kilobytes=found.max_message_size_in_kilobytes,
-        size_in_bytes=(runtime.size_in_bytes or 0) if runtime is not None else 0,
-        subscription_count=runtime.subscription_count if runtime is not None else None,
+        size_in_bytes=getattr(found, "size_in_bytes", None) or 0,
+        subscription_count=getattr(found, "subscription_count", None),
     )
 
 
@@ -361,10 +320,13 @@ def configured_size(reported_megabytes: int | None, partitioned: bool) -> int:
     return reported_megabytes // PARTITIONS if partitioned else reported_megabytes
 
 
+_STATUSES = {status.value: status for status in EntityStatus}
+
+
 def entity_status(value: Any) -> EntityStatus:
     """The status, UNKNOWN for passing states (Creating, Deleting, ...)."""
     text = str(getattr(value, "value", value or EntityStatus.ACTIVE.value))
-    return EntityStatus(text) if text in list(EntityStatus) else EntityStatus.UNKNOWN
+    return _STATUSES.get(text, EntityStatus.UNKNOWN)
 
 
 def bare_path(forward: str | None) -> str | None:

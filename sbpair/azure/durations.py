@@ -5,6 +5,7 @@ value above it, so "never" is left out of requests or written as this very text.
 """
 
 from datetime import timedelta
+from functools import lru_cache
 
 from sbpair.core.durations import MOST_CHARACTERS, NEVER_DAYS, parse_iso_duration
 from sbpair.core.redact import quoted
@@ -19,10 +20,14 @@ def seconds_of(value: timedelta | str | None) -> float | None:
         return None
     if isinstance(value, timedelta):
         return None if value.days >= NEVER_DAYS else value.total_seconds()
-    seconds = parse_iso_duration(value) if isinstance(value, str) and len(value) <= MOST_CHARACTERS else None
+    seconds = _seconds(value) if isinstance(value, str) and len(value) <= MOST_CHARACTERS else None
     if seconds is None:
         raise ValueError(f"{quoted(value)} is not an ISO 8601 duration")
     return None if seconds >= NEVER_DAYS * 86_400 else seconds
+
+
+_seconds = lru_cache(maxsize=1024)(parse_iso_duration)
+"""Thousands of entities have the same few durations."""
 
 
 def to_iso(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """Topology over the data plane: every entity of a namespace with all its settings, by the SDK's administration."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,6 +14,7 @@ from sbpair.azure.administration import (
     entity_status,
     make_administration_client,
 )
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
 from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
@@ -67,12 +67,8 @@ class DataPlaneTopology:
         sdk = self._client.sdk
         check_scope(self._access, None, tried := f"list the entities of {self._access.label}")
         with translating(tried, within_seconds=self._access.call_seconds):
-            queues = await self._listed(
-                EntityKind.QUEUE, sdk.list_queues(**READ), sdk.list_queues_runtime_properties(**READ)
-            )
-            topics = await self._listed(
-                EntityKind.TOPIC, sdk.list_topics(**READ), sdk.list_topics_runtime_properties(**READ)
-            )
+            queues = await self._listed(QUEUE, sdk.list_queues)
+            topics = await self._listed(TOPIC, sdk.list_topics)
             below = await side_by_side(self._subscriptions_of, [topic.path for topic in topics], at_once=READS_AT_ONCE)
             subscriptions = [one for found in below for one in found]
             if rules:
@@ -80,52 +76,22 @@ class DataPlaneTopology:
             return [*queues, *topics, *subscriptions]
 
     async def _subscriptions_of(self, topic: str) -> list[EntityFacts]:
-        sdk = self._client.sdk
-        return await self._listed(
-            EntityKind.SUBSCRIPTION,
-            sdk.list_subscriptions(topic, **READ),
-            sdk.list_subscriptions_runtime_properties(topic, **READ),
-            topic,
-        )
+        return await self._listed(SUBSCRIPTION, self._client.sdk.list_subscriptions, topic)
 
-    async def _listed(self, kind: EntityKind, described: Any, counted: Any, topic: str = "") -> list[EntityFacts]:
-        """Two listings, joined; what only one of them shows is asked for itself."""
-        properties, runtimes = await asyncio.gather(self._client.items(described), self._client.items(counted))
-        by_name = {a_text(one.name, "title").lower(): one for one in properties}
-        runtime_by_name = {a_text(one.name, "title").lower(): one for one in runtimes}
-        found = []
-        for name in sorted(by_name | runtime_by_name):
-            if name in by_name and name in runtime_by_name:
-                found.append(_facts(kind, by_name[name], runtime_by_name[name], topic))
-            elif (one := await self._read(kind, (by_name.get(name) or runtime_by_name[name]).name, topic)) is not None:
-                found.append(one)
-        return found
+    async def _listed(self, kind: str, pages: Callable[..., Any], *of: str) -> list[EntityFacts]:
+        """In the order of their names."""
+        found = await listed(self._client, kind, pages, *of)
+        return [_facts(one, *of) for one in sorted(found, key=lambda one: one.name.lower())]
 
     async def entity(self, path: str) -> EntityFacts | None:
-        check_scope(self._access, path, tried := f"read {path} of {self._access.label}")
-        with translating(tried, path):
-            if (below := subscription_of(path)) is not None:
-                found = await self._read(EntityKind.SUBSCRIPTION, below[1], below[0])
-                return None if found is None else await self._with_rules(found)
-            return await self._read(EntityKind.QUEUE, path) or await self._read(EntityKind.TOPIC, path)
-
-    async def _read(self, kind: EntityKind, name: str, topic: str = "") -> EntityFacts | None:
         sdk = self._client.sdk
-        words = (topic, name) if kind is EntityKind.SUBSCRIPTION else (name,)
-        asked = {
-            EntityKind.QUEUE: (sdk.get_queue, sdk.get_queue_runtime_properties),
-            EntityKind.TOPIC: (sdk.get_topic, sdk.get_topic_runtime_properties),
-            EntityKind.SUBSCRIPTION: (sdk.get_subscription, sdk.get_subscription_runtime_properties),
-        }[kind]
+        check_scope(self._access, path, tried := f"read {path} of {self._access.label}")
         try:
-            with translating(f"read {kind.value} {name}", name):
-                try:
-                    found, runtime = await asyncio.gather(
-                        *(self._client.answer(read(*words, **READ)) for read in asked)
-                    )
-                except AttributeError:
-                    return None  # what the SDK makes of the description of a topic when asked for a queue, and back
-                return _facts(kind, found, runtime, topic)
+            with translating(tried, path):
+                if (below := subscription_of(path)) is not None:
+                    found = _facts(await described(self._client, sdk.get_subscription, *below), below[0])
+                    return await self._with_rules(found)
+                return _facts(await described(self._client, sdk.get_queue, path))  # a queue or a topic
         except EntityNotFoundError:
             return None
 
@@ -234,20 +200,23 @@ def _sdk_value(name: str, value: Any) -> Any:
     return value.value if isinstance(value, EntityStatus) else value
 
 
-def _facts(kind: EntityKind, found: Any, runtime: Any, topic: str) -> EntityFacts:
-    name = a_text(found.name, "title")
+_KINDS = {QUEUE: EntityKind.QUEUE, TOPIC: EntityKind.TOPIC, SUBSCRIPTION: EntityKind.SUBSCRIPTION}
+
+
+def _facts(found: Described, topic: str = "") -> EntityFacts:
+    kind = _KINDS[found.kind]
     return EntityFacts(
         kind=kind,
-        path=subscription_path(topic, name) if topic else name,
+        path=subscription_path(topic, found.name) if topic else found.name,
         settings=_settings(kind, found),
-        counts=counts_of(runtime),
-        size_in_bytes=getattr(runtime, "size_in_bytes", None) or 0,
+        counts=counts_of(found),
+        size_in_bytes=found.size_in_bytes or 0,
         access_rules=tuple(AccessRule(*rule) for rule in access_rules_of(found)),
     )
 
 
-def _settings(kind: EntityKind, found: Any) -> EntitySettings:
-    """What the SDK read, by our names; what it does not tell is at its default."""
+def _settings(kind: EntityKind, found: Described) -> EntitySettings:
+    """What was read, by our names; what it does not tell is at its default."""
     values: dict[str, Any] = {}
     for name in SETTINGS_OF[kind]:
         value = getattr(found, _sdk_name(name), None)

@@ -57,6 +57,7 @@ def _case(running: Fleet, case: str, *, script: bool) -> Iterator[dict[str, Any]
             "calls": calls,
             "throttling_credits": calls * 10,
             "seconds": figures["seconds"],
+            "cpu_seconds": figures["cpu_seconds"],
             "peak_megabytes": figures["peak_megabytes"],
         }
 

@@ -96,7 +96,7 @@ def _announce(pairs: Sequence[Pair]) -> str:
     """What the audit is going to use, as far as that is known before the queues are counted."""
     expected = [of_audit(0, expected=pair.options.backlog_queue_count) for pair in pairs]
     least = in_words(sum(expected, Forecast()))
-    return f"At least {least}; 2 calls more for each 100 entities, and for each that needs a second look."
+    return f"At least {least}; 1 call more for each 100 entities, and for each that needs a second look."
 
 
 def _audit(

@@ -10,19 +10,18 @@ from decimal import Decimal
 from sbpair.core.cost.model import SyphonModel
 from sbpair.core.cost.prices import UNITS, Meter, PriceTable, built_in, steps
 from sbpair.core.inspection.plan import Plan, StepKind
-from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls, calls_per_read
+from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls
 from sbpair.core.serialization import Money, published
 
 PAGE_SIZE = 100
-DATA_PLANE = "data-plane"
 _STEPS = {
-    StepKind.CREATE: (0, 1),
-    StepKind.UPDATE: (1, 1),
-    StepKind.DELETE: (2, 1),
-    StepKind.SKIP: (0, 0),
-    StepKind.RECREATE: (0, 0),
+    StepKind.CREATE: 1,
+    StepKind.UPDATE: 4,
+    StepKind.DELETE: 3,
+    StepKind.SKIP: 0,
+    StepKind.RECREATE: 0,
 }
-"""Reads and writes of a step: an update reads first, a deletion confirms twice."""
+"""Calls of a step: an update reads to compare, to change what is there, and afterwards; a deletion confirms twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,8 @@ def of_audit(queues: int, *, expected: int = 0) -> Forecast:
     Counted are two namespaces, the pages of their queues (the last one of each is never full) and one page of topics
     each, and a look at `expected` backlog queues and their dead letters.
     """
-    reads = queues // PAGE_SIZE + 2 + 2
-    return Forecast(2 + reads * calls_per_read(DATA_PLANE), 2 * expected)
+    pages = queues // PAGE_SIZE + 2 + 2
+    return Forecast(2 + pages, 2 * expected)
 
 
 def of_calls(calls: Calls) -> Forecast:
@@ -82,8 +81,7 @@ def of_calls(calls: Calls) -> Forecast:
 
 def of_plan(plan: Plan) -> Forecast:
     """Management calls of applying a plan by the data plane, if every step succeeds at once."""
-    counts = [_STEPS[step.kind] for step in plan.steps]
-    return Forecast(sum(reads * calls_per_read(DATA_PLANE) + writes for reads, writes in counts))
+    return Forecast(sum(_STEPS[step.kind] for step in plan.steps))
 
 
 def of_messages(messages: int, size_bytes: int) -> Forecast:

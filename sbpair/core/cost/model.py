@@ -25,7 +25,6 @@ from sbpair.core.cost.prices import Charge, Meter, PriceTable, charge, steps
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.snapshot import calls_per_read
 from sbpair.core.pairing import Side
 from sbpair.core.replication.settings import IDLE_SESSION_REQUEST_SECONDS
 from sbpair.core.serialization import Money, published
@@ -339,9 +338,8 @@ def _polls(workload: Workload) -> Iterator[Operations]:
     formula = f"{queues} x {hosts} x {_number(rate)} an hour x {hours} hours"
     label = f"idle receives of the {model.name} syphon ({model.rule})"
     yield Operations(Side.SECONDARY, Kind.SYPHON_POLL, label, formula, count, _DOCUMENTED)
-    calls = calls_per_read("data-plane")
-    lists = math.ceil(workload.hosts * model.lists_per_hour * calls * hours)
-    formula = f"{hosts} x {_number(model.lists_per_hour)} an hour x {counted(calls, 'call')} x {hours} hours"
+    lists = math.ceil(workload.hosts * model.lists_per_hour * hours)
+    formula = f"{hosts} x {_number(model.lists_per_hour)} an hour x {hours} hours"
     label = "the syphon's lists of its queues, one a poll (none without Manage)"
     yield Operations(Side.SECONDARY, Kind.MANAGEMENT, label, formula, lists, _PRICING)
 
@@ -360,10 +358,10 @@ def _follow(workload: Workload) -> Iterator[Operations]:
         formula = f"{queues} x {browses} browses x {_number(rate)} an hour x {hours} hours"
         count = math.ceil(workload.queues * browses * rate * hours)
         yield Operations(side, Kind.BROWSE, what, formula, count, _PRICING)
-    calls, rate = calls_per_read("data-plane"), Fraction(HOUR_SECONDS, whole)
-    formula = f"{_number(rate)} an hour x {counted(calls, 'call')} x {hours} hours"
+    rate = Fraction(HOUR_SECONDS, whole)
+    formula = f"{_number(rate)} an hour x {hours} hours"
     label = "lists of the queues by `pipeline follow` (none without Manage)"
-    yield Operations(side, Kind.MANAGEMENT, label, formula, math.ceil(rate * calls * hours), _PRICING)
+    yield Operations(side, Kind.MANAGEMENT, label, formula, math.ceil(rate * hours), _PRICING)
 
 
 def _pings(workload: Workload) -> Iterator[Operations]:

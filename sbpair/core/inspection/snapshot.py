@@ -26,15 +26,6 @@ CREDITS_PER_MANAGEMENT_CALL = 10
 """Throttling credits of one create, read, update or delete; a namespace has 1,000 a second (Service Bus throttling)."""
 
 
-_CALLS_PER_READ = {"data-plane": 2}
-"""The data-plane client tells an entity's settings and its counts and times in two reads; ARM tells both at once."""
-
-
-def calls_per_read(control_plane: str) -> int:
-    """Management calls of reading one entity, or one page of a listing, with all we want to know."""
-    return _CALLS_PER_READ.get(control_plane, 1)
-
-
 class How(StrEnum):
     """How a queue's facts were obtained, least sure first.
 
@@ -104,7 +95,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Management calls made; a page of a listing is 100 entities, and is read as often as `calls_per_read` says."""
+    """Management calls made: one for an entity, and one for a page of a listing, which is 100 entities."""
 
     namespace_reads: int = 0
     list_pages: int = 0

@@ -59,7 +59,7 @@ async def check_fresh(plan: Plan, *, admin: NamespaceAdmin, clock: Clock) -> Non
     pacer = CreditPacer(clock, DEFAULT_CREDITS_PER_SECOND)
 
     async def look(step: Step) -> str | None:
-        await pacer.spend_read(admin)
+        await pacer.spend()
         return _staleness(step, await patiently(clock, lambda: admin.get_queue(step.queue)))
 
     acting = [step for step in plan.steps if step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE)]
@@ -159,7 +159,7 @@ class _Worker:
         return max(self.how.pause_seconds, BUSY_PAUSE_SECONDS if isinstance(error, ServerBusyError) else 0.0)
 
     async def _get(self, path: str) -> QueueFacts | None:
-        await self._pacer.spend_read(self._admin)
+        await self._pacer.spend()
         return await self._admin.get_queue(path)
 
     # The three kinds of step

@@ -36,7 +36,6 @@ from sbpair.core.inspection.snapshot import (
     QueueSeen,
     Snapshot,
     Unread,
-    calls_per_read,
 )
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair
@@ -75,10 +74,6 @@ class CreditPacer:
         self._bucket.take(credits)
         if wait:
             await self._clock.sleep(wait)
-
-    async def spend_read(self, admin: NamespaceAdmin) -> None:
-        """Wait until one entity may be read with everything about it."""
-        await self.spend(calls_per_read(admin.control_plane) * CREDITS_PER_MANAGEMENT_CALL)
 
 
 async def patiently(clock: Clock, call: Callable[[], Awaitable[T]]) -> T:
@@ -158,10 +153,6 @@ class _Side:
             now = self.clock.now().timestamp()
             self.observer.notify(GatherProgress(now, self.access.host, stage, done, total))
 
-    @property
-    def reads(self) -> int:
-        return calls_per_read(self.admin.control_plane)
-
     async def _spend(self, calls: Calls) -> None:
         self.calls += calls
         await self.pacer.spend(calls.throttling_credits)
@@ -219,7 +210,7 @@ class _Side:
 
     async def _next_page(self, stage: str, found: Sequence[object]) -> None:
         self.progress(stage, len(found))
-        await self._spend(Calls(list_pages=self.reads))
+        await self._spend(Calls(list_pages=1))
 
     async def confirm_queues(self, paths: Iterable[str]) -> None:
         """Read each path again; what the namespace then says replaces what the listing said."""
@@ -228,7 +219,7 @@ class _Side:
 
     async def _confirm_queue(self, path: str) -> None:
         async def read() -> tuple[QueueFacts | None]:
-            await self._spend(Calls(gets=self.reads))
+            await self._spend(Calls(gets=1))
             return (await self.admin.get_queue(path),)
 
         answer = await self.attempt(path, read)
@@ -247,7 +238,7 @@ class _Side:
 
     async def _confirm_topic(self, path: str) -> None:
         async def read() -> tuple[TopicFacts | None]:
-            await self._spend(Calls(gets=self.reads))
+            await self._spend(Calls(gets=1))
             return (await self.admin.get_topic(path),)
 
         answer = await self.attempt(path, read)

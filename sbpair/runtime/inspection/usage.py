@@ -7,7 +7,6 @@ from typing import TypeVar
 from sbpair.core.cost.forecast import Forecast
 from sbpair.core.entities import NamespaceFacts, QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import ServiceError
-from sbpair.core.inspection.snapshot import calls_per_read
 from sbpair.core.message import Disposition, Received
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
 
@@ -117,22 +116,19 @@ class CountedAdmin:
     def control_plane(self) -> str:
         return self._admin.control_plane
 
-    def _read(self) -> None:
-        self._usage.management_calls += calls_per_read(self._admin.control_plane)
-
     async def namespace(self) -> NamespaceFacts:
         self._usage.management_calls += 1
         return await self._admin.namespace()
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
-        self._read()
+        self._usage.management_calls += 1
         async for number, facts in _numbered(self._admin.list_queues(prefix)):
             if number % PAGE_ENTITIES == 0:
-                self._read()
+                self._usage.management_calls += 1
             yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        self._read()
+        self._usage.management_calls += 1
         return await self._admin.get_queue(path)
 
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
@@ -148,14 +144,14 @@ class CountedAdmin:
         await self._admin.delete_queue(path)
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
-        self._read()
+        self._usage.management_calls += 1
         async for number, facts in _numbered(self._admin.list_topics()):
             if number % PAGE_ENTITIES == 0:
-                self._read()
+                self._usage.management_calls += 1
             yield facts
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        self._read()
+        self._usage.management_calls += 1
         return await self._admin.get_topic(path)
 
     async def create_topic(self, path: str) -> TopicFacts:
@@ -163,7 +159,7 @@ class CountedAdmin:
         return await self._admin.create_topic(path)
 
     async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
-        self._read()
+        self._usage.management_calls += 1
         return await self._admin.get_subscription(topic, name)
 
     async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:

@@ -46,7 +46,7 @@ async def test_an_idle_day_of_a_syphon_is_what_the_estimate_counts() -> None:
     day = Workload(syphon=polling_syphon(900), month=Month("a day", 24))
     counted = {line.kind: line.count for line in operations(day)}
     assert usage.empty_receives == counted[Kind.SYPHON_POLL] == 960
-    assert usage.management_calls == counted[Kind.MANAGEMENT] + 2 == 2 * 97  # one list for the start
+    assert usage.management_calls == counted[Kind.MANAGEMENT] + 1 == 97  # one list for the start
     assert (usage.browses, usage.renewals) == (0, 0)
 
 
@@ -74,9 +74,9 @@ async def test_the_namespace_itself_counts_no_more_than_that() -> None:
         await running
         most = (clock.monotonic() - began) / POLL_SECONDS + 1
         asked = requests(on, fault)
-        assert asked <= usage.management_calls <= 2 * (most + 1)  # a list is two requests of the data plane
-        assert usage.management_calls - asked <= 2  # the stop may end a list that is on its way
-        assert asked >= 4
+        assert asked <= usage.management_calls <= most + 1
+        assert usage.management_calls - asked <= 1  # the stop may end a list that is on its way
+        assert asked >= 2
         assert usage.empty_receives <= 6 * most
 
 
@@ -94,6 +94,6 @@ async def test_a_drain_lists_its_queues_once_before_and_once_after() -> None:
             stop=on.stop,
         )
         assert report.confirmed_empty
-        assert requests(on, fault) == usage.management_calls == 4
+        assert requests(on, fault) == usage.management_calls == 2
         assert usage.browses == 5
         assert usage.empty_receives >= 5
