@@ -574,7 +574,10 @@ NamespaceArgument = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault as the fault control tells of it; times in seconds since the epoch."""
+    """A fault as the fault control tells of it; times in seconds since the epoch.
+
+    `seen` and `hits` count operations; None for a fault that lasts, such as dark or delay: it is not counted.
+    """
 
     namespace: str
     id: str
@@ -582,8 +585,8 @@ class Fault:
     rule: Mapping[str, Any]
     begins_at: float
     ends_at: float | None
-    seen: int
-    hits: int
+    seen: int | None
+    hits: int | None
 
 
 Faults = tuple[Fault, ...]

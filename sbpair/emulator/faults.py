@@ -158,6 +158,12 @@ class FaultRule:
         """Whether it refuses each and every connection, as a namespace that is down does."""
         return self.kind is FaultKind.DARK or (self.kind is FaultKind.REFUSE and not self.selective)
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is known what it sees and hits. What lasts acts on the wire or on the listening socket: a client
+        that the system refuses is seen by nobody here."""
+        return self.kind not in _LASTING and not self.blanket_refusal
+
     def matches_entity(self, path: str) -> bool:
         if self.entity == "*":
             return True
@@ -562,7 +568,7 @@ def rule_to_text(rule: FaultRule) -> str:
 
 
 def fault_to_json(fault: ActiveFault) -> dict[str, object]:
-    """A rule in force with its id, its text and what it has seen and hit."""
+    """A rule in force with its id, its text and what it has seen and hit (None where that is not counted)."""
     ends_at = None if fault.ends_at == float("inf") else fault.ends_at
     return {
         "id": fault.id,
@@ -570,8 +576,8 @@ def fault_to_json(fault: ActiveFault) -> dict[str, object]:
         "rule": rule_to_json(fault.rule),
         "begins_at": fault.begins_at,
         "ends_at": ends_at,
-        "seen": fault.seen,
-        "hits": fault.hits,
+        "seen": fault.seen if fault.rule.counted else None,
+        "hits": fault.hits if fault.rule.counted else None,
     }
 
 

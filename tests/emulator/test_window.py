@@ -61,8 +61,12 @@ async def test_what_the_page_can_do(window: Window) -> None:
     assert counts(window) == {"orders": (1, 0, 1), "events/Subscriptions/all": (0, 0, 1)}
     (first,) = await peek(window)
     assert (first["body"], first["message_id"], first["properties"]) == (FOREIGN, "m-1", {FOREIGN: FOREIGN})
+    typed = {"amount": 12, "part": 0.5, "paid": True, "number": "12", "large": 2**60}
     assert (await call(window, action="send", entity="orders", body="late", scheduled_in_seconds=3600))[0] == 200
-    assert (await call(window, action="send", entity="events", body="seen", properties={"amount": 12}))[0] == 200
+    assert (await call(window, action="send", entity="events", body="seen", properties=typed))[0] == 200
+    (seen,) = await peek(window, entity="events/Subscriptions/all")
+    assert seen["properties"] == typed | {"large": str(2**60)}
+    assert (seen["sequence_number"], seen["delivery_count"]) == ("2", 0)
     assert counts(window) == {"orders": (1, 1, 1), "events/Subscriptions/all": (1, 0, 1)}
     assert (await call(window, action="advance", seconds=3600))[0] == 200
     assert window.state()["ahead_seconds"] == 3600

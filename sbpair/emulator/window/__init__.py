@@ -275,15 +275,32 @@ def _shown(message: Message) -> dict[str, Any]:
     told = asdict(stored_message(message))
     body = told.pop("body")
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body)
-    properties = {name: str(value)[:MOST_BODY_CHARACTERS] for name, value in told.pop("properties").items()}
-    rest = {name: str(value) for name, value in told.items() if value is not None}
-    # As text: a browser's numbers are too small for sequence numbers of partitioned entities.
+    properties = {name: _of_json(value) for name, value in told.pop("properties").items()}
+    rest = {name: _of_json(value) for name, value in told.items() if value is not None}
     return rest | {
+        # As text, also a small one: those of partitioned entities are too large for a browser's numbers.
+        "sequence_number": str(message.sequence_number),
         "body": text[:MOST_BODY_CHARACTERS],
         "body_bytes": len(body) if isinstance(body, bytes) else None,
         "properties": properties,
         "state": "locked" if message.locked else message.state.name.lower(),
     }
+
+
+_LARGEST_NUMBER: Final = 2**53 - 1
+"""Up to here a browser's numbers are exact."""
+
+
+def _of_json(value: object) -> object:
+    """The value as the page shows it: what JSON knows as it is, everything else as text."""
+    match value:
+        case bool():
+            return value
+        case int() if abs(value) <= _LARGEST_NUMBER:
+            return value
+        case float() if math.isfinite(value):
+            return value
+    return str(value)[:MOST_BODY_CHARACTERS]
 
 
 def _send(namespace: Namespace, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,10 @@ def test_a_namespace_is_brought_back_from_the_dark() -> None:
         assert [fault["id"] for fault in client.list()] == [added["id"]]
         client.remove(str(added["id"]))
         assert client.list() == []
-        client.add("list-gap")
-        client.add("throttle:entity=orders,for=30s")
+        # What lasts is not counted, and does not claim to have hit nobody.
+        counted = {text: client.add(text)["hits"] for text in ("list-gap", "throttle:for=30s", "delay:rtt=1ms", "refuse")}
+        assert counted == {"list-gap": 0, "throttle:for=30s": 0, "delay:rtt=1ms": None, "refuse": None}
+        assert (added["seen"], client.add("refuse:nth=9")["seen"]) == (None, 0)
         client.clear()
         assert client.list() == []
 
