@@ -40,7 +40,8 @@ from sbpair.emulator.errors import EntityError
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of
 from sbpair.runtime.transfer.ledger import Ledger, Way, outcomes_in
-from sbpair.settings.files import DocumentError, parse_json, read_file
+from sbpair.settings.documents import DocumentError, parse_json
+from sbpair.settings.files import read_file
 from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
 from sbpair.sqlfilter.parser import parse_action, parse_filter
 from sbpair.sqlfilter.values import UNKNOWN, like

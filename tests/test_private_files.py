@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sbpair.cli.inspection.plans import OperationsLog
-from sbpair.emulator.store import StoreError, open_store
+from sbpair.emulator.errors import StoreError
+from sbpair.emulator.store import open_store
 from sbpair.emulator.tls import TlsFiles
 from sbpair.files import AppendedFile, make_private_file, make_private_folder, write_private
 from sbpair.journal.sqlite import SqliteJournal

@@ -18,13 +18,13 @@ from sbpair.cli.options import LogFormat, Options
 from sbpair.core.access import CALL_SECONDS
 from sbpair.core.errors import ConfigurationError, InterruptedWorkError, ServiceError, UsageError
 from sbpair.core.outcome import Exit
-from sbpair.core.pairing import Pair, Side
 
 if TYPE_CHECKING:
     import asyncio
 
     from sbpair.connect import Sides
     from sbpair.core.events import Event
+    from sbpair.core.pairing import Pair
     from sbpair.render.result import CommandResult
     from sbpair.runtime.clock import SystemClock
     from sbpair.settings import Settings
@@ -62,6 +62,8 @@ def _say_first_use(settings: "Settings", file: Path, options: Options) -> None:
 
 
 def _hosts(settings: "Settings", pair: str) -> str:
+    from sbpair.core.pairing import Side
+
     def place(side: Side) -> str:
         reference = settings.get(f"pairs.{pair}.{side}.connection_string") or {}
         named = [f"connection string of {kind} {name}" for kind, name in reference.items()]
@@ -70,7 +72,7 @@ def _hosts(settings: "Settings", pair: str) -> str:
     return " with ".join(map(place, Side))
 
 
-def choose_pairs(settings: "Settings", names: list[str] | None) -> list[Pair]:
+def choose_pairs(settings: "Settings", names: list[str] | None) -> "list[Pair]":
     """The named pairs; with no name every configured pair, or the one that is there."""
     if names:
         return [settings.pair(name) for name in names]
@@ -97,7 +99,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def open_sides(pair: Pair) -> "AbstractAsyncContextManager[Sides]":
+def open_sides(pair: "Pair") -> "AbstractAsyncContextManager[Sides]":
     """See `sbpair.connect.open_sides`."""
     from sbpair.connect import open_sides as connect
 

@@ -202,8 +202,7 @@ def emulator(
         return _limitations()
     if compatibility:
         return _compatibility()
-    from sbpair.emulator import EmulatorError
-    from sbpair.emulator.store import StoreError
+    from sbpair.emulator.errors import EmulatorError, StoreError
 
     doors = Doors(host, port, microsoft_ports, standard_ports)
     contents, suggested = _read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
@@ -222,10 +221,8 @@ def emulator(
     identity = None if new_keys else identity_folder(data_directory(os.environ) / "emulator")
 
     async def serve(stop: "asyncio.Event") -> CommandResult:
-        from sbpair.cli.emulator_sample import plant as plant_sample
         from sbpair.emulator import Emulator
         from sbpair.emulator.clock import AdvancingClock
-        from sbpair.emulator.window import open_window
 
         clock = AdvancingClock() if ui else None
         async with Emulator(
@@ -240,7 +237,7 @@ def emulator(
             aliases=aliases,
         ) as running:
             _plant(running, contents)
-            told = plant_sample(*map(running.namespace, names[:2])) if sample else ""
+            told = _plant_sample(running, names) if sample else ""
             for name, spec in faults:
                 running.faults(name).add(spec)
             with announced(running, names, tls=tls) as is_announced:
@@ -257,6 +254,8 @@ def emulator(
                 if clock is None:
                     await stop.wait()
                     return CommandResult("emulator", ())
+                from sbpair.emulator.window import open_window
+
                 async with open_window(running) as window:
                     say(f"Open in a browser on this machine: {window.url}")
                     await stop.wait()
@@ -362,6 +361,12 @@ def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
             plant(running.namespace(name), body, os.environ)
         except (SeedError, EntityError) as error:
             raise ConfigurationError(f"The seed of {name}: {error}", hint=_CORRECT_THE_SEED) from error
+
+
+def _plant_sample(running: "Emulator", names: Sequence[str]) -> str:
+    from sbpair.cli.emulator_sample import plant
+
+    return plant(*map(running.namespace, names[:2]))
 
 
 def _split_fault(text: str, names: list[str]) -> tuple[str, str]:

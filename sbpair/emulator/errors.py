@@ -8,6 +8,10 @@ class EmulatorError(Exception):
     """The emulator was asked for something it has not got, or cannot start; the text says what."""
 
 
+class StoreError(EmulatorError):
+    """The file cannot be used: damaged, not ours, from a newer version, or in use by another process."""
+
+
 class EntityError(Exception):
     """An administrative request was refused.
 

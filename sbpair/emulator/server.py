@@ -30,7 +30,6 @@ from sbpair.emulator.geo_recovery import AliasConfig, AliasPort, fail_over_pair,
 from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
 from sbpair.emulator.limits import PREMIUM_PARTITIONS, Tier
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.store import open_store
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from sbpair.emulator.tls import TlsFiles
 
@@ -340,7 +339,11 @@ class Emulator:
 
     def _new_namespace(self, config: NamespaceConfig, clock: Clock) -> Namespace:
         faults = Faults(clock, None if self._seed is None else f"{self._seed}:{config.name}")
-        store = None if self._data_dir is None else open_store(self._data_dir / config.name)
+        store = None
+        if self._data_dir is not None:
+            from sbpair.emulator.store import open_store
+
+            store = open_store(self._data_dir / config.name)
         if self._kept_keys is None and self._identity is not None:
             self._kept_keys = KeptKeys(self._identity)
         keys = random_keys if self._kept_keys is None else self._kept_keys.of(config.name)

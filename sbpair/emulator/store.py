@@ -41,7 +41,7 @@ from sbpair.emulator.entities import (
     TopicDescription,
     TrueFilter,
 )
-from sbpair.emulator.errors import BrokerError, EmulatorError
+from sbpair.emulator.errors import BrokerError, StoreError
 from sbpair.emulator.filters import FilterSyntaxError, Rule
 from sbpair.emulator.namespace import Namespace, NamespaceStore
 from sbpair.files import make_private_file, make_private_folder
@@ -272,10 +272,6 @@ _TABLES = ("entities", "messages", "sessions", "duplicates")
 
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
 """What reading a value raises that this program has not written."""
-
-
-class StoreError(EmulatorError):
-    """The file cannot be used: damaged, not ours, from a newer version, or in use by another process."""
 
 
 def open_store(directory: Path) -> "Store":

@@ -50,6 +50,9 @@ class Throttling:
         self.credits_spent = self.bytes_spent = 0
         self.busiest_credits = 0
         """The most that was spent in one second."""
+        self.first_second: int | None = None
+        """Of the clock, in which anything was spent; None: nothing was. `last_second`: the latest such."""
+        self.last_second = 0
         self._namespace = namespace
         self._clock = clock
         self._second = math.floor(clock.now())
@@ -85,6 +88,10 @@ class Throttling:
         self._credits += credits
         self._bytes += size_bytes
         self._in_this_second += credits
+        if credits:
+            self.last_second = self._second
+            if self.first_second is None:
+                self.first_second = self._second
         self.credits_spent += credits
         self.bytes_spent += size_bytes
         self.busiest_credits = max(self.busiest_credits, self._in_this_second)

@@ -12,6 +12,8 @@ disk still last and have all names, writes keys with the umask's permissions, an
 The authority's own key is never written: a certificate that somebody trusts for a year cannot sign another one.
 """
 
+import hashlib
+import json
 import ssl
 import threading
 import time
@@ -32,6 +34,7 @@ _LOOK_AGAIN_SECONDS: Final = 0.01
 _RENEW_BEFORE: Final = timedelta(days=7)
 _NAMES: Final = ("localhost", "*.localhost")
 _ADDRESSES: Final = ("127.0.0.1", "::1")
+_NOTE: Final = "checked.json"
 
 
 class TlsFiles:
@@ -74,15 +77,39 @@ class TlsFiles:
         self._ready = True
 
     def _still_good(self) -> bool:
-        from cryptography import x509
-
         files = [self._directory / name for name in ("ca.pem", "server.pem", "server.key")]
         if not all(file.exists() for file in files):
             return False
-        certificate = x509.load_pem_x509_certificate(files[1].read_bytes())
+        pem = files[1].read_bytes()
+        if self._noted(pem):
+            return True
+        from cryptography import x509
+
+        certificate = x509.load_pem_x509_certificate(pem)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        lasts = certificate.not_valid_after_utc - datetime.now(UTC) > _RENEW_BEFORE
-        return lasts and all(name in names for name in _alternatives(self._extra_hosts))
+        until = certificate.not_valid_after_utc - _RENEW_BEFORE
+        good = until > datetime.now(UTC) and all(name in names for name in _alternatives(self._extra_hosts))
+        if good:
+            self._note(pem, until)
+        return good
+
+    def _noted(self, pem: bytes) -> bool:
+        """Whether an earlier start has found this very certificate good for these names until after today. To look
+        into the certificate itself takes a library that is a tenth of a start."""
+        try:
+            noted = json.loads((self._directory / _NOTE).read_bytes())
+            same = noted["certificate"] == _digest(pem) and noted["hosts"] == sorted(self._extra_hosts)
+            return same and datetime.fromisoformat(noted["until"]) > datetime.now(UTC)
+        except (OSError, ValueError, TypeError, KeyError):
+            return False
+
+    def _note(self, pem: bytes, until: datetime) -> None:
+        noted = {"certificate": _digest(pem), "hosts": sorted(self._extra_hosts), "until": until.isoformat()}
+        write_private(self._directory / _NOTE, json.dumps(noted).encode())
+
+
+def _digest(pem: bytes) -> str:
+    return hashlib.sha256(pem).hexdigest()
 
 
 def _write_files(directory: Path, extra_hosts: Sequence[str]) -> None:

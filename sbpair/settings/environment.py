@@ -16,9 +16,9 @@ from sbpair.settings.keys import (
     check_pair_name,
     secret_reference,
 )
+from sbpair.settings.state import EMULATOR_KEY
 
 ENVIRONMENT_PAIR = "environment"
-EMULATOR_KEY = "SBPAIR_EMULATOR_KEY"
 
 
 def environment_names() -> dict[str, str]:

@@ -1,11 +1,7 @@
 """Which files are read, and the strict reading of one: every complaint has file, line and the nearest known key."""
 
 import difflib
-import json
-import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
-from io import BufferedReader
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import yaml
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.redact import quoted, scrub, shortened
 from sbpair.emulator.lines import LinedList, LinedMapping
+from sbpair.settings.documents import DocumentError, check_texts, home_folder, is_file, read_text
 from sbpair.settings.keys import (
     FILE_NAME,
     FORMAT_VERSION,
@@ -26,102 +23,11 @@ from sbpair.settings.keys import (
     check_pair_name,
 )
 
-# JSON and YAML of unknown origin, read within bounds: size, depth, and what YAML aliases expand to.
-#
-# Snapshots, plans and price tables are passed around between people; reading one must neither exhaust memory nor end in
-# anything but a sentence.
+# YAML of unknown origin, read within bounds: size, depth, and what its aliases expand to.
 
-MOST_BYTES = 256 * 1024 * 1024
-"""A snapshot of a full namespace (10,000 queues) is about 10 MB."""
-MOST_JSON_DEPTH = 100
 MOST_YAML_BYTES = 1024 * 1024
 MOST_YAML_NODES = 50_000
 MOST_YAML_DEPTH = 50
-_CHUNK_BYTES = 1024 * 1024
-
-
-class DocumentError(ValueError):
-    """The file cannot be read as the document it should be; the text says why, without naming the file."""
-
-
-def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """Text of a file in UTF-8, with or without a byte order mark.
-
-    Raises:
-        DocumentError: not there, not readable, too large, not UTF-8.
-    """
-    try:
-        with path.open("rb") as file:
-            data = _read_at_most(file, most_bytes + 1)
-    except (OSError, ValueError) as error:  # a ValueError: a name with a null in it
-        raise DocumentError(getattr(error, "strerror", None) or str(error)) from error
-    if len(data) > most_bytes:
-        raise DocumentError(f"it is larger than {most_bytes // (1024 * 1024)} MB")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DocumentError(f"byte {error.start} is not UTF-8") from error
-
-
-def _read_at_most(file: BufferedReader, most_bytes: int) -> bytes:
-    """Piece by piece: asked for all at once, Python reserves the bound's memory for a file of any size."""
-    chunks: list[bytes] = []
-    left = most_bytes
-    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
-        chunks.append(chunk)
-        left -= len(chunk)
-    return b"".join(chunks)
-
-
-def parse_json(text: str | bytes, *, exact: bool = False) -> Any:
-    """Value of a JSON document; with `exact`, numbers with a fraction as Decimal.
-
-    Raises:
-        DocumentError: not JSON, NaN or infinity, a number that is too long, half a character, or nested too deeply.
-    """
-    try:
-        value = json.loads(text, parse_float=Decimal if exact else None, parse_constant=_refuse_constant)
-        _check_json(value)
-    except RecursionError as error:
-        raise DocumentError("it is nested too deeply") from error
-    except ValueError as error:
-        raise DocumentError(f"not valid JSON: {error}") from error
-    return value
-
-
-def _check_json(value: Any) -> None:
-    """Refuse with ValueError what no later reader has to reckon with: depth, 1e999, and lone halves of a surrogate
-    pair, which cannot be written anywhere again."""
-    level: list[Any] = [value]
-    for _ in range(MOST_JSON_DEPTH):
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                _check_texts(item)
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-            elif isinstance(item, str):
-                _check_texts((item,))
-            elif isinstance(item, float) and not math.isfinite(item):
-                raise ValueError("a number is too large")
-        if not below:
-            return
-        level = below
-    raise ValueError("it is nested too deeply")
-
-
-def _check_texts(texts: Iterable[str]) -> None:
-    for text in texts:
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise ValueError("a text has half a character (a lone surrogate) in it") from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 class _BoundedLoader(yaml.SafeLoader):
@@ -233,7 +139,7 @@ def yaml_problem(error: yaml.YAMLError) -> tuple[str, int | None]:
 
 def _check_scalar(node: yaml.ScalarNode) -> None:
     try:
-        _check_texts((node.value,))
+        check_texts((node.value,))
     except ValueError as error:
         raise DocumentError(f"line {node.start_mark.line + 1}: {error}") from error
 
@@ -268,23 +174,6 @@ def user_file(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base else home_folder(environ) / ".config") / "sbpair" / FILE_NAME
 
 
-def home_folder(environ: Mapping[str, str]) -> Path:
-    """The user's home.
-
-    Raises:
-        ConfigurationError: HOME is not set and the system knows of none (a container's made-up user id).
-    """
-    if environ.get("HOME"):
-        return Path(environ["HOME"])
-    try:
-        return Path.home()
-    except RuntimeError as error:
-        raise ConfigurationError(
-            "This user has no home folder, and HOME is not set.",
-            hint="Set HOME, or XDG_CONFIG_HOME and XDG_STATE_HOME.",
-        ) from error
-
-
 def config_files(config: Path | None, environ: Mapping[str, str], directory: Path) -> Iterator[Path]:
     named = config or (Path(environ["SBPAIR_CONFIG"]) if environ.get("SBPAIR_CONFIG") else None)
     if named is not None:
@@ -300,18 +189,6 @@ def config_files(config: Path | None, environ: Mapping[str, str], directory: Pat
             return
         if (folder / ".git").exists():
             return
-
-
-def is_file(path: Path) -> bool:
-    """Whether there is such a file.
-
-    Raises:
-        ConfigurationError: it cannot be told: a name no file can have, or a folder that may not be looked into.
-    """
-    try:
-        return path.is_file()
-    except OSError as error:
-        raise ConfigurationError(f"Cannot read {shortened(str(path))}: {error.strerror or error}.") from error
 
 
 def read_file(path: Path) -> dict[str, Sourced]:

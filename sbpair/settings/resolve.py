@@ -25,8 +25,9 @@ from sbpair.core.errors import ConfigurationError, InvalidNameError
 from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.redact import quoted
+from sbpair.settings.documents import DocumentError, read_text
 from sbpair.settings.environment import from_environment
-from sbpair.settings.files import DocumentError, config_files, read_file, read_text, user_file
+from sbpair.settings.files import config_files, read_file, user_file
 from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
 from sbpair.settings.state import LOCAL_PAIR, authority_of_embedded, local_pair, remembered_default_pair
 

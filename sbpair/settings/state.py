@@ -5,15 +5,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbpair.core.access import host_of, is_loopback
 from sbpair.core.errors import ConfigurationError
 from sbpair.files import make_private_folder, write_private
-from sbpair.settings.files import DocumentError, home_folder, is_file, parse_json, read_text
-from sbpair.settings.keys import SIDES, Sourced
+from sbpair.settings.documents import DocumentError, home_folder, is_file, parse_json, read_text
+
+if TYPE_CHECKING:
+    from sbpair.settings.keys import Sourced
 
 LOCAL_PAIR = "local"
+EMULATOR_KEY = "SBPAIR_EMULATOR_KEY"
+"""Variable with the root key of the embedded namespaces."""
 _MOST_BYTES = 1024 * 1024
 
 
@@ -75,12 +79,14 @@ def _pid(value: Any) -> int:
     return value
 
 
-def local_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
+def local_pair(environ: Mapping[str, str]) -> "dict[str, Sourced]":
     """Settings of the pair `local`, the first two namespaces of a running `sbpair emulator`; empty when there are none.
 
     Raises:
         ConfigurationError: see `emulator_state`.
     """
+    from sbpair.settings.keys import SIDES, Sourced
+
     state = emulator_state(environ)
     if state is None or len(state.connection_string_files) < len(SIDES):
         return {}
@@ -154,8 +160,10 @@ def _write(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def remembered_default_pair(environ: Mapping[str, str]) -> dict[str, Sourced]:
+def remembered_default_pair(environ: Mapping[str, str]) -> "dict[str, Sourced]":
     """The pair stored by `remember_default_pair`, or nothing."""
+    from sbpair.settings.keys import Sourced
+
     path = state_directory(environ) / "default-pair"
     try:
         name = read_text(path, most_bytes=_MOST_BYTES).strip()

@@ -66,7 +66,8 @@ class Embedded:
         self.order("budget", primary=primary, secondary=secondary)
 
     def spent(self) -> dict[str, dict[str, int]]:
-        """Per namespace since `budget`: `credits`, those of the `busiest` second, requests `granted` and `refused`."""
+        """Per namespace since `budget`: `credits`, those of the `busiest` second, requests `granted` and `refused`,
+        and the `first_second` and `last_second` of the clock in which credits were spent."""
         spent: dict[str, dict[str, int]] = self.order("spent")
         return spent
 
@@ -147,6 +148,8 @@ class _Server:
                 "busiest": budget.busiest_credits,
                 "granted": budget.granted,
                 "refused": budget.refused,
+                "first_second": budget.first_second or 0,
+                "last_second": budget.last_second,
             }
         return spent
 

@@ -2,6 +2,11 @@
 leaves to others.
 
     python -m tests.benchmarks --only throttling [--quick]
+    python -m tests.benchmarks.throttling [--credits 500] [--seconds 60] [--spark]
+
+The second form takes another budget, where a machine with other work does not reach 1,000 messages a second, and with
+--spark measures archiving, taking and replaying, which learn in each worker of Spark for themselves. Of Spark's jobs
+the seconds in which nothing is browsed or sent yet are left out: those before the first credit.
 
 The namespaces are a process of their own and have the credits of the Standard tier: both of them where some are left to
 others; the primary alone where its budget has to be learnt, since a secondary with the same budget gives no more than
@@ -9,7 +14,10 @@ the primary takes. It is counted by the second of the clock there, the first sec
 yet, among them.
 """
 
+import argparse
 import asyncio
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +27,8 @@ from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND as CREDITS
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.syphon import DrainRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
-from tests.benchmarks.table import Row
+from tests.benchmarks.pipeline import Bench, Cost, bench
+from tests.benchmarks.table import Row, print_rows
 from tests.fakes import RecordingObserver
 
 RESERVE = 400
@@ -28,34 +37,62 @@ SIZE_BYTES = 100
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """All figures; `quick` takes about two minutes, the whole about six."""
-    seconds = 60 if quick else 180
+    return [row.as_dict() for row in _of_drain(60 if quick else 180, CREDITS)]
+
+
+def _of_drain(seconds: int, credits: int) -> list[Row]:
     with embedded() as on:
-        rows = [*_learnt(on, seconds), *_reserved(on, seconds // 2)]
-    return [row.as_dict() for row in rows]
+        return [*_learnt(on, seconds, credits), *_reserved(on, seconds // 2, credits)]
 
 
-def _learnt(on: Embedded, seconds: int) -> Iterator[Row]:
-    spent = _drained(on, seconds, secondary=None)["primary"]
-    case = f"{CREDITS:,} credits a second, {seconds} s"
-    yield Row("throttling", case, "budget used", _percent(spent["credits"], seconds * CREDITS), "%", at_least=95)
+def _learnt(on: Embedded, seconds: int, credits: int) -> Iterator[Row]:
+    spent = _drained(on, seconds, credits, secondary=None)["primary"]
+    yield from _used(f"drain, {credits:,} credits a second, {seconds} s", spent, seconds * credits)
+
+
+def _used(case: str, spent: dict[str, int], budget: float) -> Iterator[Row]:
+    yield Row("throttling", case, "budget used", _percent(spent["credits"], budget), "%", at_least=95)
     asked = spent["granted"] + spent["refused"]
     yield Row("throttling", case, "requests refused", _percent(spent["refused"], asked), "%", at_most=1)
 
 
-def _reserved(on: Embedded, seconds: int) -> Iterator[Row]:
-    left = CREDITS - RESERVE
-    for name, spent in _drained(on, seconds, secondary=CREDITS, budget=left).items():
-        case = f"--reserve {RESERVE}, {seconds} s, {name}"
+def _reserved(on: Embedded, seconds: int, credits: int) -> Iterator[Row]:
+    left = credits * (CREDITS - RESERVE) / CREDITS
+    for name, spent in _drained(on, seconds, credits, secondary=credits, budget=left).items():
+        case = f"drain, {left:,g} of {credits:,} left to it, {seconds} s, {name}"
         yield Row("throttling", case, "of the rest used", _percent(spent["credits"], seconds * left), "%", at_least=95)
         yield Row("throttling", case, "credits in the busiest second", spent["busiest"], "", at_most=1.1 * left)
         yield Row("throttling", case, "requests refused", spent["refused"], "", at_most=0)
 
 
+def _of_spark(seconds: int, credits: int) -> Iterator[Row]:
+    """Archiving and taking from a throttled secondary, then replaying to a throttled primary."""
+    with bench() as on:
+        on.on.fill(seconds * credits, SIZE_BYTES)
+        on.on.budget(None, credits)
+        yield from _job(on, "archive", credits, on.archive(), "secondary")
+        taken = on.fresh()
+        on.on.budget(None, credits)
+        yield from _job(on, "archive --take", credits, on.archive(take=True, into=taken), "secondary")
+        on.on.budget(credits, None)
+        yield from _job(on, "replay", credits, on.replay(taken), "primary")
+
+
+def _job(on: Bench, name: str, credits: int, cost: Cost, side: str) -> Iterator[Row]:
+    spent = on.on.spent()[side]
+    seconds = spent["last_second"] - spent["first_second"] + 1
+    yield from _used(
+        f"{name}, {credits:,} credits a second, {seconds} of {cost.seconds:.0f} s", spent, seconds * credits
+    )
+    share = 100 * cost.cpu_seconds / cost.seconds / (os.cpu_count() or 1)
+    yield Row("throttling", name, "of the machine's processors used by the job", round(share, 1), "%")
+
+
 def _drained(
-    on: Embedded, seconds: int, *, secondary: int | None, budget: float | None = None
+    on: Embedded, seconds: int, credits: int, *, secondary: int | None, budget: float | None = None
 ) -> dict[str, dict[str, int]]:
-    on.fill(int(seconds * CREDITS * 1.2), SIZE_BYTES)
-    on.budget(CREDITS, secondary)
+    on.fill(int(seconds * credits * 1.2), SIZE_BYTES)
+    on.budget(credits, secondary)
     asyncio.run(_drain(on, DrainRequest(BACKLOG, for_seconds=seconds, budget_per_second=budget)))
     return on.spent()
 
@@ -81,3 +118,19 @@ async def _drain(on: Embedded, request: DrainRequest) -> None:
 
 def _percent(part: float, whole: float) -> float:
     return round(100 * part / whole, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.throttling", description=__doc__)
+    parser.add_argument("--credits", type=int, default=CREDITS)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--spark", action="store_true")
+    given = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    rows = (_of_spark if given.spark else _of_drain)(given.seconds, given.credits)
+    print_rows([row.as_dict() for row in rows])
+    print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -83,7 +83,7 @@ async def test_keys_and_certificates_are_those_of_the_last_start(tmp_path: Path)
     assert len(set(found[0][0])) == 3
     if os.name == "posix":
         kept = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert len(kept) == 5
+        assert len(kept) == 6
         assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
         assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
     async with Emulator(["contoso-weu"], identity=tmp_path, tls_names=["bus.example.com"]) as emulator:

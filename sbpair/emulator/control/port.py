@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
-from sbpair.emulator.admin.calls import Call, Reply, arm_error
-from sbpair.emulator.admin.fault_control import handle_control, is_control_path
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.origins import OwnNames
 from sbpair.emulator.engine.port import PATIENCE_SECONDS, FirstRequests, closing
@@ -20,6 +18,8 @@ from sbpair.emulator.tls import TlsFiles
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from sbpair.emulator.admin.calls import Call, Reply
 
 
 class ControlledEmulator(Protocol):
@@ -94,6 +94,7 @@ class ControlPort:
     async def _answer(self, request: "web.Request") -> "web.StreamResponse":
         from aiohttp import web
 
+        from sbpair.emulator.admin.calls import arm_error
         from sbpair.emulator.admin.http import call_of, response_of
 
         self._requests.came(request)
@@ -112,7 +113,10 @@ class ControlPort:
         return response_of(_reply(namespace, call))
 
 
-def _reply(namespace: Namespace, call: Call) -> Reply:
+def _reply(namespace: Namespace, call: "Call") -> "Reply":
+    from sbpair.emulator.admin.calls import arm_error
+    from sbpair.emulator.admin.fault_control import handle_control, is_control_path
+
     if is_control_path(call.segments):
         return handle_control(namespace, call)
     return arm_error(not_found(f"The resource '{call.path}' does not exist."), call)

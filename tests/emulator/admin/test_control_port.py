@@ -30,7 +30,9 @@ def test_a_namespace_is_brought_back_from_the_dark() -> None:
         client.remove(str(added["id"]))
         assert client.list() == []
         # What lasts is not counted, and does not claim to have hit nobody.
-        counted = {text: client.add(text)["hits"] for text in ("list-gap", "throttle:for=30s", "delay:rtt=1ms", "refuse")}
+        counted = {
+            text: client.add(text)["hits"] for text in ("list-gap", "throttle:for=30s", "delay:rtt=1ms", "refuse")
+        }
         assert counted == {"list-gap": 0, "throttle:for=30s": 0, "delay:rtt=1ms": None, "refuse": None}
         assert (added["seen"], client.add("refuse:nth=9")["seen"]) == (None, 0)
         client.clear()

@@ -22,9 +22,9 @@ from sbpair.emulator.entities import (
     SqlFilter,
     TopicDescription,
 )
-from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.errors import BrokerError, StoreError
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.store import StoreError, open_store
+from sbpair.emulator.store import open_store
 
 
 @pytest.fixture

@@ -1,0 +1,91 @@
+"""How long `sbpair emulator` takes to its first connection and message, and to stop.
+
+    python -m tests.benchmarks --only start [--quick]
+
+Each start is a process of its own, and what counts is the least of several: what else runs on the machine can only add.
+The client has been used before, so the time to a message is that of the namespace and of one new connection.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from sbpair.core.access import parse_connection_string
+from tests.benchmarks.table import Row
+
+SEED = "contoso-weu: {queues: {orders: {}}}\n"
+
+
+@dataclass(frozen=True)
+class Started:
+    """Seconds since the process was started; of CPU those of the process alone."""
+
+    connected: float
+    connected_cpu: float
+    sent: float
+    sent_cpu: float
+    stopped: float
+    """Since it was told to stop."""
+    stopped_cpu: float
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    """All figures; `quick` takes about ten seconds."""
+    with TemporaryDirectory() as folder:
+        seed = Path(folder) / "seed.yaml"
+        seed.write_text(SEED, encoding="utf-8")
+        environ = {**os.environ, "HOME": folder, "XDG_STATE_HOME": folder, "XDG_DATA_HOME": folder}
+        command = [sys.executable, "-m", "sbpair", "emulator", "--namespace", "contoso-weu", "--port", "0"]
+        starts = [_start([*command, "--seed", str(seed)], environ) for _ in range(6 if quick else 21)][1:]
+    return [row.as_dict() for row in _rows(starts)]
+
+
+def _rows(starts: list[Started]) -> Iterator[Row]:
+    case = f"sbpair emulator, least of {len(starts)}"
+    for name, figure, most in (
+        ("connected", "start to the first connection", 0.35),
+        ("sent", "start to the first message", 0.5),
+        ("stopped", "stop", 0.2),
+    ):
+        seconds = min(getattr(one, name) for one in starts)
+        cpu = min(getattr(one, f"{name}_cpu") for one in starts)
+        yield Row("start", case, figure, round(seconds, 3), "s", at_most=most)
+        yield Row("start", case, f"{figure}, CPU", round(cpu, 3), "s")
+
+
+def _start(command: list[str], environ: dict[str, str]) -> Started:
+    began = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ) as it:
+        assert it.stdout is not None
+        text = it.stdout.readline().partition("\t")[2].strip()
+        host, _, port = parse_connection_string(text)["endpoint"].partition("//")[2].strip("/").partition(":")
+        with socket.create_connection((host, int(port)), timeout=60):
+            connected, connected_cpu = time.monotonic() - began, _cpu_seconds(it.pid)
+        # Closing a sender of this client waits for its own thread for up to a second; the message is there before.
+        with ServiceBusClient.from_connection_string(text, keep_alive=0) as client:
+            client.get_queue_sender("orders").send_messages(ServiceBusMessage("first"))
+            sent, sent_cpu = time.monotonic() - began, _cpu_seconds(it.pid)
+        it.send_signal(signal.SIGTERM)
+        told = time.monotonic()
+        _, status, used = os.wait4(it.pid, 0)
+        stopped = time.monotonic() - told
+        it.returncode = os.waitstatus_to_exitcode(status)
+        assert it.returncode == 128 + signal.SIGTERM, it.returncode
+    total = used.ru_utime + used.ru_stime
+    return Started(connected, connected_cpu, sent, sent_cpu, stopped, max(0.0, total - sent_cpu))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of all threads; finer than the ticks of /proc/PID/stat."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
