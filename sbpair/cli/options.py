@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard
 
 import typer
 
@@ -25,7 +25,10 @@ from sbpair.cli.typer_private import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
 from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError, for_pair
 from sbpair.render.console import check_format, check_writable, colors_wanted
-from sbpair.render.result import CommandResult, Format
+from sbpair.render.output import Format
+
+if TYPE_CHECKING:
+    from sbpair.render.result import CommandResult
 
 COMPLETION_VARIABLE = "_SBPAIR_COMPLETE"
 """Set by the completion scripts when they ask for completions."""
@@ -211,11 +214,11 @@ class Finished:
 
     command: str
     options: Options
-    result: CommandResult | None = None
+    result: "CommandResult | None" = None
     error: SbpairError | None = None
 
 
-Command = Callable[..., CommandResult]
+Command = Callable[..., "CommandResult"]
 
 
 def command(

@@ -6,7 +6,7 @@ import select
 import sys
 import traceback
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.main import get_command
@@ -18,8 +18,10 @@ from sbpair.core.errors import ConfigurationError, InterruptedWorkError, SbpairE
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import printable
 from sbpair.render.console import choose_format, emit, escape_what_stdout_lacks, put, say, say_lines
-from sbpair.render.formats import dump_json, envelope
-from sbpair.render.result import CommandResult, Format
+from sbpair.render.output import Format
+
+if TYPE_CHECKING:
+    from sbpair.render.result import CommandResult
 
 PROGRAM = "sbpair"
 
@@ -115,7 +117,7 @@ def _finish(finished: Finished) -> int:
 _SHOWS_SUMMARY = (Format.TABLE, Format.MARKDOWN, Format.HTML)
 
 
-def _explain_in_a_pipe(result: CommandResult, options: Options) -> None:
+def _explain_in_a_pipe(result: "CommandResult", options: Options) -> None:
     """Formats for programs have no place for what was done in words and what to do next: that goes to stderr."""
     if options.quiet or result.text is not None:
         return
@@ -139,7 +141,7 @@ def _talk(text: str, options: Options, *, level: str = "info", hint: str = "") -
         say(hint)
 
 
-def exit_code(result: CommandResult, options: Options) -> int:
+def exit_code(result: "CommandResult", options: Options) -> int:
     """Exit code of a result that was shown: the table's, Nagios' own, or 0 for findings with --exit-zero."""
     if options.output is Format.NAGIOS and result.checks is not None:
         from sbpair.render.monitoring import nagios_status
@@ -156,6 +158,8 @@ def _fail(error: SbpairError, command: str, options: Options) -> int:
         put(f"SBPAIR UNKNOWN - {printable(error.message)}\n".replace("|", "/"))
         return 3
     if options.output is Format.JSON:
+        from sbpair.render.formats import dump_json, envelope
+
         put(dump_json(envelope(command, code, error=error), indent=2) + "\n")
     level = "warning" if isinstance(error, InterruptedWorkError) else "error"
     if isinstance(error, ConfigurationError) and error.problems and options.log_format is not LogFormat.JSON:

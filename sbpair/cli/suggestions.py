@@ -4,7 +4,6 @@ Somebody waits at a prompt: nobody is contacted, no secret is read, nothing slow
 be read nothing is offered.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -61,6 +60,8 @@ def check_codes(incomplete: str) -> list[tuple[str, str]]:
 
 def emulated_namespaces(incomplete: str) -> list[str]:
     """Names of the embedded namespaces that run for this user."""
+    import json
+
     from sbpair.settings import state_directory
 
     try:

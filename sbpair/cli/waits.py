@@ -1,6 +1,5 @@
 """Says what a command waits for, once it has been silent for a few seconds."""
 
-import logging
 import re
 import sys
 import threading
@@ -42,7 +41,6 @@ def telling_waits() -> Iterator[None]:
 
 
 def _tell(ended: threading.Event) -> None:
-    log = logging.getLogger("sbpair")
     ours, told = 0.0, ""
     while not ended.wait(_POLL_SECONDS):
         now, silent = time.monotonic(), silent_seconds()
@@ -52,7 +50,9 @@ def _tell(ended: threading.Event) -> None:
         waits = [one for one in waits_in(sys.modules) if now - one.since >= LEAST_SECONDS]
         if not waits:
             continue
-        log.info(in_words(waits, now, known=told))
+        import logging
+
+        logging.getLogger("sbpair").info(in_words(waits, now, known=told))
         ours, told = time.monotonic(), waits[0].error
 
 

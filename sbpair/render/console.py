@@ -5,20 +5,19 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import defused, in_build_runner, printable
-from sbpair.core.serialization import to_plain
 from sbpair.core.words import listed
 from sbpair.files import make_private_folder
-from sbpair.render import formats
-from sbpair.render.result import CHECK_FORMATS, CommandResult, Format
+from sbpair.render.output import CHECK_FORMATS, OF_ALL, Format
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from sbpair.render.result import CommandResult
 
 
 ESCAPE = "sbpair.escape"
@@ -44,15 +43,6 @@ def escape_what_stdout_lacks() -> None:
         reconfigure(errors=ESCAPE)
 
 
-_WRITERS: dict[Format, Callable[[CommandResult], str]] = {
-    Format.JSON: formats.to_json,
-    Format.JSONL: formats.to_jsonl,
-    Format.YAML: formats.to_yaml,
-    Format.TSV: formats.to_tsv,
-    Format.MARKDOWN: formats.to_markdown,
-}
-
-
 def choose_format(wanted: Format | None, *, to_file: bool) -> Format:
     """The asked-for format, or a table on a terminal and TSV elsewhere."""
     if wanted is not None:
@@ -60,7 +50,7 @@ def choose_format(wanted: Format | None, *, to_file: bool) -> Format:
     return Format.TABLE if sys.stdout.isatty() and not to_file else Format.TSV
 
 
-def emit(result: CommandResult, wanted: Format | None, *, outfile: Path | None = None, color: bool = True) -> None:
+def emit(result: "CommandResult", wanted: Format | None, *, outfile: Path | None = None, color: bool = True) -> None:
     """Write a result to stdout or `outfile` in the wanted format.
 
     Raises:
@@ -80,7 +70,7 @@ def emit(result: CommandResult, wanted: Format | None, *, outfile: Path | None =
         write_file(outfile, text)
 
 
-def _show(result: CommandResult, *, color: bool) -> None:
+def _show(result: "CommandResult", *, color: bool) -> None:
     """The result on a terminal."""
     if result.text is None:
         from sbpair.render.tables import as_renderable
@@ -106,11 +96,13 @@ def safe_for_readers(text: str, chosen: Format) -> str:
     return text.replace("##", "#&#35;") if chosen in (Format.HTML, Format.JUNIT) else defused(text)
 
 
-def _append_step_summary(result: CommandResult) -> None:
+def _append_step_summary(result: "CommandResult") -> None:
     """Add the full table to the page of the workflow step, where there is one: annotations show ten of a kind only."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
+    from sbpair.render import formats
+
     text = f"## sbpair {result.command}\n\n{formats.to_markdown(result)}\n"
     with Path(path).open("a", encoding="utf-8", errors=ESCAPE) as file:
         file.write(text if len(text.encode()) <= _STEP_SUMMARY_BYTES else _TOO_LONG)
@@ -121,7 +113,7 @@ _STEP_SUMMARY_BYTES = 1_000_000
 _TOO_LONG = "## sbpair\n\nThe table is too long for this page; write it to an artifact with `-o markdown --outfile`.\n"
 
 
-def render(result: CommandResult, chosen: Format) -> str:
+def render(result: "CommandResult", chosen: Format) -> str:
     """The result as text, which no terminal's width cuts."""
     if chosen in CHECK_FORMATS and result.checks is not None:
         from sbpair.render import monitoring
@@ -136,7 +128,9 @@ def render(result: CommandResult, chosen: Format) -> str:
 
         return as_text(result) if result.text is None else result.text
     check_format(result.command, chosen, checks=result.checks is not None, page=result.page is not None)
-    return _WRITERS[chosen](result)
+    from sbpair.render import formats
+
+    return formats.WRITERS[chosen](result)
 
 
 def check_format(command: str, chosen: Format | None, *, checks: bool, page: bool) -> None:
@@ -145,7 +139,7 @@ def check_format(command: str, chosen: Format | None, *, checks: bool, page: boo
     Raises:
         UsageError: it has not, and which ones it has.
     """
-    known = (Format.TABLE, *_WRITERS, *(CHECK_FORMATS if checks else ()), *((Format.HTML,) if page else ()))
+    known = (Format.TABLE, *OF_ALL, *(CHECK_FORMATS if checks else ()), *((Format.HTML,) if page else ()))
     if chosen is not None and chosen not in known:
         names = listed([one.value for one in known], most=len(Format))
         raise UsageError(f"{command} has no output format {chosen.value!r}; it has {names}.")
@@ -278,6 +272,9 @@ def say(text: str) -> None:
 
 def write_record(record: Any) -> None:
     """Write a dataclass as a JSON line, at once. When nobody reads any more the work it tells about goes on."""
+    from sbpair.core.serialization import to_plain
+    from sbpair.render import formats
+
     try:
         sys.stdout.write(formats.dump_json(to_plain(record)) + "\n")
         sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from sbpair.core.errors import SbpairError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import DRIVES_A_TERMINAL, defused, json_text, printable
 from sbpair.core.serialization import OMITTED_IF_NONE, says, to_plain
+from sbpair.render.output import Format
 from sbpair.render.result import CommandResult, Table
 from sbpair.version import __version__
 
@@ -131,3 +133,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
+
+
+WRITERS: Mapping[Format, Callable[[CommandResult], str]] = {
+    Format.JSON: to_json,
+    Format.JSONL: to_jsonl,
+    Format.YAML: to_yaml,
+    Format.TSV: to_tsv,
+    Format.MARKDOWN: to_markdown,
+}

@@ -6,7 +6,8 @@ from xml.sax.saxutils import quoteattr
 
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import defused, printable
-from sbpair.render.result import Check, CommandResult, Format, Metric, Severity
+from sbpair.render.output import Format
+from sbpair.render.result import Check, CommandResult, Metric, Severity
 
 GITHUB_ANNOTATIONS_PER_KIND = 10
 """GitHub drops further annotations of one kind in a step silently."""

@@ -11,25 +11,6 @@ if TYPE_CHECKING:
     from sbpair.render.page import Page
 
 
-class Format(StrEnum):
-    """Values of `-o/--output`. The first six work for every command, the rest where the result has checks."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    YAML = "yaml"
-    TSV = "tsv"
-    MARKDOWN = "markdown"
-    PROMETHEUS = "prometheus"
-    NAGIOS = "nagios"
-    GITHUB = "github"
-    JUNIT = "junit"
-    HTML = "html"
-
-
-CHECK_FORMATS = (Format.PROMETHEUS, Format.NAGIOS, Format.GITHUB, Format.JUNIT)
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: key in the row, heading, and whether numbers are right-aligned.

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sbpair.render.console import choose_format, emit, render, write_atomically
-from sbpair.render.result import Column, CommandResult, Format, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Column, CommandResult, Table
 from sbpair.render.tables import terminal_bars
 
 RESULT = CommandResult("ping", {"a": 1}, (Table("", (Column("a", "A"),), [{"a": 1}]),), summary="done")

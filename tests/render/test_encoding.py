@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from sbpair.render.console import emit
-from sbpair.render.result import Column, CommandResult, Format, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Column, CommandResult, Table
 
 HELLO = "Gr\u00fc\u00dfe \u4f60\u597d \U0001f680"
 PROGRAM = """
 from sbpair.render.console import emit, escape_what_stdout_lacks
-from sbpair.render.result import Column, CommandResult, Format, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Column, CommandResult, Table
 
 escape_what_stdout_lacks()
 said = {"said": "Gr\\u00fc\\u00dfe \\u4f60\\u597d \\U0001f680"}

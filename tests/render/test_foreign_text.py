@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import defused, printable
 from sbpair.render import console, formats, monitoring
-from sbpair.render.result import Check, Column, CommandResult, Format, Metric, Severity, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 FORGERIES = (
     "x\n::add-mask::secret",

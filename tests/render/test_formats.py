@@ -13,7 +13,8 @@ from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import printable
 from sbpair.render.console import render
-from sbpair.render.result import Check, Column, CommandResult, Format, Metric, Severity, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 APPROVED = Path(__file__).parent.parent / "approved" / "render"
 

@@ -8,7 +8,8 @@ import pytest
 from sbpair.core.outcome import Exit
 from sbpair.render import monitoring
 from sbpair.render.console import emit
-from sbpair.render.result import Check, Column, CommandResult, Format, Metric, Severity, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 
 def result(*severities: Severity, exit_code: Exit = Exit.OK, message: str = "because") -> CommandResult:

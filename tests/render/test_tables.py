@@ -6,7 +6,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sbpair.render.result import Column, CommandResult, Format, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Column, CommandResult, Table
 from sbpair.render.tables import as_renderable, as_text
 
 QUEUES = Table(

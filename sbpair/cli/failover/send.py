@@ -32,7 +32,8 @@ from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
-from sbpair.render.result import Column, CommandResult, Format, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
     import asyncio

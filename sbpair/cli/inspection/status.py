@@ -15,7 +15,8 @@ from sbpair.core.outcome import Exit, Severity
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import utc_time
 from sbpair.render.console import can_redraw, choose_format, put
-from sbpair.render.result import CommandResult, Format
+from sbpair.render.output import Format
+from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
     import asyncio

@@ -38,7 +38,8 @@ from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose
 from sbpair.journal import COSMOS_KEY
-from sbpair.render.result import Column, CommandResult, Format, Table
+from sbpair.render.output import Format
+from sbpair.render.result import Column, CommandResult, Table
 from sbpair.runtime.replication.sender import DualSender, DualSent
 
 if TYPE_CHECKING:

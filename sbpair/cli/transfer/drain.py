@@ -22,7 +22,8 @@ from sbpair.core.access import namespace_name
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.render.console import check_writable, unwritable, write_file
-from sbpair.render.result import CommandResult, Format
+from sbpair.render.output import Format
+from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
     import asyncio
