@@ -98,7 +98,7 @@ def test_messages_lie_where_the_seed_says(servicebus: EmbeddedNamespace) -> None
         ("queues:\n  a: {requires_session: true, messages:\n    [{body: x}]}", r"line 3: a.messages\[0\]: "),
         ("topics:\n  a:\n    messages:\n      - dead_letter: {reason: x}", "line 4: .*a topic has no dead letters"),
         ("queues:\n  a: {}\n  b:\n    lock_duration_seconds: 9999", "line 3: b: "),
-        ("queues:\n  a:\n    max_delivery_count: many", "line 3: a.max_delivery_count: a value of type str"),
+        ("queues:\n  a:\n    max_delivery_count: many", "line 3: a.max_delivery_count: a whole number is"),
         (
             "topics:\n  t:\n    subscriptions:\n      s:\n        rules:\n          r:\n            sql: '('",
             "line 6: r: ",
@@ -135,8 +135,8 @@ MICROSOFT = """\
     ("name", "value", "says"),
     [
         ("DefaultMessageTimeToLive", '"an hour"', "line 9: .*DefaultMessageTimeToLive: an ISO 8601"),
-        ("MaxDeliveryCounts", "3", "line 9: .*did you mean 'max_delivery_count'"),
-        ("MaxDeliveryCount", '"3"', "line 9: orders.max_delivery_count: a value of type str"),
+        ("MaxDeliveryCounts", "3", "line 9: .*did you mean 'MaxDeliveryCount'"),
+        ("MaxDeliveryCount", '"3"', "line 9: .*MaxDeliveryCount: a whole number is expected"),
         ("MaxDeliveryCount", "-3", "line 7: orders: "),
     ],
 )

@@ -187,23 +187,23 @@ def _rule(fields: Mapping[str, Any], where: str) -> RuleDescription:
 def _build(kind: type[_Description], fields: object, where: str) -> _Description:
     values = mapping_of(fields, where)
     described: Any = kind
-    kinds = _kinds(described)
+    kinds = settable(described)
     only(values, tuple(kinds), where)
-    checked: dict[str, Any] = {
-        name: _value(value, kinds[name], f"{where}.{name}", line_of(values, name)) for name, value in values.items()
+    values_of: dict[str, Any] = {
+        name: checked(value, kinds[name], f"{where}.{name}", line_of(values, name)) for name, value in values.items()
     }
-    return kind(**checked)
+    return kind(**values_of)
 
 
 @cache
-def _kinds(kind: Any) -> dict[str, Any]:
+def settable(kind: Any) -> dict[str, Any]:
     """What a seed can set of a description, and of which type each is."""
     hints = typing.get_type_hints(kind)
     return {name: hint for name, hint in hints.items() if name not in ("authorization_rules", "client_affine")}
 
 
-def _value(value: object, hint: Any, where: str, line: int | None) -> object:
-    """The value, if it is of the annotated type.
+def checked(value: object, hint: Any, where: str, line: int | None) -> object:
+    """The value, if it is of the annotated type of a description.
 
     Raises:
         SeedError: it is not.
@@ -217,8 +217,14 @@ def _value(value: object, hint: Any, where: str, line: int | None) -> object:
         if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
             raise SeedError(f"{where}: the number is out of range", line)
         return value
-    names = ", ".join(sorted(getattr(one, "__name__", str(one)) for one in kinds))
-    raise SeedError(f"{where}: a value of type {type(value).__name__} where {names} is expected", line)
+    expected = " or ".join(text for one, text in _TYPES.items() if one in kinds) or "an object of plain values"
+    if hint is EntityStatus:
+        expected = f"one of {', '.join(EntityStatus)}"
+    raise SeedError(f"{where}: {expected} is expected, not {_TYPES.get(type(value), 'an object or a list')}", line)
+
+
+_TYPES: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+"""As somebody who writes a seed calls them."""
 
 
 _MOST = 2**53

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sbpair.emulator.admin.fields import parse_duration
+from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.lines import LinedMapping, like, line_of
-from sbpair.emulator.seed.reading import SeedError
+from sbpair.emulator.seed import checked, settable
+from sbpair.emulator.seed.reading import SeedError, only
 
-_DURATIONS = frozenset(
-    {"lock_duration", "default_message_time_to_live", "duplicate_detection_history_time_window", "auto_delete_on_idle"}
-)
+_Kind = Any
+"""The class of a description."""
+_SECONDS = "_seconds"
+_NAMED = ("Name", "Properties")
 
 
 def is_microsoft_config(document: object) -> bool:
@@ -31,15 +34,18 @@ def seed_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         SeedError: the file has another form; the text says where.
     """
     config = _object(document["UserConfig"], "UserConfig", line_of(document, "UserConfig"))
+    only(config, ("Namespaces", "Logging"), "UserConfig")
     return {
         name: {
             "queues": _entities(one.get("Queues"), f"{name}.Queues"),
             "topics": _by_name(
                 (topic, _topic(body, where), line)
-                for topic, body, where, line in _named(one.get("Topics"), f"{name}.Topics")
+                for topic, body, where, line in _named(one.get("Topics"), f"{name}.Topics", (*_NAMED, "Subscriptions"))
             ),
         }
-        for name, one, _, _ in _named(config.get("Namespaces"), "UserConfig.Namespaces")
+        for name, one, _, _ in _named(
+            config.get("Namespaces"), "UserConfig.Namespaces", ("Name", "Type", "Queues", "Topics")
+        )
     }
 
 
@@ -52,22 +58,24 @@ def _by_name(entries: Iterable[tuple[str, Any, int | None]]) -> LinedMapping:
 
 
 def _entities(listed: object, where: str) -> LinedMapping:
-    found = [(name, _properties(body, place), line) for name, body, place, line in _named(listed, where)]
+    found = [
+        (name, _properties(body, place, QueueDescription), line) for name, body, place, line in _named(listed, where)
+    ]
     # What others forward to has to be there first.
     return _by_name(sorted(found, key=lambda entry: any(name.startswith("forward_") for name in entry[1])))
 
 
 def _topic(body: Mapping[str, Any], where: str) -> LinedMapping:
-    topic = _properties(body, where)
+    topic = _properties(body, where, TopicDescription)
     topic["subscriptions"] = _by_name(
         (name, _subscription(one, place), line)
-        for name, one, place, line in _named(body.get("Subscriptions"), f"{where}.Subscriptions")
+        for name, one, place, line in _named(body.get("Subscriptions"), f"{where}.Subscriptions", (*_NAMED, "Rules"))
     )
     return topic
 
 
 def _subscription(body: Mapping[str, Any], where: str) -> LinedMapping:
-    subscription = _properties(body, where)
+    subscription = _properties(body, where, SubscriptionDescription)
     rules = [(rule, _rule(one, at), line) for rule, one, at, line in _named(body.get("Rules"), f"{where}.Rules")]
     if rules:
         subscription["rules"] = _by_name(rules)
@@ -95,29 +103,33 @@ def _rule(body: Mapping[str, Any], where: str) -> dict[str, Any]:
     return rule
 
 
-def _properties(body: Mapping[str, Any], where: str) -> LinedMapping:
+def _properties(body: Mapping[str, Any], where: str, kind: _Kind) -> LinedMapping:
+    types = settable(kind)
+    known = {_spelled(name.removesuffix(_SECONDS)): name for name in types}
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     given = _object(body.get("Properties"), f"{where}.Properties", line_of(body, "Properties"))
+    only(given, tuple(known), f"{where}.Properties")
     for spelled, value in given.items():
-        name = _snake(spelled)
+        name, place = known[spelled], f"{where}.Properties.{spelled}"
         if value == "":
             continue
-        if name in _DURATIONS:
-            name = f"{name}_seconds"
+        if name.endswith(_SECONDS):
             try:
                 value = parse_duration(value)
             except (ValueError, AttributeError) as error:
                 raise SeedError(
-                    f"{where}.Properties.{spelled}: an ISO 8601 duration such as PT1M is expected",
-                    line_of(given, spelled),
+                    f"{place}: an ISO 8601 duration such as PT1M is expected", line_of(given, spelled)
                 ) from error
-        values[name], names[name] = value, spelled
+        values[name] = checked(value, types[name], place, line_of(given, spelled))
+        names[name] = spelled
     return like(given, values, names)
 
 
-def _named(listed: object, where: str) -> list[tuple[str, Mapping[str, Any], str, int | None]]:
-    """Name, object, place and line of each entry of a list."""
+def _named(
+    listed: object, where: str, known: tuple[str, ...] = _NAMED
+) -> list[tuple[str, Mapping[str, Any], str, int | None]]:
+    """Name, object, place and line of each entry of a list; in an entry only these are `known`."""
     if listed is None:
         return []
     if not isinstance(listed, list):
@@ -129,6 +141,7 @@ def _named(listed: object, where: str) -> list[tuple[str, Mapping[str, Any], str
         name = body.get("Name")
         if not isinstance(name, str) or not name:
             raise SeedError(f"{where}[{index}]: `Name` is missing", line)
+        only(body, known, f"{where}.{name}")
         found.append((name, body, f"{where}.{name}", line))
     return found
 
@@ -143,3 +156,8 @@ def _object(value: object, where: str, line: int | None = None) -> Mapping[str, 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _spelled(name: str) -> str:
+    """As .NET spells a property."""
+    return "".join(word.capitalize() for word in name.split("_"))
