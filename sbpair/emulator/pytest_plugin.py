@@ -4,6 +4,7 @@ All tests of a process share one emulator, which starts with the first of them; 
 pytest imports this module in every run wherever sbpair is installed, so it imports nothing else before it is used.
 """
 
+import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,32 @@ if TYPE_CHECKING:
     from sbpair.emulator.thread import EmulatorThread
 
 _TRACE = "--servicebus-trace"
+_SEED = "--servicebus-seed"
+_RANDOM = "random"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("servicebus", "embedded Azure Service Bus namespace").addoption(
+    group = parser.getgroup("servicebus", "embedded Azure Service Bus namespace")
+    group.addoption(
         _TRACE, action="store_true", help="show the last AMQP frames of the test's namespace when a test fails"
     )
+    group.addoption(
+        _SEED,
+        metavar="SEED",
+        help="decides which operations faults with a probability hit; `random` takes another seed in each run and "
+        "prints it, so that the run can be repeated",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(_SEED) == _RANDOM:  # workers of pytest-xdist are given the number that is drawn here
+        config.option.servicebus_seed = secrets.token_hex(4)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    # At the end, where -q prints it, too.
+    if (seed := config.getoption(_SEED)) is not None:
+        terminalreporter.write_line(f"The same faults once more: {_SEED} {seed}")
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +57,8 @@ def servicebus(servicebus_emulator: "EmulatorThread", request: pytest.FixtureReq
     """A fresh Service Bus namespace: `servicebus.connection_string`, `servicebus.queue("orders")`."""
     from sbpair.emulator.testing import EmbeddedNamespace
 
-    trace = bool(request.config.getoption(_TRACE))
-    with EmbeddedNamespace(emulator=servicebus_emulator, trace=trace) as namespace:
+    trace, seed = bool(request.config.getoption(_TRACE)), request.config.getoption(_SEED)
+    with EmbeddedNamespace(emulator=servicebus_emulator, trace=trace, seed=seed) as namespace:
         yield namespace
 
 
@@ -47,5 +68,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[Any]") -
     report = yield
     namespace = getattr(item, "funcargs", {}).get("servicebus")
     if report.when == "call" and report.failed and namespace is not None and item.config.getoption(_TRACE):
-        report.sections.append(("Frames of the Service Bus namespace", "\n".join(namespace.frames())))
+        frames = namespace.frames() or ["none: no client has connected"]
+        report.sections.append(("Frames of the Service Bus namespace", "\n".join(frames)))
     return report

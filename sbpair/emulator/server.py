@@ -201,9 +201,15 @@ class Emulator:
                 await port.stop()
 
     async def add(
-        self, config: NamespaceConfig, *, clock: Clock | None = None, trace: Trace | None = None
+        self,
+        config: NamespaceConfig,
+        *,
+        clock: Clock | None = None,
+        trace: Trace | None = None,
+        seed: int | str | None = None,
     ) -> Namespace:
-        """One more namespace, listening at once; in a time of its own if it is given a clock.
+        """One more namespace, listening at once; in a time of its own if it is given a clock, with faults that draw
+        from a seed of its own if it is given one.
 
         Raises:
             EmulatorError: there is one of that name. OSError: its port is taken.
@@ -211,7 +217,7 @@ class Emulator:
         key = config.name.lower()
         if key in self._namespaces:
             raise EmulatorError(f"there is a namespace {config.name!r} already")
-        self._open(config, clock)
+        self._open(config, clock, seed)
         self._namespaces[key].trace = trace
         self._configs.append(config)
         try:
@@ -312,8 +318,10 @@ class Emulator:
             text = f"Endpoint=sb://{self.endpoint(name)};{key};UseDevelopmentEmulator=true"
         return text if entity is None else f"{text};EntityPath={entity}"
 
-    def _open(self, config: NamespaceConfig, clock: Clock | None = None) -> None:
-        namespace = self._new_namespace(config, self.clock if clock is None else clock)
+    def _open(self, config: NamespaceConfig, clock: Clock | None = None, faults_seed: int | str | None = None) -> None:
+        if faults_seed is None and self._seed is not None:
+            faults_seed = f"{self._seed}:{config.name}"
+        namespace = self._new_namespace(config, self.clock if clock is None else clock, faults_seed)
         self._namespaces[config.name.lower()] = namespace
         endpoints = Endpoints(namespace)
         self._ports[config.name.lower()] = [
@@ -337,8 +345,8 @@ class Emulator:
     def _host_of(self, config: NamespaceConfig) -> str:
         return self.host if config.host is None else config.host
 
-    def _new_namespace(self, config: NamespaceConfig, clock: Clock) -> Namespace:
-        faults = Faults(clock, None if self._seed is None else f"{self._seed}:{config.name}")
+    def _new_namespace(self, config: NamespaceConfig, clock: Clock, faults_seed: int | str | None) -> Namespace:
+        faults = Faults(clock, faults_seed)
         store = None
         if self._data_dir is not None:
             from sbpair.emulator.store import open_store

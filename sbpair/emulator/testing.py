@@ -33,6 +33,7 @@ from sbpair.emulator.errors import BrokerError, EmulatorError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.outgoing import payload
 from sbpair.emulator.seed import plant
+from sbpair.emulator.seed.reading import only
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.thread import EmulatorThread
 
@@ -271,16 +272,25 @@ class EmbeddedNamespace:
         name: of the namespace; by default one that nobody else has.
         emulator: the running emulator to be part of; without one it has its own.
         trace: keep the last frames for `frames`.
+        seed: decides which operations a fault with a probability hits; the same ones in every run without it, too.
     """
 
     _numbers = itertools.count(1)
 
-    def __init__(self, name: str | None = None, *, emulator: EmulatorThread | None = None, trace: bool = False) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        emulator: EmulatorThread | None = None,
+        trace: bool = False,
+        seed: int | str | None = None,
+    ) -> None:
         self.name = name or f"servicebus-{next(self._numbers)}"
         self._own = emulator is None
         self._emulator = EmulatorThread([]) if emulator is None else emulator
         self._clock = AdvancingClock()
         self._trace = Trace() if trace else None
+        self._seed = seed
         self._taken_in: dict[str, list[Message]] = {}
         self._open = False
         self._lock = threading.Lock()
@@ -298,7 +308,7 @@ class EmbeddedNamespace:
         """Start to serve. Not needed in a `with` block or with the fixture."""
         if self._own:
             self._emulator.open()
-        self._emulator.add(NamespaceConfig(self.name), clock=self._clock, trace=self._trace)
+        self._emulator.add(NamespaceConfig(self.name), clock=self._clock, trace=self._trace, seed=self._seed)
         self._open = True
         self.call(lambda namespace: namespace.witnesses.append(self._took_in))
 
@@ -356,7 +366,11 @@ class EmbeddedNamespace:
             if existing is None:
                 plant(namespace, _seed(kind, path, {**values, **more}))
                 return
-            different = [name for name, value in values.items() if getattr(existing.description, name) != value]
+            different = [
+                name.removesuffix("_seconds")
+                for name, value in values.items()
+                if getattr(existing.description, name) != value
+            ]
             if different:
                 raise EmulatorError(f"{path} exists already, with another {', '.join(different)}")
 
@@ -464,6 +478,9 @@ def _seed(kind: str, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _values(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as the descriptions name them: durations in seconds."""
     known = {one.name for one in fields(_DESCRIPTIONS[kind])}
+    # The official client's names, which are meant; a topic's and a subscription's own parts are asked for elsewhere.
+    usual = tuple(name.removesuffix("_seconds") for name in known if name != "authorization_rules")
+    only({name: None for name in settings if name not in known}, usual, kind)
     values = {}
     for name, value in settings.items():
         in_seconds = f"{name}_seconds"

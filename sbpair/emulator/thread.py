@@ -102,9 +102,17 @@ class EmulatorThread:
         """See `Emulator.stop`."""
         self._await(self._emulator.stop(name))
 
-    def add(self, config: NamespaceConfig, *, clock: Clock | None = None, trace: Trace | None = None) -> Namespace:
+    def add(
+        self,
+        config: NamespaceConfig,
+        *,
+        clock: Clock | None = None,
+        trace: Trace | None = None,
+        seed: int | str | None = None,
+    ) -> Namespace:
         """See `Emulator.add`; a stand-in for the namespace, as `namespace` gives it."""
-        return cast(Namespace, _StandIn(self, self._await(self._emulator.add(config, clock=clock, trace=trace))))
+        added = self._await(self._emulator.add(config, clock=clock, trace=trace, seed=seed))
+        return cast(Namespace, _StandIn(self, added))
 
     def remove(self, name: str) -> None:
         """See `Emulator.remove`."""

@@ -98,7 +98,7 @@ def _bury(entity: MessageEntity, message: Message, dead_letter: Mapping[str, Any
 def _encoded(fields: Mapping[str, Any], now: float, place: str, line: int | None) -> bytes:
     for name in _TEXTS:
         if not isinstance(fields.get(name, ""), str):
-            raise _wrong(fields, name, place, "a text; put a number in quotes")
+            raise _wrong(fields, name, place, "a text (put a number in quotes)")
     for name in _SECONDS:
         value = fields.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_SECONDS:
