@@ -107,8 +107,8 @@ class Bench:
             self.scripts("pyarrow", lambda queues, _, __: {"what": "parquet", "queues": queues, "folder": folder})
         )
 
-    def archive(self, *, take: bool = False, into: Path | None = None) -> Cost:
-        order = {"what": "archive", "folder": str(into or self.fresh()), "take": take}
+    def archive(self, *, take: bool = False, into: Path | None = None, reserve: int | None = None) -> Cost:
+        order = {"what": "archive", "folder": str(into or self.fresh()), "take": take, "reserve": reserve}
         return self.cost("archive --take" if take else "archive", [(self.spark, order)])
 
     def take(self, messages: int) -> Cost:
@@ -117,8 +117,9 @@ class Bench:
         orders = [{"what": "take", "queues": BACKLOG[part::CORES], "each": each} for part in range(CORES)]
         return self.cost("receive and settle", list(zip(self.plain, orders, strict=True)))
 
-    def replay(self, archive: Path) -> Cost:
-        order = {"what": "replay", "folder": str(archive), "ledger": str(self.fresh() / "ledger")}
+    def replay(self, archive: Path, *, reserve: int | None = None) -> Cost:
+        ledger = str(self.fresh() / "ledger")
+        order = {"what": "replay", "folder": str(archive), "ledger": ledger, "reserve": reserve}
         return self.cost("replay", [(self.spark, order)])
 
     def send(self, archive: Path) -> list[Cost]:

@@ -20,6 +20,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.azure.payloads import batch
 from sbpair.azure.wire import SenderWire, make_sdk_sender
 from sbpair.core.message import Disposition, Received
+from sbpair.core.retry import credits_beside
 from sbpair.core.rewrite import for_primary
 from sbpair.pipeline.executors import PairByName
 from tests.benchmarks.movers import parts
@@ -140,19 +141,23 @@ class Spark:
     def do(self, what: str, **values: Any) -> Any:
         return getattr(self, what)(**values)
 
-    def archive(self, folder: str, take: bool) -> int:
+    def archive(self, folder: str, take: bool, reserve: int | None = None) -> int:
         from sbpair.pipeline.archive import ArchiveRequest, archive
 
-        report = archive(self._session, ArchiveRequest(self._pair, self._config, folder, take=take))
+        budget = None if reserve is None else credits_beside(reserve)
+        report = archive(
+            self._session, ArchiveRequest(self._pair, self._config, folder, take=take, budget_per_second=budget)
+        )
         assert not take or report.settled == report.rows, report
         return report.rows
 
-    def replay(self, folder: str, ledger: str) -> int:
+    def replay(self, folder: str, ledger: str, reserve: int | None = None) -> int:
         from sbpair.pipeline.replay import ReplayRequest, replay
 
-        return replay(
-            self._session, ReplayRequest(self._pair, self._config, (folder,), Path(ledger), although_in_queues=True)
-        ).forwarded
+        asked = ReplayRequest(
+            self._pair, self._config, (folder,), Path(ledger), although_in_queues=True, reserve=reserve
+        )
+        return replay(self._session, asked).forwarded
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
     python -m tests.benchmarks --only start [--quick]
 
 Each start is a process of its own, and what counts is the least of several: what else runs on the machine can only add.
-The client has been used before, so the time to a message is that of the namespace and of one new connection.
+A new client of azure-servicebus takes half a second for its first message to any namespace, most of it waits of its
+own. So a second new client does the same, and what it takes is not counted as the start's.
 """
 
 import os
@@ -33,7 +34,10 @@ class Started:
     connected: float
     connected_cpu: float
     sent: float
+    """Less what the same takes a client once the namespace has had one."""
     sent_cpu: float
+    sent_later: float
+    """What it takes then."""
     stopped: float
     """Since it was told to stop."""
     stopped_cpu: float
@@ -54,13 +58,15 @@ def _rows(starts: list[Started]) -> Iterator[Row]:
     case = f"sbpair emulator, least of {len(starts)}"
     for name, figure, most in (
         ("connected", "start to the first connection", 0.35),
-        ("sent", "start to the first message", 0.5),
+        ("sent", "start to the first message, less the client's waits", 0.5),
         ("stopped", "stop", 0.2),
     ):
         seconds = min(getattr(one, name) for one in starts)
         cpu = min(getattr(one, f"{name}_cpu") for one in starts)
         yield Row("start", case, figure, round(seconds, 3), "s", at_most=most)
         yield Row("start", case, f"{figure}, CPU", round(cpu, 3), "s")
+    later = min(one.sent_later for one in starts)
+    yield Row("start", case, "a new client's message to a running namespace", round(later, 3), "s")
 
 
 def _start(command: list[str], environ: dict[str, str]) -> Started:
@@ -71,10 +77,9 @@ def _start(command: list[str], environ: dict[str, str]) -> Started:
         host, _, port = parse_connection_string(text)["endpoint"].partition("//")[2].strip("/").partition(":")
         with socket.create_connection((host, int(port)), timeout=60):
             connected, connected_cpu = time.monotonic() - began, _cpu_seconds(it.pid)
-        # Closing a sender of this client waits for its own thread for up to a second; the message is there before.
-        with ServiceBusClient.from_connection_string(text, keep_alive=0) as client:
-            client.get_queue_sender("orders").send_messages(ServiceBusMessage("first"))
-            sent, sent_cpu = time.monotonic() - began, _cpu_seconds(it.pid)
+        first, sent_cpu = _send(text), _cpu_seconds(it.pid)
+        later = _send(text)
+        stopping_from = _cpu_seconds(it.pid)
         it.send_signal(signal.SIGTERM)
         told = time.monotonic()
         _, status, used = os.wait4(it.pid, 0)
@@ -82,7 +87,19 @@ def _start(command: list[str], environ: dict[str, str]) -> Started:
         it.returncode = os.waitstatus_to_exitcode(status)
         assert it.returncode == 128 + signal.SIGTERM, it.returncode
     total = used.ru_utime + used.ru_stime
-    return Started(connected, connected_cpu, sent, sent_cpu, stopped, max(0.0, total - sent_cpu))
+    sent = connected + max(0.0, first - later)
+    return Started(connected, connected_cpu, sent, sent_cpu, later, stopped, max(0.0, total - stopping_from))
+
+
+def _send(connection_string: str) -> float:
+    """Seconds of a new client until its message was accepted."""
+    began = time.monotonic()
+    with (
+        ServiceBusClient.from_connection_string(connection_string) as client,
+        client.get_queue_sender("orders", keep_alive=0) as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("first"))
+        return time.monotonic() - began
 
 
 def _cpu_seconds(pid: int) -> float:

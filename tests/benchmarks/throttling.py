@@ -5,8 +5,8 @@ leaves to others.
     python -m tests.benchmarks.throttling [--credits 500] [--seconds 60] [--spark]
 
 The second form takes another budget, where a machine with other work does not reach 1,000 messages a second, and with
---spark measures archiving, taking and replaying, which learn in each worker of Spark for themselves. Of Spark's jobs
-the seconds in which nothing is browsed or sent yet are left out: those before the first credit.
+--spark measures archiving and replaying, whose tasks learn each for itself, or share what --reserve leaves. There it
+counts from the first second to the last one in which anything was browsed or sent.
 
 The namespaces are a process of their own and have the credits of the Standard tier: both of them where some are left to
 others; the primary alone where its budget has to be learnt, since a secondary with the same budget gives no more than
@@ -66,26 +66,25 @@ def _reserved(on: Embedded, seconds: int, credits: int) -> Iterator[Row]:
 
 
 def _of_spark(seconds: int, credits: int) -> Iterator[Row]:
-    """Archiving and taking from a throttled secondary, then replaying to a throttled primary."""
+    """Archiving from a secondary and replaying to a primary: so many credits are all there are, or all that --reserve
+    leaves of a namespace of the Standard tier."""
     with bench() as on:
-        on.on.fill(seconds * credits, SIZE_BYTES)
-        on.on.budget(None, credits)
-        yield from _job(on, "archive", credits, on.archive(), "secondary")
-        taken = on.fresh()
-        on.on.budget(None, credits)
-        yield from _job(on, "archive --take", credits, on.archive(take=True, into=taken), "secondary")
-        on.on.budget(credits, None)
-        yield from _job(on, "replay", credits, on.replay(taken), "primary")
+        for reserve in (CREDITS - credits, None):
+            budget = credits if reserve is None else CREDITS
+            said = f"{credits} credits a second" if reserve is None else f"--reserve {reserve}"
+            on.on.fill(seconds * credits, SIZE_BYTES)
+            archived = on.fresh()
+            on.on.budget(None, budget)
+            yield from _job(on, f"archive, {said}", credits, on.archive(into=archived, reserve=reserve), "secondary")
+            on.on.budget(budget, None)
+            yield from _job(on, f"replay, {said}", credits, on.replay(archived, reserve=reserve), "primary")
 
 
 def _job(on: Bench, name: str, credits: int, cost: Cost, side: str) -> Iterator[Row]:
     spent = on.on.spent()[side]
     seconds = spent["last_second"] - spent["first_second"] + 1
-    yield from _used(
-        f"{name}, {credits:,} credits a second, {seconds} of {cost.seconds:.0f} s", spent, seconds * credits
-    )
-    share = 100 * cost.cpu_seconds / cost.seconds / (os.cpu_count() or 1)
-    yield Row("throttling", name, "of the machine's processors used by the job", round(share, 1), "%")
+    yield from _used(f"{name}, {seconds} of {cost.seconds:.0f} s", spent, seconds * credits)
+    yield Row("throttling", name, "credits in the busiest second", spent["busiest"])
 
 
 def _drained(
