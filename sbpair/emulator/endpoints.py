@@ -5,6 +5,8 @@ Refused, in this order: an address that leads nowhere (`amqp:not-found`), a miss
 (`com.microsoft:entity-disabled`).
 """
 
+from typing import TYPE_CHECKING
+
 from sbpair.amqp.types import Ulong
 from sbpair.emulator import errors
 from sbpair.emulator.auth import LISTEN, SEND, rights_for
@@ -26,7 +28,9 @@ from sbpair.emulator.engine.senders import Coordinator, Sender
 from sbpair.emulator.entities import EntityStatus
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.requests.node import RequestNodes
+
+if TYPE_CHECKING:
+    from sbpair.emulator.requests.node import RequestNodes
 
 
 class Endpoints:
@@ -34,7 +38,7 @@ class Endpoints:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._nodes = RequestNodes(namespace)
+        self._nodes: RequestNodes | None = None
 
     def attach(self, link: Link) -> LinkHandler:
         """Serve a new link: opens it, refuses it, or (next available session) holds the answer back."""
@@ -51,13 +55,21 @@ class Endpoints:
             if location.management:
                 _check_requests(location)
                 location.entity.touch()
-                return self._nodes.attach(link, location)
+                return self._request_nodes().attach(link, location)
             if link.client_sends:
                 return _attach_sender(link, location, self._namespace.transactions)
             return _attach_receiver(link, location, self._namespace.transactions)
         except BrokerError as error:
             link.reject(error.condition, error.description)
             return LinkHandler()  # what a client sends before it has read that is not answered
+
+    def _request_nodes(self) -> "RequestNodes":
+        """Made for the first client that has a request: a start waits for none of it."""
+        if self._nodes is None:
+            from sbpair.emulator.requests.node import RequestNodes
+
+            self._nodes = RequestNodes(self._namespace)
+        return self._nodes
 
 
 def _locate(namespace: Namespace, link: Link) -> Location:

@@ -26,7 +26,6 @@ from sbpair.emulator.engine.port import Port
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.errors import EmulatorError
 from sbpair.emulator.faults import Faults
-from sbpair.emulator.geo_recovery import AliasConfig, AliasPort, fail_over_pair, first_pairing
 from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
 from sbpair.emulator.limits import PREMIUM_PARTITIONS, Tier
 from sbpair.emulator.namespace import Namespace
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
     from sbpair.emulator.admin.arm_models import ArmDirectory
+    from sbpair.emulator.geo_recovery import AliasConfig, AliasPort
 
 DEFAULT_HOST: Final = "127.0.0.1"
 AMQP_PORT: Final = 5672
@@ -99,7 +99,7 @@ class Emulator:
         tls_names: Sequence[str] = (),
         control_port: int | None = None,
         allow_entra: bool | None = None,
-        aliases: Sequence[AliasConfig] = (),
+        aliases: "Sequence[AliasConfig]" = (),
     ) -> None:
         self._configs = [NamespaceConfig(one) if isinstance(one, str) else one for one in namespaces]
         names = [config.name.lower() for config in self._configs]
@@ -155,6 +155,10 @@ class Emulator:
 
     async def _open_aliases(self) -> None:
         """Pair the namespaces of every alias, and listen for it."""
+        if not self._alias_configs:
+            return
+        from sbpair.emulator.geo_recovery import AliasPort, first_pairing
+
         for config in self._alias_configs:
             members = (self.namespace(config.primary), self.namespace(config.secondary))
             if config.name.lower() in self._namespaces:
@@ -168,7 +172,7 @@ class Emulator:
         port = self._ports_of(namespace)[0]
         return _REACHABLE.get(port.host, port.host), port.number
 
-    def _alias(self, name: str) -> AliasPort:
+    def _alias(self, name: str) -> "AliasPort":
         try:
             return self._aliases[name.lower()]
         except KeyError:
@@ -180,6 +184,8 @@ class Emulator:
         Raises:
             EntityError: it has no secondary any more.
         """
+        from sbpair.emulator.geo_recovery import fail_over_pair
+
         config = next(one for one in self._alias_configs if one.name == self._alias(alias).name)
         fail_over_pair(config.name, self.namespace(config.primary))
 

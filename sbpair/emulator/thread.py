@@ -5,14 +5,16 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.faults import Faults
-from sbpair.emulator.geo_recovery import AliasConfig
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.server import DEFAULT_HOST, Emulator, NamespaceConfig
+
+if TYPE_CHECKING:
+    from sbpair.emulator.geo_recovery import AliasConfig
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ class EmulatorThread:
         tls_names: Sequence[str] = (),
         control_port: int | None = None,
         allow_entra: bool | None = None,
-        aliases: Sequence[AliasConfig] = (),
+        aliases: "Sequence[AliasConfig]" = (),
     ) -> None:
         self._emulator = Emulator(
             namespaces,

@@ -48,7 +48,9 @@ def run(quick: bool) -> list[dict[str, Any]]:
     with TemporaryDirectory() as folder:
         seed = Path(folder) / "seed.yaml"
         seed.write_text(SEED, encoding="utf-8")
-        environ = {**os.environ, "HOME": folder, "XDG_STATE_HOME": folder, "XDG_DATA_HOME": folder}
+        own = ("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "PYTHONPYCACHEPREFIX")
+        environ = os.environ | dict.fromkeys(own, folder)
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # pip compiles what it installs; here the first start does
         command = [sys.executable, "-m", "sbpair", "emulator", "--namespace", "contoso-weu", "--port", "0"]
         starts = [_start([*command, "--seed", str(seed)], environ) for _ in range(6 if quick else 21)][1:]
     return [row.as_dict() for row in _rows(starts)]
