@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from sbpair.cli.main import signal_that_came
 from sbpair.cli.options import LogFormat, Options
 from sbpair.core.access import CALL_SECONDS
 from sbpair.core.errors import ConfigurationError, InterruptedWorkError, ServiceError, UsageError
@@ -175,6 +176,8 @@ async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any,
             loop.add_signal_handler(number, on_signal, number)
         except NotImplementedError:  # Windows event loops have no signal handlers
             signal.signal(number, lambda n, _: loop.call_soon_threadsafe(on_signal, signal.Signals(n)))
+    if (lost := signal_that_came()) is not None:
+        on_signal(lost)
     try:
         result = await work(stop)
     except InterruptedWorkError as error:

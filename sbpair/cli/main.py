@@ -36,6 +36,8 @@ def _guarded(arguments: list[str]) -> int:
     """The exit code of a command line; closed pipes and signals are no tracebacks."""
     try:
         signal.signal(signal.SIGTERM, _on_sigterm)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
+            signal.signal(signal.SIGINT, _on_sigint)
         from sbpair.cli.running import run
 
         return _flushed(run(arguments))
@@ -62,9 +64,24 @@ def _flushed(code: int) -> int:
     return code
 
 
+_came: list[signal.Signals] = []
+
+
+def signal_that_came() -> signal.Signals | None:
+    """The first signal that came before there was a loop to take it; None if there was none. Whoever asks still runs:
+    so the exception of its handler has been lost. Python loses what a handler raises while it compiles a module."""
+    return _came[0] if _came else None
+
+
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _came.append(signal.SIGTERM)
     raise Terminated
+
+
+def _on_sigint(number: int, frame: FrameType | None) -> None:
+    _came.append(signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 def _ended(text: str, code: int) -> int:

@@ -4,6 +4,7 @@ left behind, nothing lost."""
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -265,6 +266,35 @@ def test_an_emulator_takes_its_files_away_but_its_keys_and_certificates(
         end(process, number, code)
     kept = sbpair.home / ".local" / "share" / "sbpair" / "emulator"
     assert_nothing_left(mine, before | {path for path in files(mine) if path.is_relative_to(kept)})
+
+
+LOST = """\
+import contextlib, signal, sys
+from sbpair.cli import main, running
+
+run = running.run
+
+def run_after_a_lost_signal(arguments):
+    with contextlib.suppress(BaseException):  # as Python's compiler does with what a handler raises
+        signal.raise_signal(int(sys.argv[1]))
+    return run(arguments)
+
+running.run = run_after_a_lost_signal
+main.main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_whose_exception_is_lost_while_modules_are_compiled_ends_it_all_the_same(
+    sbpair: Sbpair, number: signal.Signals, code: int
+) -> None:
+    command = [sys.executable, "-c", LOST, str(int(number)), "emulator", "--port", "0"]
+    done = subprocess.run(
+        command, cwd=sbpair.home, env=sbpair.variables(), capture_output=True, text=True, timeout=WITHIN_SECONDS
+    )
+    assert done.returncode == code, done
+    assert f"{number.name}: " in done.stderr
+    assert not list((sbpair.home / "state" / "sbpair").glob("emulator*"))
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
