@@ -152,8 +152,7 @@ def without(tmp_path: Path) -> Callable[[str], dict[str, str]]:
     def lacking(package: str) -> dict[str, str]:
         folder = tmp_path / package
         folder.mkdir()
-        missing = f'raise ModuleNotFoundError("No module named {package}", name="{package}")'
-        (folder / f"{package}.py").write_text(missing)
+        (folder / "sitecustomize.py").write_text(f'import sys\n\nsys.modules["{package}"] = None\n')
         return {"PATH": str(folder), "JAVA_HOME": "", "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
     return lacking

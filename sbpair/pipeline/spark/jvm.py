@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from sbpair.pipeline.errors import SparkUnavailableError
@@ -93,6 +94,8 @@ def start_jvm(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Pa
             start_new_session=True,
         )
     try:
+        import pyspark  # noqa: F401 - takes as long as some of Java's start, which goes on meanwhile
+
         port, secret = _await_gateway(process, files["gateway"], log)
     except BaseException:
         process.kill()
@@ -135,9 +138,9 @@ _FIRST_JARS = (
 def class_path() -> str:
     """Spark's jars, those asked most first, after the user's configuration folders. The logging interface comes before
     all: two jars bring parts of it."""
-    import pyspark
-
-    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"), key=lambda path: (_turn(path.name), path))
+    package = find_spec("pyspark")
+    home = Path(package.origin).parent if package is not None and package.origin is not None else Path()
+    jars = sorted((home / "jars").glob("*.jar"), key=lambda path: (_turn(path.name), path))
     if not jars:
         raise SparkUnavailableError("This PySpark has no jars (is it the Spark Connect client?): Spark cannot start.")
     folders = (os.environ.get(name, "") for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"))

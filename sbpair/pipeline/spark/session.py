@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -275,16 +277,24 @@ def check_columnar() -> None:
 
 def check_installed() -> None:
     """Raises SparkUnavailableError when PySpark or PyArrow is missing or too old."""
+    for name in ("pyarrow", "pyspark"):
+        if find_spec(name) is None:
+            raise SparkUnavailableError(
+                f"This needs PySpark and PyArrow, and {name} is not installed.",
+                hint="pip install 'sbpair[spark,java]'",
+            )
+    found = _pyspark_version()
+    if tuple(int(part) for part in found.split(".")[:2]) < (4, 2):
+        raise SparkUnavailableError(f"PySpark {found} is too old; 4.2 or newer is needed.")
+
+
+def _pyspark_version() -> str:
     try:
-        import pyarrow  # noqa: F401
+        return version("pyspark")
+    except PackageNotFoundError:  # it lies on the path of a cluster's Python
         import pyspark
-    except ImportError as error:
-        raise SparkUnavailableError(
-            f"This needs PySpark and PyArrow, and {error.name} is not installed.",
-            hint="pip install 'sbpair[spark,java]'",
-        ) from error
-    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 2):
-        raise SparkUnavailableError(f"PySpark {pyspark.__version__} is too old; 4.2 or newer is needed.")
+
+        return pyspark.__version__
 
 
 def _on_main_thread() -> bool:
