@@ -28,7 +28,7 @@ COLUMNS: Final = (
     "size_bytes",
 )
 """The columns of a message that an analysis looks at; never the payload."""
-ID_COLUMNS: Final = ("pair", "queue", "dead_letter", "sequence_number", "enqueued_at", "destination", "message_id")
+ID_COLUMNS: Final = ("pair", "queue", "dead_letter", "enqueued_at", "destination", "message_id")
 """Those that tell which messages have equal ids."""
 _FEW_VALUES: Final = ["pair", "queue", "dead_letter_reason", "destination", "session_id"]
 _PLACE: Final = ("pair", "queue", "dead_letter")
@@ -159,7 +159,7 @@ def read_unit(unit: Unit, columns: Sequence[str] = COLUMNS) -> "pa.Table":
 
 def read_ids(unit: Unit) -> "pa.Table":
     """The unit's messages in `ID_COLUMNS`, each once."""
-    return read_unit(unit, ID_COLUMNS)
+    return read_unit(unit, (*ID_COLUMNS, "sequence_number") if unit.overlapping else ID_COLUMNS)
 
 
 def each_once(table: "pa.Table") -> "pa.Table":
