@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.core.cost.forecast import Forecast
 from sbpair.core.cost.prices import PriceTable, to_cents
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 from sbpair.core.serialization import AS_TIME, INLINED, Money, published, rounded
 from sbpair.pipeline.analysis import results
@@ -40,6 +38,8 @@ from sbpair.pipeline.analysis.units import read_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from sbpair.core.inspection.snapshot import Snapshot
 
 ROWS_PER_SHARE = 4_000_000
 """Messages whose sessions or hashes one task merges; 4 million hashes take about 250 MB."""
@@ -116,7 +116,7 @@ def analyse(
     *,
     rows: int,
     top: int = 20,
-    snapshots: Sequence[Snapshot] = (),
+    snapshots: "Sequence[Snapshot]" = (),
     folder: Path | None = None,
 ) -> Found:
     """The analysis of an archive's messages. `folder`: write every table in full there, as Parquet."""
@@ -200,6 +200,8 @@ def _kept(wanted: _Wanted, kind: str, share: int, found: "pa.Table") -> Worst:
 def _completed(parts: list[tuple[Key, Any]], wanted: _Wanted) -> list[tuple[Key, Any]]:
     """With the empty result of a kind of which there was nothing."""
     there = {kind for (kind, _), _ in parts}
+    if there == {SMALL, SESSION, HASH}:
+        return parts
     return [*parts, *(part for part in _empty(wanted) if part[0][0] not in there)]
 
 
@@ -235,7 +237,7 @@ def _write_part(folder: Path, name: str, share: int, table: "pa.Table") -> None:
     pq.write_table(results.in_utc(table), target, compression="zstd")
 
 
-def existing_paths(snapshots: Sequence[Snapshot]) -> list[tuple[str, str]] | None:
+def existing_paths(snapshots: "Sequence[Snapshot]") -> list[tuple[str, str]] | None:
     """(pair, path in lower case) of queues and topics of the primaries; None if a snapshot could not list them all."""
     seen = [(one.pair.name, one.primary) for one in snapshots]
     if not seen or any(side.queues is None or side.topics is None for _, side in seen):
@@ -253,6 +255,8 @@ def forecast(total: results.Total, question: Question, prices: PriceTable) -> Dr
     Receive, complete and send: 2 operations for every started 64 KB and one for the completion. The time is that of
     the question's rate, and no less than the throttling credits of the secondary allow (receives and completions).
     """
+    from sbpair.core.cost.forecast import Forecast  # tasks of Spark import this module and forecast nothing
+
     needed = Forecast(message_operations=2 * total.units + total.messages)
     on_secondary = Forecast(message_operations=total.units + total.messages)
     seconds = max(total.messages / question.messages_per_second, on_secondary.seconds(NAMESPACE_CREDITS_PER_SECOND))
