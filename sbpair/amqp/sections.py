@@ -32,6 +32,7 @@ __all__ = [
     "replace",
     "scan",
     "section_bytes",
+    "shrunk_map",
     "take_entries",
 ]
 
@@ -115,8 +116,15 @@ def take_entries(value: bytes, keys: Collection[bytes]) -> tuple[dict[bytes, byt
     if not left:
         return taken, b""
     kept.append(value[kept_from:])
-    wide_by_choice = value[0] in _WIDE and not _needs_wide(len(value) - _WIDE_HEAD_BYTES, count)
-    return taken, _framed(_MAP32 if wide_by_choice else _MAP8, kept, left)
+    if value[0] in _WIDE:
+        return taken, shrunk_map(kept, left, was=count, content_bytes=len(value) - _WIDE_HEAD_BYTES)
+    return taken, _framed(_MAP8, kept, left)
+
+
+def shrunk_map(kept: list[bytes], count: int, *, was: int, content_bytes: int) -> bytes:
+    """A map of the encoded entries that are left of one in the 32 bit form, in the form that `edit_map` gives it.
+    `was`, `content_bytes`: how many items that had, and how long they were."""
+    return _framed(_MAP8 if _needs_wide(content_bytes, was) else _MAP32, kept, count)
 
 
 def _has(keys: Collection[Any], key: Any) -> bool:

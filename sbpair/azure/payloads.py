@@ -1,14 +1,13 @@
 """What the adapters read from and put around encoded messages: receipts' facts, batches, schedule requests."""
 
-import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, MapPairs, Symbol
+from sbpair.core.delivered import MAX_DELIVERY_COUNT, MAX_SEQUENCE_NUMBER, read
 from sbpair.core.message import Decoded, Received, State
 
 _SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
@@ -22,8 +21,6 @@ _UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, 
 """What reading raises where a section or a field is not of the kind it should be."""
 _PARTS = (Section.HEADER, Section.MESSAGE_ANNOTATIONS, Section.PROPERTIES)
 _NO_MAP: Mapping[Any, Any] = {}
-_MAX_SEQUENCE_NUMBER = 2**63 - 1
-_MAX_DELIVERY_COUNT = 2**32 - 1
 
 
 def to_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
@@ -38,81 +35,38 @@ def to_received(payload: bytes, source: str, receipt: object = None, locked_unti
         return Received(payload=payload, sequence_number=0, source=source, locked_until=locked_until, receipt=receipt)
 
 
-_AS_USUAL = re.compile(
-    rb"(?:\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98.{16})?"
-    rb"\x00\x53\x72\xc1(?P<size>.)(?P<count>.)(?P<entries>(?:"
-    rb"\xa3\x15x-opt-sequence-number(?:\x55(?P<short_number>[\x00-\x7f])|\x81(?P<number>[\x00-\x7f].{7}))|"
-    rb"\xa3\x13x-opt-enqueued-time\x83(?P<enqueued>.{8})|"
-    rb"\xa3\x12x-opt-locked-until\x83(?P<locked>.{8})){1,3})"
-    rb"(?=\x00\x53)",
-    re.DOTALL,
-)
-"""The annotations of a message under lock if nobody has set any but the broker, in the form that services write them:
-an expression reads them in a sixth of the time of a decoder."""
-_HEADER_8 = b"\x00\x53\x70\xc0"
-_PROPERTIES = b"\x00\x53\x73"
-
-
-def _as_usual(payload: bytes, source: str, receipt: object, locked_until: float | None) -> Received | None:
-    """What `_described` says of most messages under lock; None for every other."""
-    start = 5 + payload[4] if payload.startswith(_HEADER_8) else 0
-    found = _AS_USUAL.match(payload, start)
-    if found is None:
-        return None
-    size, count, entries, short_number, number, enqueued, locked = found.groups()
-    there = (25 if short_number else 32 if number else 0) + (30 if enqueued else 0) + (29 if locked else 0)
-    keys = ((short_number or number) is not None) + (enqueued is not None) + (locked is not None)
-    if size[0] != len(entries) + 1 or count[0] != 2 * keys or there != len(entries):
-        return None  # one of them twice, or it is not the map that it looks like
-    delivery_count = _delivery_count(payload[:start]) if start else 0
-    position = found.end()
-    values: dict[int, Any] = {}
-    message_id = session_id = None
-    if payload.startswith(_PROPERTIES, position):
-        properties = values[Section.PROPERTIES] = codec.decode(payload, position + 3)[0]
-        message_id = _id_text(sections.field(properties, PropertyField.MESSAGE_ID))
-        session_id = _id_text(sections.field(properties, PropertyField.GROUP_ID))
-    if locked_until is None and locked is not None:
-        locked_until = int.from_bytes(locked, "big", signed=True) / 1000
-    return Received(
-        payload,
-        int.from_bytes(short_number or number or b"", "big"),
-        source,
-        message_id,
-        session_id,
-        None,
-        None if enqueued is None else int.from_bytes(enqueued, "big", signed=True) / 1000,
-        locked_until,
-        delivery_count,
-        State.ACTIVE,
-        receipt,
-        None,
-        Decoded(payload, values, of_broker=True),
-    )
-
-
-@lru_cache(maxsize=256)
-def _delivery_count(header: bytes) -> int:
-    """Of a whole header section; headers differ in little else."""
-    return _count(sections.field(codec.decode(header, 3)[0], HeaderField.DELIVERY_COUNT), _MAX_DELIVERY_COUNT)
-
-
 def _described(payload: bytes, source: str, receipt: object, locked_until: float | None) -> Received:
-    if receipt is not None and (usual := _as_usual(payload, source, receipt, locked_until)) is not None:
-        return usual
+    if receipt is not None and (usual := read(payload)) is not None:
+        number, enqueued_at, until, delivery_count, head = usual
+        return Received(
+            payload,
+            number,
+            source,
+            head[4],
+            head[5],
+            None,
+            enqueued_at,
+            until if locked_until is None else locked_until,
+            delivery_count,
+            State.ACTIVE,
+            receipt,
+            None,
+            None,
+            head,
+        )
     found = _read(payload)
     header, annotations, properties = _parts(found)
     until = _seconds(annotations.get(_LOCKED_UNTIL)) if receipt is not None else None
     return Received(
         payload=payload,
-        sequence_number=_count(annotations.get(_SEQUENCE_NUMBER), _MAX_SEQUENCE_NUMBER),
+        sequence_number=_count(annotations.get(_SEQUENCE_NUMBER), MAX_SEQUENCE_NUMBER),
         source=source,
         message_id=_id_text(sections.field(properties, PropertyField.MESSAGE_ID)),
         session_id=_id_text(sections.field(properties, PropertyField.GROUP_ID)),
         partition_key=_id_text(annotations.get(_PARTITION_KEY)),
         enqueued_at=_seconds(annotations.get(_ENQUEUED_TIME)),
         locked_until=until if locked_until is None else locked_until,
-        delivery_count=_count(sections.field(header, HeaderField.DELIVERY_COUNT), _MAX_DELIVERY_COUNT),
+        delivery_count=_count(sections.field(header, HeaderField.DELIVERY_COUNT), MAX_DELIVERY_COUNT),
         state=_STATES.get(int(annotations.get(_STATE) or 0), State.ACTIVE),
         receipt=receipt,
         decoded=Decoded(payload, found) if receipt is not None else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sbpair.core.delivered import Head
 from sbpair.core.values import value_class
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
@@ -49,15 +50,13 @@ class Decoded:
 
     Args:
         values: by descriptor code, as `sbpair.amqp.sections.read` gives them; they are the taker's then.
-        of_broker: the message's annotations are not among them, since a broker has written all of them.
     """
 
-    __slots__ = ("_payload", "_values", "of_broker")
+    __slots__ = ("_payload", "_values")
 
-    def __init__(self, payload: bytes, values: dict[int, Any], *, of_broker: bool = False) -> None:
+    def __init__(self, payload: bytes, values: dict[int, Any]) -> None:
         self._payload = payload
         self._values = values
-        self.of_broker = of_broker
 
     def take(self, payload: bytes) -> dict[int, Any]:
         """The sections of these bytes, once: messages may be kept in hand for long. Nothing of other bytes."""
@@ -91,6 +90,8 @@ class Received:
     """Of a message out of a file, whose number and source are only its place in the file; otherwise None."""
     decoded: Decoded | None = field(default=None, compare=False, repr=False)
     """Only of a message with a receipt: most others are not looked into again."""
+    head: Head | None = field(default=None, compare=False, repr=False)
+    """Where the sections of these bytes begin, if a broker has delivered it as most."""
 
     @property
     def queue(self) -> str:

@@ -25,17 +25,18 @@ from a sender's, and stays: the primary would give one as well, and by this one 
 crash. Everything else keeps its bytes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from sbpair.amqp import codec, sections
-from sbpair.amqp.sections import HeaderField, PropertyField, Section, Span
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core import system_properties
-from sbpair.core.encoded import EncodedMessage, spans_of
+from sbpair.core.delivered import Head, restored
+from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import (
     InvalidDestinationError,
     MalformedMessageError,
@@ -203,8 +204,7 @@ _ALIASES = tuple(
         system_properties.SCHEDULED,
     )
 )
-_PATH = _ALIASES[0]
-_MORE_ALIASES = frozenset(_ALIASES[1:])
+_PATH, _SESSION = _ALIASES[:2]
 _REMOVED = frozenset(_ALIASES)
 _REMOVED_FROM_DEAD_LETTERS = _REMOVED | {name.encode() for name in DEAD_LETTER_PROPERTIES}
 ENQUEUED_TIME = "x-opt-enqueued-time"
@@ -314,12 +314,13 @@ def for_primary(
     ttl: TtlMode = TtlMode.FULL,
     from_dead_letter: bool = False,
     decoded: Decoded | None = None,
+    head: Head | None = None,
 ) -> Homeward:
     """The message as it was before `for_backlog`, or before the retired library diverted it.
 
     `now` and `enqueued_at` (of the backlog copy) are UTC epoch seconds; they matter for TtlMode.REMAINING.
-    `from_dead_letter` also takes off the reason and description that the dead-letter queue added. `decoded`: of
-    its sections what was decoded before.
+    `from_dead_letter` also takes off the reason and description that the dead-letter queue added. `decoded` and
+    `head`: what was decoded and found out before of these very bytes.
 
     Raises:
         NotABacklogMessageError: no string property x-ms-path.
@@ -327,13 +328,10 @@ def for_primary(
         MalformedMessageError: not an AMQP message, or an x-ms-* property of a type that says nothing.
         All have `reason` and `description` for the dead-letter queue.
     """
-    values = {} if decoded is None else decoded.take(payload)
-    spans = spans_of(payload)
     removed = _REMOVED_FROM_DEAD_LETTERS if from_dead_letter else _REMOVED
-    of_broker = decoded is not None and bool(values) and decoded.of_broker
-    if (plain := _plain(payload, spans, values, removed, of_broker=of_broker)) is not None:
-        return plain
-    message = EncodedMessage(payload, values, spans)
+    if head is not None and (usual := _as_usual(payload, head, removed)) is not None:
+        return usual
+    message = EncodedMessage(payload, {} if decoded is None else decoded.take(payload))
     taken = message.take(Section.APPLICATION_PROPERTIES, removed)
     found = [taken.get(name) for name in _ALIASES]
     destination = _destination(found[0])
@@ -365,55 +363,21 @@ def for_primary(
     )
 
 
-def _plain(
-    payload: bytes, spans: Sequence[Span], values: Mapping[int, Any], removed: Collection[bytes], *, of_broker: bool
-) -> Homeward | None:
-    """The message where its destination is the only alias, and only what brokers write has to go: that is most, for a
-    fifth of the work. None for every other, and where anything is not as it should be: the long way has the words."""
-    pieces: list[bytes] = []
-    path, properties, tail = None, None, 0
-    for section, start, value_start, end in spans:
-        if section is Section.HEADER:
-            header = _plain_header(payload[start:end])
-            if header is None:
-                return None
-            pieces.append(header)
-        elif section is Section.DELIVERY_ANNOTATIONS:
-            known = end - value_start == _LOCK_TOKEN_ALONE_BYTES and payload.startswith(_LOCK_TOKEN_ALONE, value_start)
-            if not known or path is not None:
-                return None
-        elif section is Section.MESSAGE_ANNOTATIONS:
-            if not of_broker:
-                return None
-        elif section is Section.PROPERTIES:
-            properties = values.get(section)
-            if properties is None:
-                return None
-            pieces.append(payload[start:end])
-        elif section is Section.APPLICATION_PROPERTIES:
-            try:
-                taken, rest = sections.take_entries(payload[value_start:end], removed)
-                path = _encoded_path(taken[_PATH])
-            except (AmqpError, KeyError):
-                return None
-            if taken.keys() & _MORE_ALIASES:
-                return None
-            if rest:
-                pieces.append(sections.section_bytes(section, rest))
-            tail = end
-        elif path is None:
-            return None
-    if path is None:
+def _as_usual(payload: bytes, head: Head, removed: Collection[bytes]) -> Homeward | None:
+    """A message as brokers deliver most, if its destination, or that and its session, is all that was put aside. None
+    for every other, and where anything is not as it should be: the long way has the words."""
+    header = _plain_header(payload[: head[0]]) if head[0] else b""
+    if header is None:
         return None
-    pieces.append(payload[tail:])
-    return Homeward(
-        payload=b"".join(pieces),
-        destination=path,
-        session_id=_text(sections.field(properties, PropertyField.GROUP_ID)),
-        message_id=_text(sections.field(properties, PropertyField.MESSAGE_ID)),
-        partition_key=None,
-        scheduled_at=None,
-    )
+    try:
+        found = restored(payload, head, header, removed=removed, path_key=_PATH, session_key=_SESSION)
+        if found is None:
+            return None
+        whole, path, session = found
+        destination = _encoded_path(path)
+    except (AmqpError, IndexError, UnicodeDecodeError):
+        return None
+    return Homeward(whole, destination, session if session is not None else head[5], head[4], session, None)
 
 
 @lru_cache(maxsize=256)

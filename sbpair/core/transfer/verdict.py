@@ -108,6 +108,7 @@ class Classifier:
             ttl=self._ttl,
             from_dead_letter=from_dead_letter,
             decoded=received.decoded,
+            head=received.head,
         )
         if self._only is not None and restored.destination.lower() not in self._only:
             return Leave(NOT_CONFIGURED + self._one_of_few(restored.destination))
