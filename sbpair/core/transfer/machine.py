@@ -85,6 +85,9 @@ TAKEN = "taken"
 PURGED = "purged"
 """The ledger's word for what was deleted because somebody asked for that."""
 WAITS_IN_SESSION = "behind a message of its session that was not sent"
+FEW_OF_WINDOW = 32
+"""A receive that may bring less than this part of what may be in flight waits, as long as its queue has more on its way.
+"""
 AHEAD_SECONDS = 5.0
 """With a rate no more is received than it lets go in so long."""
 HOLD_SECONDS = 20.0
@@ -208,6 +211,8 @@ class Settlement:
             most = min(most, int(self.limits.in_flight_bytes / self._mean_bytes))
             share = most // max(1, len(self._orders) - len(self._resting))
             room = max(1, min(share, room - self._granted))
+            if not held and not blocked and room < min(wanted, most // FEW_OF_WINDOW) and self._makes_room(source, room):
+                return 0
         if self.limits.total_messages is not None:
             room = min(room, self.limits.total_messages - self._taken - self._granted)
         if self._receiving is not None and (allowed := self._receiving.allowance(now)) is not None:
@@ -219,6 +224,12 @@ class Settlement:
             self._order(source).may_try = False
         self._granted += given
         return given
+
+    def _makes_room(self, source: str, room: int) -> bool:
+        """Whether more of this queue is on its way than there is room for now: then a receive of a few messages, which
+        costs as much as one of many, is not worth while. Once those are settled it is asked for again."""
+        order = self._order(source)
+        return order.mode is Mode.READING and not (order.gaps or order.parked) and len(order.going) > room
 
     def rests(self, source: str) -> None:
         """Nothing is received from this queue until `grant` is asked for it again."""

@@ -143,6 +143,7 @@ class Pump:
         self._by_path = {source.receiver.source.lower(): source for source in sources}
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
+        self._wanting_room = 0
         self._settled = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: list[asyncio.Task[None]] = []
@@ -402,13 +403,13 @@ class Pump:
                     return
 
     async def _for_room(self) -> None:
-        """Until the machine has moved, or a second has passed."""
+        """Until the loop has been round, which it is at least every second as long as somebody waits here."""
         self._room.clear()
+        self._wanting_room += 1
         try:
-            async with asyncio.timeout(1.0):
-                await self._room.wait()
-        except TimeoutError:
-            return
+            await self._room.wait()
+        finally:
+            self._wanting_room -= 1
 
     # Doing what the machine says
 
@@ -423,7 +424,7 @@ class Pump:
                 if self._nothing_to_do():
                     self._settled.set()
                 seconds = max(0.001, self.machine.deadline(self._now()) - self._now())
-                await self._for_wake(seconds)
+                await self._for_wake(min(seconds, 1.0) if self._wanting_room else seconds)
         except Exception as error:  # noqa: BLE001 - told to whoever runs the pump
             self._break_down(error)
 
@@ -504,6 +505,7 @@ class Pump:
         self.fatal = self.fatal or error
         self.machine.stop(self._now())
         self._settled.set()
+        self._room.set()
         self._changed()
 
     async def _measure(self, destination: str) -> None:
@@ -646,7 +648,8 @@ class Pump:
 
     def _changed(self) -> None:
         self._wake.set()
-        self._room.set()
+        if self._looping is None or self._looping.done():
+            self._room.set()  # otherwise the loop says so, once for all that has changed
 
     def _now(self) -> float:
         return self._clock.monotonic()
