@@ -178,7 +178,8 @@ class AzureReceiver:
                 await self._stop_idling()
                 deliveries = await self._collect(wire, max_messages, deadline)
                 await self._expect_nothing(wire, got_any=bool(deliveries))
-            return [self._received(wire, delivery) for delivery in deliveries]
+            source, until = self._source, wire.session_locked_until
+            return [to_received(one.payload, source, Receipt(wire, one), until) for one in deliveries]
 
     async def _wire(self) -> ReceiverWire:
         if self._next_session and self._held_session is not None and self._held_session.failed:
@@ -238,9 +239,6 @@ class AzureReceiver:
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.cancel()
-
-    def _received(self, wire: ReceiverWire, delivery: Delivery) -> Received:
-        return to_received(delivery.payload, self._source, Receipt(wire, delivery), wire.session_locked_until)
 
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[Received]:
         """Lock deferred messages by number, all or none of those in one partition."""
@@ -321,25 +319,15 @@ class AzureReceiver:
     async def settle_all(
         self, received: Sequence[Received], disposition: Disposition
     ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
-        by_wire: dict[ReceiverWire, dict[int, tuple[Received, Delivery]]] = {}
-        others: list[Received] = []
-        for one in received:
-            wire, delivery = _on_link(one.receipt)
-            if wire is None or delivery is None or disposition not in _ON_LINK:
-                others.append(one)
-            else:
-                by_wire.setdefault(wire, {})[delivery.delivery_id] = (one, delivery)
+        by_wire, others = _by_wire(received) if disposition in _ON_LINK else ({}, list(received))
         until = asyncio.get_running_loop().time() + SETTLE_SECONDS
-        begun = [
-            (wire, found, wire.settle_all([delivery for _, delivery in found.values()], *_ON_LINK[disposition]))
-            for wire, found in by_wire.items()
-        ]
+        begun = [(wire, found, wire.settle_all(list(found), *_ON_LINK[disposition])) for wire, found in by_wire.items()]
         try:
             async for answer in each_answered(others, lambda one: self.settle(one, disposition)):
                 yield answer
             for wire, found, settling in begun:
                 async for answers in self._answers(wire, settling, until, disposition):
-                    yield [(found[number][0], error) for number, error in answers]
+                    yield [(found[number], error) for number, error in answers]
         finally:
             for wire, _, settling in begun:
                 wire.forget(settling)
@@ -458,6 +446,26 @@ def _on_link(receipt: object) -> tuple[ReceiverWire | None, Delivery | None]:
     if not isinstance(receipt, Receipt) or receipt.wire is None or receipt.wire.failed:
         return None, None
     return receipt.wire, receipt.delivery
+
+
+def _by_wire(received: Sequence[Received]) -> tuple[dict[ReceiverWire, dict[int, Received]], list[Received]]:
+    """The messages that are settled on a connection, by their delivery ids, and all others. Most often all came on one
+    connection."""
+    found: dict[ReceiverWire, dict[int, Received]] = {}
+    others: list[Received] = []
+    last: ReceiverWire | None = None
+    for one in received:
+        receipt = one.receipt
+        if last is None or not isinstance(receipt, Receipt) or receipt.wire is not last or receipt.delivery is None:
+            wire, delivery = _on_link(receipt)
+            if wire is None or delivery is None:
+                others.append(one)
+                continue
+            last, there = wire, found.setdefault(wire, {})
+            there[delivery.delivery_id] = one
+        else:
+            there[receipt.delivery.delivery_id] = one
+    return found, others
 
 
 def _forget(task: "asyncio.Task[None]") -> None:

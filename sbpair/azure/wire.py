@@ -74,20 +74,20 @@ class Settling:
     """Deliveries that are being settled together; their answers are taken as they come.
 
     Args:
-        deliveries: all of one link, and none of them being settled already.
+        delivery_ids: all of one link, and none of them being settled already.
     """
 
-    def __init__(self, deliveries: Sequence[Delivery]) -> None:
-        self.open = {one.delivery_id for one in deliveries}
+    def __init__(self, delivery_ids: Sequence[int]) -> None:
+        self.open = set(delivery_ids)
         """Ids of those without an answer."""
         self.answered: list[tuple[int, Exception | None]] = []
         """Delivery id and error of those whose answer nobody has taken yet."""
         self._news = asyncio.Event()
 
-    def answer(self, delivery_id: int, error: Exception | None) -> None:
-        """The peer, or the end of the connection, decided about one of them."""
-        self.open.discard(delivery_id)
-        self.answered.append((delivery_id, error))
+    def answer(self, delivery_ids: Sequence[int], error: Exception | None) -> None:
+        """The peer, or the end of the connection, decided about these of them."""
+        self.open.difference_update(delivery_ids)
+        self.answered += [(delivery_id, error) for delivery_id in delivery_ids]
         self._news.set()
 
     async def answers(self, until: float) -> list[tuple[int, Exception | None]]:
@@ -606,6 +606,10 @@ def _begun(delivery_id: Any, tag: Any) -> _Assembly:
     return _Assembly(delivery_id, tag or b"")
 
 
+_Told = Callable[[Sequence[int], Exception | None], None]
+"""Told the ids of deliveries and the error, if there is one, with which the peer answered their settlement."""
+
+
 class ReceiverWire(Wire):
     """Receives the bytes of messages under peek-lock and settles them, many at once."""
 
@@ -614,7 +618,8 @@ class ReceiverWire(Wire):
         self.arrived: deque[Delivery] = deque()
         self.arrival = asyncio.Event()
         self._assembly: _Assembly | None = None
-        self._unsettled: dict[int, tuple[str, Callable[[int, Exception | None], None]]] = {}
+        self._unsettled: dict[int, tuple[str, _Told]] = {}
+        """By delivery id: the outcome that is expected, and who is told. What is settled together shares one entry."""
         self._outbox: list[tuple[int, bytes, bool]] = []
         """Dispositions to be written: delivery id, outcome, settled."""
         self._drained = asyncio.Event()
@@ -666,12 +671,12 @@ class ReceiverWire(Wire):
         self._post(delivery.delivery_id, outcome, settled=False)
         return confirmed
 
-    def settle_all(self, deliveries: Sequence[Delivery], outcome: bytes, expected: str) -> Settling:
+    def settle_all(self, delivery_ids: Sequence[int], outcome: bytes, expected: str) -> Settling:
         """Settle several in the same way."""
         self.raise_if_failed()
-        settling = Settling(deliveries)
-        self._unsettled |= dict.fromkeys([one.delivery_id for one in deliveries], (expected, settling.answer))
-        self._outbox += [(delivery.delivery_id, outcome, False) for delivery in deliveries]
+        settling = Settling(delivery_ids)
+        self._unsettled |= dict.fromkeys(delivery_ids, (expected, settling.answer))
+        self._outbox += [(delivery_id, outcome, False) for delivery_id in delivery_ids]
         self._wake.set()
         return settling
 
@@ -722,15 +727,15 @@ class ReceiverWire(Wire):
         role_is_receiver, first, last, settled, state, *_ = frame
         if role_is_receiver or not (settled or isinstance(state, list)):
             return
-        applied: str | None = None
+        together: dict[tuple[str, _Told], list[int]] = {}
         for delivery_id in _range_in(self._unsettled, first, last):
-            expected, answer = self._unsettled.pop(delivery_id)
-            if expected == applied:
-                answer(delivery_id, None)
+            together.setdefault(self._unsettled.pop(delivery_id), []).append(delivery_id)
+        for (expected, answer), delivery_ids in together.items():
+            if _refusal(state, expected) is None:
+                answer(delivery_ids, None)
                 continue
-            error = _refusal(state, expected)
-            applied = expected if error is None else None  # an error is made for each, since each is raised
-            answer(delivery_id, error)
+            for delivery_id in delivery_ids:
+                answer([delivery_id], _refusal(state, expected))  # one for each, since each is raised
 
     def _compose(self) -> bytes:
         posted, self._outbox = self._outbox, []
@@ -744,7 +749,7 @@ class ReceiverWire(Wire):
         waiting = [(delivery_id, answer) for delivery_id, (_, answer) in self._unsettled.items()]
         self._unsettled.clear()
         for delivery_id, answer in waiting:
-            answer(delivery_id, error)
+            answer([delivery_id], error)
         self.arrival.set()
         self._drained.set()
 
@@ -1024,7 +1029,7 @@ def _resolve(future: "asyncio.Future[None]", error: Exception | None) -> None:
         future.exception()
 
 
-def _answered(future: "asyncio.Future[None]", _: int, error: Exception | None) -> None:
+def _answered(future: "asyncio.Future[None]", _: Sequence[int], error: Exception | None) -> None:
     _resolve(future, error)
 
 

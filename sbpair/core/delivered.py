@@ -38,7 +38,7 @@ _ANNOTATIONS = re.compile(
 an expression reads them in a sixth of the time of a decoder."""
 _HEADER_8 = b"\x00\x53\x70\xc0"
 _PROPERTIES_8 = b"\x00\x53\x73\xc0"
-_PROPERTIES = b"\x00\x53\x73"
+_PROPERTIES, _NO_PROPERTIES = b"\x00\x53\x73", b"\x00\x53\x73\x45"
 _APPLICATION_PROPERTIES_8 = b"\x00\x53\x74\xc1"
 _APPLICATION_PROPERTIES_32 = b"\x00\x53\x74\xd1"
 _DATA_8, _DATA_32, _VALUE = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0", b"\x00\x53\x77"
@@ -78,6 +78,8 @@ def read(payload: bytes) -> Facts | None:
         if (ids := _ids(payload, begin + 6, end, fields)) is None:
             return None
         message_id, session_id = ids
+    elif payload.startswith(_NO_PROPERTIES, begin):
+        end, fields, message_id, session_id = begin + len(_NO_PROPERTIES), 0, None, None
     elif payload.startswith(_PROPERTIES, begin):
         return None
     else:

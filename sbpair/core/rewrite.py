@@ -25,7 +25,7 @@ from a sender's, and stays: the primary would give one as well, and by this one 
 crash. Everything else keeps its bytes.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -57,6 +57,7 @@ __all__ = [
     "MessageSummary",
     "TtlMode",
     "as_sent",
+    "as_usual",
     "compose",
     "describe",
     "for_backlog",
@@ -314,13 +315,12 @@ def for_primary(
     ttl: TtlMode = TtlMode.FULL,
     from_dead_letter: bool = False,
     decoded: Decoded | None = None,
-    head: Head | None = None,
 ) -> Homeward:
     """The message as it was before `for_backlog`, or before the retired library diverted it.
 
     `now` and `enqueued_at` (of the backlog copy) are UTC epoch seconds; they matter for TtlMode.REMAINING.
-    `from_dead_letter` also takes off the reason and description that the dead-letter queue added. `decoded` and
-    `head`: what was decoded and found out before of these very bytes.
+    `from_dead_letter` also takes off the reason and description that the dead-letter queue added. `decoded`: of
+    its sections what was decoded before.
 
     Raises:
         NotABacklogMessageError: no string property x-ms-path.
@@ -329,8 +329,6 @@ def for_primary(
         All have `reason` and `description` for the dead-letter queue.
     """
     removed = _REMOVED_FROM_DEAD_LETTERS if from_dead_letter else _REMOVED
-    if head is not None and (usual := _as_usual(payload, head, removed)) is not None:
-        return usual
     message = EncodedMessage(payload, {} if decoded is None else decoded.take(payload))
     taken = message.take(Section.APPLICATION_PROPERTIES, removed)
     found = [taken.get(name) for name in _ALIASES]
@@ -363,9 +361,18 @@ def for_primary(
     )
 
 
-def _as_usual(payload: bytes, head: Head, removed: Collection[bytes]) -> Homeward | None:
-    """A message as brokers deliver most, if its destination, or that and its session, is all that was put aside. None
-    for every other, and where anything is not as it should be: the long way has the words."""
+def as_usual(payload: bytes, head: Head, *, from_dead_letter: bool = False) -> Homeward | None:
+    """`for_primary` of a message as brokers deliver most, if its destination, or that and its session, is all that was
+    put aside: its time to live does not matter then. None for every other, and where anything is not as it should be:
+    `for_primary` has the words.
+
+    Args:
+        head: of these very bytes.
+
+    Raises:
+        NotABacklogMessageError, InvalidDestinationError: as `for_primary`.
+    """
+    removed = _REMOVED_FROM_DEAD_LETTERS if from_dead_letter else _REMOVED
     header = _plain_header(payload[: head[0]]) if head[0] else b""
     if header is None:
         return None

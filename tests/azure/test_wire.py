@@ -138,10 +138,9 @@ async def test_a_disposition_reaches_only_the_deliveries_of_its_direction(of_rec
 
 
 async def test_an_answer_that_comes_as_the_time_is_up_is_taken_and_the_others_are_told_that_they_have_none() -> None:
-    deliveries = [wire.Delivery(b"", number, b"") for number in (1, 2)]
-    settling = wire.Settling(deliveries)
+    settling = wire.Settling((1, 2))
     loop = asyncio.get_running_loop()
-    loop.call_soon(settling.answer, 1, None)  # before the time-out of a moment that is past, in the same turn
+    loop.call_soon(settling.answer, (1,), None)  # before the time-out of a moment that is past, in the same turn
     answers = dict(await settling.answers(loop.time() - 1))
     assert answers[1] is None
     assert isinstance(answers[2], TimeoutError)

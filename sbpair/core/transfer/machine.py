@@ -86,8 +86,7 @@ PURGED = "purged"
 """The ledger's word for what was deleted because somebody asked for that."""
 WAITS_IN_SESSION = "behind a message of its session that was not sent"
 FEW_OF_WINDOW = 32
-"""A receive that may bring less than this part of what may be in flight waits, as long as its queue has more on its way.
-"""
+"""A receive that may bring no more than this part of what may be in flight waits while its queue has more on its way."""
 AHEAD_SECONDS = 5.0
 """With a rate no more is received than it lets go in so long."""
 HOLD_SECONDS = 20.0
@@ -211,7 +210,12 @@ class Settlement:
             most = min(most, int(self.limits.in_flight_bytes / self._mean_bytes))
             share = most // max(1, len(self._orders) - len(self._resting))
             room = max(1, min(share, room - self._granted))
-            if not held and not blocked and room < min(wanted, most // FEW_OF_WINDOW) and self._makes_room(source, room):
+            if (
+                not held
+                and not blocked
+                and room < min(wanted, most // FEW_OF_WINDOW)
+                and self._makes_room(source, room)
+            ):
                 return 0
         if self.limits.total_messages is not None:
             room = min(room, self.limits.total_messages - self._taken - self._granted)

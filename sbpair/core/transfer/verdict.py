@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 from sbpair.core.errors import MessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
 from sbpair.core.names import is_dead_letter_path
-from sbpair.core.rewrite import TtlMode, for_primary, is_ping
+from sbpair.core.rewrite import TtlMode, as_usual, for_primary, is_ping
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.report import FILTERED_OUT
@@ -23,6 +24,8 @@ MOST_NAMES = 100
 NO_REASON = "(no reason)"
 UNREADABLE_PATH = "(unknown)"
 _PING_BYTES = PING_CONTENT_TYPE.encode()
+_is_dead_letter_path = lru_cache(maxsize=1024)(is_dead_letter_path)
+"""Asked for each message, of few queues."""
 
 
 class Judge(Protocol):
@@ -83,7 +86,7 @@ class Classifier:
         self._faults = Faults()
 
     def __call__(self, received: Received) -> Verdict:
-        from_dead_letter = is_dead_letter_path(received.queue)
+        from_dead_letter = _is_dead_letter_path(received.queue)
         looked_up = describe(received.payload) if self._wanted.is_set or self._verbatim or from_dead_letter else None
         if looked_up is not None and not self._wanted.wants(received, looked_up):
             return Leave(FILTERED_OUT)
@@ -99,17 +102,20 @@ class Classifier:
 
     def _for_primary(self, received: Received, from_dead_letter: bool) -> Verdict:
         # Cheap test first: to look into every message twice would cost more than sending it.
-        if _PING_BYTES in received.payload and is_ping(received.payload):
+        payload, head = received.payload, received.head
+        within = (0, len(payload)) if head is None else head[1:3]
+        if payload.find(_PING_BYTES, *within) >= 0 and is_ping(payload):
             return Finish(Disposition.COMPLETE, "ping")
-        restored = for_primary(
-            received.payload,
-            now=self._now(),
-            enqueued_at=received.enqueued_at,
-            ttl=self._ttl,
-            from_dead_letter=from_dead_letter,
-            decoded=received.decoded,
-            head=received.head,
-        )
+        restored = None if head is None else as_usual(payload, head, from_dead_letter=from_dead_letter)
+        if restored is None:
+            restored = for_primary(
+                payload,
+                now=self._now(),
+                enqueued_at=received.enqueued_at,
+                ttl=self._ttl,
+                from_dead_letter=from_dead_letter,
+                decoded=received.decoded,
+            )
         if self._only is not None and restored.destination.lower() not in self._only:
             return Leave(NOT_CONFIGURED + self._one_of_few(restored.destination))
         return Forward(
