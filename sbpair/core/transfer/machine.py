@@ -50,7 +50,7 @@ from sbpair.core.transfer.order import (
     Skipped,
 )
 from sbpair.core.transfer.pace import Pace
-from sbpair.core.transfer.report import UNDELIVERABLE, Accepted, Moment, Tally
+from sbpair.core.transfer.report import UNDELIVERABLE, Accepted, Moment, Tally, alike
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
     Action,
@@ -86,7 +86,7 @@ PURGED = "purged"
 """The ledger's word for what was deleted because somebody asked for that."""
 WAITS_IN_SESSION = "behind a message of its session that was not sent"
 FEW_OF_WINDOW = 32
-"""A receive that may bring no more than this part of what may be in flight waits while its queue has more on its way."""
+"""A receive of less than this part of what may be in flight waits as long as its queue has more on its way."""
 AHEAD_SECONDS = 5.0
 """With a rate no more is received than it lets go in so long."""
 HOLD_SECONDS = 20.0
@@ -96,6 +96,7 @@ PROBE_SECONDS = 5.0
 CHECK_SECONDS = 0.1
 """How often what is blocked is counted while nothing new comes."""
 MAX_REMEMBERED = 200_000
+MOST_SPELLINGS = 10_000
 
 _FOR_GOOD = {
     Category.NOT_FOUND: "EntityNotFound",
@@ -136,6 +137,8 @@ class Settlement:
         self.tally = Tally() if tally is None else tally
         self._items: dict[Key, Item] = {}
         self._destinations: dict[str, Destination] = {}
+        self._named: dict[str, Destination] = {}
+        """The same by the name as a message gives it."""
         self._orders: dict[str, QueueOrder] = {}
         self._spelled: dict[str, QueueOrder] = {}
         """The same by the name as it was given: asked for several times for each message."""
@@ -340,7 +343,7 @@ class Settlement:
                 lane = (verdict.destination.lower(), verdict.session_id)
                 order.open_gap(received.sequence_number, Gap(lane, foreign=False), now)
             return
-        gap = order.close_gap(received.sequence_number)
+        gap = order.close_gap(received.sequence_number) if order.gaps else None
         if gap is not None and gap.foreign and order.is_news(received.sequence_number):
             order.moved(now)  # its lock ended, or was given up: from here on the queue is ours as far as we know
             if order.mode is Mode.HOLDING:
@@ -354,12 +357,12 @@ class Settlement:
         order.in_hand.add(received.sequence_number)
         if key in self._forwarded:
             self._settle(item, Disposition.COMPLETE, "already-forwarded")
+        elif isinstance(verdict, Forward):
+            self._await_sending(item, verdict, order)
         elif isinstance(verdict, Leave):
             self._leave(item, verdict.because)
-        elif isinstance(verdict, Finish):
-            self._finish(item, verdict)
         else:
-            self._await_sending(item, verdict)
+            self._finish(item, verdict)
 
     def _arrived_again(
         self,
@@ -484,28 +487,34 @@ class Settlement:
                 self._count(item)
             self._settle(item, verdict.disposition, verdict.outcome)
 
-    def _await_sending(self, item: Item, verdict: Forward) -> None:
+    def _await_sending(self, item: Item, verdict: Forward, order: QueueOrder) -> None:
         self._count(item)
         destination = self._destination(verdict.destination)
         item.payload, item.destination = verdict.payload, destination.path  # one spelling: one link, one metric series
         item.session_id, item.partition_key, item.fault = verdict.session_id, verdict.partition_key, verdict.fault
-        item.size_bytes = len(item.payload)
-        self._bytes += item.size_bytes
-        self._mean_bytes += (len(item.payload) - self._mean_bytes) / 64
+        item.size_bytes = size_bytes = len(verdict.payload)
+        self._bytes += size_bytes
+        self._mean_bytes += (size_bytes - self._mean_bytes) / 64
         if destination.abandoned is not None:
             self._leave(item, destination.abandoned)
-        elif (end := self._ended.get(_lane_of(item) or ("", ""))) is not None and comes_before(end, item):
+        elif (
+            self._ended and (end := self._ended.get(_lane_of(item) or ("", ""))) is not None and comes_before(end, item)
+        ):
             self._leave(item, WAITS_IN_SESSION)
         elif destination.too_large(item):
             self._dead_letter(item, *_too_large(destination))
         else:
-            self._add_in_order(destination, item)
+            self._add_in_order(destination, item, order)
 
-    def _add_in_order(self, destination: Destination, item: Item) -> None:
-        order = self._order(item.received.source)
+    def _is_past_the_end(self, item: Item) -> bool:
+        """Whether its session goes no further than a message before it."""
+        end = self._ended.get(_lane_of(item) or ("", ""))
+        return end is not None and comes_before(end, item)
+
+    def _add_in_order(self, destination: Destination, item: Item, order: QueueOrder) -> None:
         order.going.add(item.received.sequence_number)
         destination.add(item)
-        blocked = self._is_blocked(item)
+        blocked = item.session_id is not None and self._is_blocked(item)
         order.opening = False
         order.ordered |= item.session_id is not None
         order.came += 1
@@ -590,11 +599,15 @@ class Settlement:
 
     def _accepted(self, destination: Destination, items: Sequence[Item]) -> None:
         self.remember(items)
-        self.tally.note(Moment.ACCEPTED, *[Accepted(item, destination.path) for item in items])
+        self.tally.note(Moment.ACCEPTED, Accepted(items, destination.path))
+        actions = self._actions
         for item in items:
-            self._settle(item, Disposition.COMPLETE, "forwarded")
+            item.stage = Stage.SETTLING
+            item.releasing = False
+            actions.append(Settle(item, item.received, Disposition.COMPLETE, "forwarded"))
             self._forget_payload(item)
-            self._leads(self._order(item.received.source))
+        for source in dict.fromkeys(item.received.source for item in items):
+            self._leads(self._order(source))
         while len(self._forwarded) > self._remember_most:
             del self._forwarded[next(iter(self._forwarded))]
 
@@ -664,13 +677,14 @@ class Settlement:
 
     def all_settled(self, settles: Sequence[Settle], now: float) -> None:
         """The broker confirmed all of these."""
-        self.tally.note(Moment.SETTLED, *settles)
+        self.tally.note(Moment.SETTLED, *alike(settles))
         for settle in settles:
             item = settle.item
             self._discard(item)
             if settle.disposition is Disposition.COMPLETE:
                 self._forwarded.pop(item.key, None)
-                self.taken += settle.outcome == TAKEN
+                if settle.outcome == TAKEN:
+                    self.taken += 1
             elif settle.disposition is not Disposition.DEAD_LETTER and not self.stopping:
                 self._actions.append(PollAgain(settle.received.source))
 
@@ -1057,10 +1071,15 @@ class Settlement:
     # Bookkeeping
 
     def _destination(self, path: str) -> Destination:
-        name = path.lower()
-        if name not in self._destinations:
-            self._destinations[name] = Destination(path)
-        return self._destinations[name]
+        destination = self._named.get(path)
+        if destination is None:
+            name = path.lower()
+            if name not in self._destinations:
+                self._destinations[name] = Destination(path)
+            destination = self._destinations[name]
+            if len(self._named) < MOST_SPELLINGS:
+                self._named[path] = destination
+        return destination
 
     def _over(self, batch: Batch) -> Destination:
         destination = self._destination(batch.destination)
@@ -1155,11 +1174,13 @@ class Settlement:
             self._actions.append(PollAgain(item.received.source))
 
     def _discard(self, item: Item) -> None:
-        self._forget_payload(item)
+        if item.payload:
+            self._forget_payload(item)
         self._items.pop(item.key, None)
-        order = self._order(item.received.source)
-        order.in_hand.discard(item.received.sequence_number)
-        order.going.discard(item.received.sequence_number)
+        received = item.received
+        order = self._order(received.source)
+        order.in_hand.discard(received.sequence_number)
+        order.going.discard(received.sequence_number)
         if item.comes_again is not None:
             item.comes_again()
 

@@ -35,23 +35,54 @@ class Moment(StrEnum):
     """What the machine tells a tally, with the value that counters look at."""
 
     ACCEPTED = "accepted"
-    """An `Accepted`: its destination took the message."""
+    """An `Accepted`: their destination took the messages."""
     SETTLED = "settled"
-    """A `Settle` that the broker confirmed."""
+    """A `Settled`: the broker confirmed them."""
     LOCK_LOST = "lock lost"
     """An `Item` whose lock ran out while it was held."""
 
 
 @value_class
 class Accepted:
-    """A message that was taken where it was sent."""
+    """Messages that were taken where they were sent, all at once."""
 
-    item: Item
+    items: Sequence[Item]
     destination: str
+
+
+@value_class
+class Settled:
+    """So many messages that were settled like this one."""
+
+    settle: Settle
+    count: int = 1
+
+
+def alike(settles: Iterable[Settle]) -> Iterator[Settled]:
+    """Settlements that say the same, neighbours together: most often all."""
+    first, count = None, 0
+    for settle in settles:
+        if (
+            first is not None
+            and settle.disposition is first.disposition
+            and settle.outcome == first.outcome
+            and settle.reason == first.reason
+        ):
+            count += 1
+            continue
+        if first is not None:
+            yield Settled(first, count)
+        first, count = settle, 1
+    if first is not None:
+        yield Settled(first, count)
 
 
 def _one(happened: object) -> int:
     return 1
+
+
+def _all(accepted: Accepted) -> int:
+    return len(accepted.items)
 
 
 def _count(
@@ -72,44 +103,47 @@ def _count(
     return {"kind": kind, "what": what, "on": on, "of": of, "metric": metric, "row": row, "number": True}
 
 
-def _by_name(
-    what: str, on: Moment | None = None, of: Callable[[Any], str | None] = str, *, row: str
-) -> Mapping[str, Any]:
-    """Metadata of numbers by name: how often `of` gave this name; None counts for nothing. An empty `row` is said by
-    the command, which knows where the messages went."""
+def _by_name(what: str, on: Moment, of: Callable[[Any], Mapping[str, int]], *, row: str) -> Mapping[str, Any]:
+    """Metadata of numbers by name: the sums of what `of` gives. An empty `row` is said by the command, which knows
+    where the messages went."""
     return {**AS_OBJECT, "kind": Kind.BY_NAME, "what": what, "on": on, "of": of, "row": row}
 
 
 def _payload_bytes(accepted: Accepted) -> int:
-    return len(accepted.item.payload)
+    return sum([len(item.payload) for item in accepted.items])
 
 
 def _perhaps_twice(accepted: Accepted) -> int:
-    return accepted.item.attempts > 1
+    return sum([item.attempts > 1 for item in accepted.items])
 
 
 def _in_a_transaction(accepted: Accepted) -> int:
-    return accepted.item.completed
+    return sum([item.completed for item in accepted.items])
 
 
-def _settled_by(*dispositions: Disposition) -> Callable[[Settle], int]:
-    return lambda settle: settle.disposition in dispositions
+def _settled_by(*dispositions: Disposition) -> Callable[[Settled], int]:
+    return lambda settled: settled.count if settled.settle.disposition in dispositions else 0
 
 
-def _completed_as(outcome: str) -> Callable[[Settle], int]:
-    return lambda settle: settle.disposition is Disposition.COMPLETE and settle.outcome == outcome
+def _completed_as(outcome: str) -> Callable[[Settled], int]:
+    def count(settled: Settled) -> int:
+        settle = settled.settle
+        return settled.count if settle.disposition is Disposition.COMPLETE and settle.outcome == outcome else 0
+
+    return count
 
 
-def _reason(settle: Settle) -> str | None:
-    return settle.reason if settle.disposition is Disposition.DEAD_LETTER else None
+def _reason(settled: Settled) -> Mapping[str, int]:
+    settle = settled.settle
+    return {settle.reason: settled.count} if settle.disposition is Disposition.DEAD_LETTER else {}
 
 
-def _fault(accepted: Accepted) -> str | None:
-    return accepted.item.fault
+def _fault(accepted: Accepted) -> Mapping[str, int]:
+    return Counter([item.fault for item in accepted.items if item.fault is not None])
 
 
-def _destination(accepted: Accepted) -> str:
-    return accepted.destination
+def _destination(accepted: Accepted) -> Mapping[str, int]:
+    return {accepted.destination: len(accepted.items)} if accepted.items else {}
 
 
 Named = tuple[tuple[str, int], ...]
@@ -151,7 +185,10 @@ class DrainReport:
     forwarded: int = field(
         default=0,
         metadata=_count(
-            "Messages accepted where they were sent in this run.", Moment.ACCEPTED, metric="sbpair_forwarded_messages"
+            "Messages accepted where they were sent in this run.",
+            Moment.ACCEPTED,
+            _all,
+            metric="sbpair_forwarded_messages",
         ),
     )
     forwarded_bytes: int = field(
@@ -334,13 +371,14 @@ class Tally:
             one.name: Counter() for one in noted if one.metadata["kind"] is Kind.BY_NAME
         }
 
-    def note(self, moment: Moment, *happened: Accepted | Settle | Item) -> None:
-        """Every counter of that moment looks at what happened, often to many messages at once."""
+    def note(self, moment: Moment, *happened: Accepted | Settled | Item) -> None:
+        """Every counter of that moment looks at what happened."""
         counts, names = _counting(moment)
-        for name, number_of in counts:
-            self.numbers[name] += len(happened) if number_of is _one else sum(map(number_of, happened))
-        for name, name_of in names:
-            self.names[name].update(found for found in map(name_of, happened) if found is not None)
+        for one in happened:
+            for name, number_of in counts:
+                self.numbers[name] += number_of(one)
+            for name, names_of in names:
+                self.names[name].update(names_of(one))
         if self._beyond is not None:
             self._beyond.note(moment, *happened)
 

@@ -141,6 +141,7 @@ class Pump:
         self._patience_seconds = patience_seconds
         self._unreached_seconds = unreached_seconds
         self._by_path = {source.receiver.source.lower(): source for source in sources}
+        self._reads_stored = any(source.stored is not None for source in sources)
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._wanting_room = 0
@@ -165,6 +166,7 @@ class Pump:
     def add(self, source: Source) -> None:
         """Read one more source from now on."""
         self.sources.append(source)
+        self._reads_stored |= source.stored is not None
         self._by_path[source.receiver.source.lower()] = source
         self._read(source)
 
@@ -435,10 +437,12 @@ class Pump:
                 self._begin(action)
             elif self._settled_at_once(action):
                 self._changed()
+            elif (same := together.get(action.received.source)) is not None:
+                same.append(action)
             else:
-                together.setdefault(action.received.source.lower(), []).append(action)
+                together[action.received.source] = [action]
         for source, settles in together.items():
-            self._spawn(self._complete(self._by_path[source], settles))
+            self._spawn(self._complete(self._by_path[source.lower()], settles))
 
     async def _for_wake(self, seconds: float) -> None:
         try:
@@ -476,8 +480,10 @@ class Pump:
     def _settled_at_once(self, settle: Settle) -> bool:
         """A stored message that was sent is settled by being forgotten, and one that was moved in a transaction is
         settled already; its line is in the ledger."""
+        if settle.outcome != "forwarded" or not (self._reads_stored or settle.item.completed):
+            return False
         stored = self._by_path[settle.received.source.lower()].stored
-        if settle.outcome != "forwarded" or (stored is None and not settle.item.completed):
+        if stored is None and not settle.item.completed:
             return False
         if stored is not None:
             stored.forget(settle.received)
@@ -559,8 +565,7 @@ class Pump:
             async for some in answers:
                 now = self._now()
                 done = [by_receipt[id(received)] for received, error in some if error is None]
-                for settle in done:
-                    self._note(settle)
+                self._note_all(done)
                 self.machine.all_settled(done, now)
                 for received, error in some:
                     if error is not None:
@@ -627,10 +632,17 @@ class Pump:
         if settle.disposition is Disposition.DEAD_LETTER:
             queue, number = settle.item.key[0], settle.item.key[1]
             self._tell(DeadLettered(self._utc(), queue, number, settle.reason, settle.description))
-        elif settle.outcome == "forwarded":
-            place = settle.item.key[0], settle.item.destination
-            self._done[place] += 1
-            self._done_bytes[place] += settle.item.size_bytes
+        else:
+            self._note_all([settle])
+
+    def _note_all(self, completed: Sequence[Settle]) -> None:
+        self.moved.set()
+        for settle in completed:
+            if settle.outcome == "forwarded":
+                item = settle.item
+                place = item.key[0], item.destination
+                self._done[place] += 1
+                self._done_bytes[place] += item.size_bytes
 
     def _announce_now_and_then(self, now: float) -> None:
         if now - self._progress_at >= PROGRESS_SECONDS:

@@ -21,6 +21,7 @@ from sbpair.core.transfer.report import (
     Moment,
     QueueFailure,
     Tally,
+    alike,
     fields_of,
     numbers,
     together,
@@ -47,16 +48,15 @@ def noted() -> Tally:
     """Everything that a machine tells, each a different number of times."""
     tally = Tally()
     for destination, fault in (("orders", "EntityNotFound"), ("carts", None), ("orders", "EntityNotFound")):
-        tally.note(Moment.ACCEPTED, Accepted(replace(item(), fault=fault), destination))
-    for _ in range(2):
-        tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "forwarded"))
-    tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "already-forwarded"))
-    for _ in range(4):
-        tally.note(Moment.SETTLED, settle(Disposition.COMPLETE, "ping"))
-    for reason in ("full", "full", "old", "full", "old"):
-        tally.note(Moment.SETTLED, settle(Disposition.DEAD_LETTER, "dead-lettered", reason))
-    for _ in range(6):
-        tally.note(Moment.SETTLED, settle(Disposition.RELEASE))
+        tally.note(Moment.ACCEPTED, Accepted([replace(item(), fault=fault)], destination))
+    settles = [settle(Disposition.COMPLETE, "forwarded")] * 2
+    settles += [settle(Disposition.COMPLETE, "already-forwarded")]
+    settles += [settle(Disposition.COMPLETE, "ping")] * 4
+    settles += [
+        settle(Disposition.DEAD_LETTER, "dead-lettered", reason) for reason in ("full", "full", "old", "full", "old")
+    ]
+    settles += [settle(Disposition.RELEASE)] * 6
+    tally.note(Moment.SETTLED, *alike(settles))
     for _ in range(7):
         tally.note(Moment.LOCK_LOST, item())
     return tally
@@ -98,7 +98,7 @@ def test_a_tally_beyond_a_run_counts_all_runs() -> None:
     service = Tally()
     for _ in range(2):
         run = Tally(service)
-        run.note(Moment.ACCEPTED, Accepted(item(), "orders"))
+        run.note(Moment.ACCEPTED, Accepted([item()], "orders"))
         assert (run.numbers["forwarded"], run.counted()["per_destination"]) == (1, (("orders", 1),))
     assert (service.numbers["forwarded"], service.counted()["per_destination"]) == (2, (("orders", 2),))
 

