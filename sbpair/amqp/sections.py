@@ -7,7 +7,7 @@ lengths, decimals in a private layout, types that a client library does not know
 """
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +42,7 @@ __all__ = [
 _WIDE_HEAD = struct.Struct(">II")
 _WIDE_HEAD_BYTES = 1 + _WIDE_HEAD.size
 _NULL = b"\x40"
+_DATA_8, _DATA_32 = b"\x00\x53\x75\xa0%c", b"\x00\x53\x75\xb0"
 _NULL_CODE, _LIST0, _LIST8, _LIST32, _MAP8, _MAP32 = 0x40, 0x45, 0xC0, 0xD0, 0xC1, 0xD1
 _SIZE_8 = frozenset({0xA0, 0xA1, 0xA3, _LIST8, _MAP8, 0xE0})
 """Values whose size is the byte behind their constructor,"""
@@ -514,12 +515,8 @@ def build(
     The body is data (one or several sections), a value (None is null) or sequences; AmqpEncodeError when more
     than one kind is given.
     """
-    bodies = [
-        *((Section.DATA, encode(part)) for part in _several(data)),
-        *((Section.SEQUENCE, encode(part)) for part in sequences or ()),
-        *(() if value is ABSENT else ((Section.VALUE, encode(value)),)),
-    ]
-    if len({section for section, _ in bodies}) > 1:
+    several = _several(data)
+    if (len(several) > 0) + bool(sequences) + (value is not ABSENT) > 1:
         raise AmqpEncodeError("a message has one kind of body")
     parts = [
         (Section.HEADER, _fields_value(header)),
@@ -527,10 +524,22 @@ def build(
         (Section.MESSAGE_ANNOTATIONS, _map_value(message_annotations)),
         (Section.PROPERTIES, _fields_value(properties)),
         (Section.APPLICATION_PROPERTIES, _map_value(application_properties)),
-        *bodies,
-        (Section.FOOTER, _map_value(footer)),
     ]
-    return b"".join(section_bytes(section, raw) for section, raw in parts if raw is not None)
+    bodies = [
+        *_data_sections(several),
+        *(section_bytes(Section.SEQUENCE, encode(part)) for part in sequences or ()),
+        *(() if value is ABSENT else (section_bytes(Section.VALUE, encode(value)),)),
+        *(() if footer is None else (section_bytes(Section.FOOTER, encode(footer)),)),
+    ]
+    return b"".join([*(section_bytes(section, raw) for section, raw in parts if raw is not None), *bodies])
+
+
+def _data_sections(several: Collection[bytes]) -> Iterator[bytes]:
+    """Pieces of the data sections that hold these: a batch is large, and is copied once."""
+    for part in several:
+        size = len(part)
+        yield _DATA_8 % size if size <= 0xFF else _DATA_32 + size.to_bytes(4, "big")
+        yield part
 
 
 def _several(data: Sequence[bytes] | bytes | None) -> Collection[bytes]:

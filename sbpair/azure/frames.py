@@ -6,6 +6,7 @@ Everything else on the connection stays the SDK's. Sources: AMQP 1.0 §2.3 (fram
 """
 
 import struct
+from itertools import product
 
 from sbpair.amqp.codec import decode, encode
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ulong
@@ -30,6 +31,18 @@ _MAX_PERFORMATIVE_BYTES = 1 << 16
 """Far above any that a broker sends: the largest carry an error with its text."""
 _DESCRIPTOR = b"\x00\x53"
 _LIST_0, _LIST_8, _LIST_32 = 0x45, 0xC0, 0xD0
+_UINT_0, _UINT_8, _UINT_32, _BINARY_8 = 0x43, 0x52, 0x70, 0xA0
+_MAX_UINT = 2**32 - 1
+_TRANSFER_8 = b"\x00\x53\x14\xc0"
+_FLAGS = tuple(map(bytes, product((0x40, 0x42), (0x40, 0x42), (0x40, 0x41, 0x42))))
+_FIELDS_OF = {
+    message_format + bytes(flags) + rest: 11 if rest else 6
+    for message_format in (b"\x43", b"\x52\x00", b"\x70\x00\x00\x00\x00")
+    for flags in product((0x40, 0x41, 0x42), (0x40, 0x42))
+    for rest in (b"", *(b"\x40\x40" + flags for flags in _FLAGS))
+}
+"""How many fields a transfer has that goes on like this behind its tag: message format 0, settled or not, no more to
+come, and no state, not resumed, not aborted, if that is said at all."""
 _PROTOCOL = int.from_bytes(b"AMQP", "big")
 _FRAME_HEADER = struct.Struct(">IBBH")
 _FIXED_OVERHEAD_BYTES = 64
@@ -134,6 +147,47 @@ def disposition_frame(
         return _frame(channel, b"\x00\x53\x15\xc0%c\x05%b" % (len(fields) + 1, fields), b"")
     size = struct.pack(">II", len(fields) + 4, 5)
     return _frame(channel, b"\x00\x53\x15\xd0%b%b" % (size, fields), b"")
+
+
+def flow_frame(
+    channel: int, session: tuple[int, int, int, int], handle: int, delivery_count: int, credit: int
+) -> bytes:
+    """The credit of a link (§2.7.4). `session`: next incoming id, incoming window, next outgoing id, outgoing window;
+    serial numbers may have outgrown their 32 bits."""
+    values = (*session, handle, delivery_count, credit)
+    fields = b"".join(b"\x70" + (value & _MAX_UINT).to_bytes(4, "big") for value in values)
+    return _frame(channel, b"\x00\x53\x13\xc0%c%c%b" % (len(fields) + 1, len(values), fields), b"")
+
+
+def whole_transfer(body: memoryview) -> tuple[int, int, bytes, bytes] | None:
+    """A frame's body as (handle, delivery id, tag, payload), if it is a transfer in the form in which brokers write
+    most: all of one delivery in a frame. None for every other frame, and for what is cut short."""
+    if body[:4] != _TRANSFER_8:
+        return None
+    try:
+        end = 5 + body[4]
+        handle, position = _uint(body, 6)
+        delivery_id, position = _uint(body, position)
+        if body[position] != _BINARY_8:
+            return None
+        tag_end = position + 2 + body[position + 1]
+    except IndexError:
+        return None
+    if handle < 0 or delivery_id < 0 or end > len(body) or _FIELDS_OF.get(bytes(body[tag_end:end])) != body[5]:
+        return None
+    return handle, delivery_id, bytes(body[position + 2 : tag_end]), bytes(body[end:])
+
+
+def _uint(body: memoryview, position: int) -> tuple[int, int]:
+    """A uint in one of its three forms and where it ends; -1 for anything else."""
+    code = body[position]
+    if code == _UINT_8:
+        return body[position + 1], position + 2
+    if code == _UINT_0:
+        return 0, position + 1
+    if code == _UINT_32:
+        return int.from_bytes(body[position + 1 : position + 5], "big"), position + 5
+    return -1, position
 
 
 def _frame(channel: int, performative: bytes, payload: bytes) -> bytes:

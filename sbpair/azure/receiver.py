@@ -157,7 +157,7 @@ class AzureReceiver:
         self._open_seconds = open_seconds
         self._browser = Browser()
         self._receiving = asyncio.Lock()
-        self._idle: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._held_session: ReceiverWire | None = None
         self._on_close = on_close
 
@@ -177,7 +177,7 @@ class AzureReceiver:
             async with asyncio.timeout(wait_seconds + _FLOW_SECONDS), self._receiving:
                 await self._stop_idling()
                 deliveries = await self._collect(wire, max_messages, deadline)
-                await self._expect_nothing(wire, got_any=bool(deliveries))
+                self._expect_nothing(wire, got_any=bool(deliveries))
             source, until = self._source, wire.session_locked_until
             return [to_received(one.payload, source, Receipt(wire, one), until) for one in deliveries]
 
@@ -201,7 +201,7 @@ class AzureReceiver:
         while not wire.arrived:
             wire.raise_if_failed()
             wire.arrival.clear()
-            await self._top_up(wire, max_messages)
+            self._top_up(wire, max_messages)
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     await wire.arrival.wait()
@@ -210,21 +210,24 @@ class AzureReceiver:
         wire.raise_if_failed()
         return [wire.arrived.popleft() for _ in range(min(max_messages, len(wire.arrived)))]
 
-    async def _top_up(self, wire: ReceiverWire, max_messages: int) -> None:
+    def _top_up(self, wire: ReceiverWire, max_messages: int) -> None:
         wanted = max_messages - len(wire.arrived)
         # Credit of an earlier call may still be out: only what is lacking is a reason for another flow frame.
         if wanted > 0 and wire.credit < wanted:
-            await wire.grant(wanted)
+            wire.grant(wanted)
 
-    async def _expect_nothing(self, wire: ReceiverWire, *, got_any: bool) -> None:
+    def _expect_nothing(self, wire: ReceiverWire, *, got_any: bool) -> None:
         """Nobody waits any more. Credit that is left after a success is for messages already on their way."""
         if not got_any and wire.credit > 0:
-            await wire.grant(0)
+            wire.grant(0)
+        # A timer: a task would be begun and cancelled for each receive.
+        self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._idles, wire)
+
+    def _idles(self, wire: ReceiverWire) -> None:
         self._idle = asyncio.create_task(self._give_back_late_ones(wire))
         self._idle.add_done_callback(_forget)
 
     async def _give_back_late_ones(self, wire: ReceiverWire) -> None:
-        await asyncio.sleep(_IDLE_SECONDS)
         async with self._receiving:
             if not wire.failed:
                 await wire.drain(timeout_seconds=_DRAIN_SECONDS)

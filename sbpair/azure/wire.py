@@ -27,6 +27,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from sbpair.azure import frames
@@ -254,9 +255,14 @@ class Wire:
         chunk = b""
         while True:
             for channel, body in buffer.feed(chunk):
-                await self._process(channel, body)
+                if not self._took(channel, body):
+                    await self._process(channel, body)
             self._tell()
             chunk = await source.read()
+
+    def _took(self, channel: int, body: memoryview) -> bool:
+        """Whether a frame is dealt with here already: most are, on a link that receives."""
+        return False
 
     async def _process(self, channel: int, body: memoryview) -> None:
         self._seen += 1
@@ -622,6 +628,8 @@ class ReceiverWire(Wire):
         """By delivery id: the outcome that is expected, and who is told. What is settled together shares one entry."""
         self._outbox: list[tuple[int, bytes, bool]] = []
         """Dispositions to be written: delivery id, outcome, settled."""
+        self._credit_posted = False
+        """The link's credit is to be told."""
         self._drained = asyncio.Event()
         self.session_renewed_until: float | None = None
         """Until when a renewal has prolonged the session's lock, UTC epoch seconds."""
@@ -646,15 +654,18 @@ class ReceiverWire(Wire):
         """Messages the peer may still send unasked."""
         return int(self._link.current_link_credit)
 
-    async def grant(self, credit: int) -> None:
+    def grant(self, credit: int) -> None:
         """Let the peer send up to `credit` more messages from now on."""
-        await self._link.flow(link_credit=credit)
+        self._link.current_link_credit = credit
+        self._credit_posted = True
+        self._wake.set()
 
     async def drain(self, *, timeout_seconds: float) -> None:
         """Take the credit back and wait until the peer has sent what was under way."""
         if self.credit <= 0:
             return
         self._drained.clear()
+        self._credit_posted = False  # what follows says it
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._link.flow(link_credit=0, drain=True, echo=True)
@@ -700,6 +711,34 @@ class ReceiverWire(Wire):
         link._incoming_disposition = self._on_disposition
         link._incoming_flow = self._on_flow
 
+    def _took(self, channel: int, body: memoryview) -> bool:
+        """A message in one frame, on the entity's link: what the SDK's connection, session and this link's hook would
+        do, in a fourth of the time. Whatever is not as usual is left to them."""
+        link = self._link
+        if link is None or self._assembly is not None or (found := frames.whole_transfer(body)) is None:
+            return False
+        handle, delivery_id, tag, payload = found
+        session = link._session
+        if self._connection._incoming_endpoints.get(channel) is not session or session.incoming_window <= 1:
+            return False
+        if session._input_handles.get(handle) is not link:
+            return False
+        self._seen += 1
+        session.next_incoming_id += 1
+        session.remote_outgoing_window -= 1
+        session.incoming_window -= 1
+        self._take_in(Delivery(payload, delivery_id, tag))
+        return True
+
+    def _take_in(self, delivery: Delivery | None) -> None:
+        """A delivery is complete, or None: was aborted, which has used up its credit like any other."""
+        # The SDK's own handler would count these two; in its place we have to, or its next flow grants too little.
+        self._link.delivery_count = (self._link.delivery_count + 1) % _MAX_SERIAL
+        self._link.current_link_credit -= 1
+        if delivery is not None:
+            self.arrived.append(delivery)
+            self.arrival.set()
+
     async def _on_transfer(self, frame: Sequence[Any]) -> None:
         if self._assembly is None:
             self._assembly = _begun(frame[_DELIVERY_ID], frame[_DELIVERY_TAG])
@@ -707,15 +746,9 @@ class ReceiverWire(Wire):
         assembly.add(bytes(frame[_PAYLOAD]))
         if frame[_MORE] and not frame[_ABORTED]:
             return
-        # The SDK's own handler would count these two; in its place we have to, or its next flow grants too little.
-        # An aborted delivery has used up its credit like any other.
         self._assembly = None
-        self._link.delivery_count = (self._link.delivery_count + 1) % _MAX_SERIAL
-        self._link.current_link_credit -= 1
-        if not frame[_ABORTED]:
-            payload = assembly.parts[0] if len(assembly.parts) == 1 else b"".join(assembly.parts)
-            self.arrived.append(Delivery(payload, assembly.delivery_id, assembly.tag))
-            self.arrival.set()
+        payload = assembly.parts[0] if len(assembly.parts) == 1 else b"".join(assembly.parts)
+        self._take_in(None if frame[_ABORTED] else Delivery(payload, assembly.delivery_id, assembly.tag))
 
     async def _on_flow(self, frame: Sequence[Any]) -> None:
         self._drained.set()
@@ -739,11 +772,21 @@ class ReceiverWire(Wire):
 
     def _compose(self) -> bytes:
         posted, self._outbox = self._outbox, []
-        channel = self._link._session.channel if posted else 0
-        return b"".join(
-            frames.disposition_frame(channel, first, outcome, settled=settled, last=last)
+        if not posted and not self._credit_posted:
+            return b""
+        session = self._link._session
+        return self._compose_credit(session) + b"".join(
+            frames.disposition_frame(session.channel, first, outcome, settled=settled, last=last)
             for first, last, outcome, settled in _ranges(posted)
         )
+
+    def _compose_credit(self, session: Any) -> bytes:
+        if not self._credit_posted:
+            return b""
+        self._credit_posted = False
+        link = self._link
+        windows = session.next_incoming_id, session.incoming_window, session.next_outgoing_id, session.outgoing_window
+        return frames.flow_frame(session.channel, windows, link.handle, link.delivery_count, link.current_link_credit)
 
     def _give_up(self, error: Exception) -> None:
         waiting = [(delivery_id, answer) for delivery_id, (_, answer) in self._unsettled.items()]
@@ -1204,7 +1247,21 @@ async def _test_hooks() -> None:
         await session._incoming_transfer(fields)
     if [(one.payload, one.delivery_id, one.tag) for one in receiver.arrived] != [(poison, 5, b"tag!")]:
         raise ValueError("a received payload does not arrive as it was sent")
+    _test_short_way(session, receiver, link, body)
     await _test_settlement(session, receiver, decode_frame)
+
+
+def _test_short_way(session: Any, receiver: ReceiverWire, link: Any, body: memoryview) -> None:
+    """The same frame once more, past the SDK: what it counts has to be counted alike."""
+    receiver._connection = SimpleNamespace(_incoming_endpoints={0: session})
+    before = session.next_incoming_id, link.delivery_count, link.current_link_credit
+    session.incoming_window = 2
+    if not receiver._took(0, body) or receiver.arrived[1].payload != receiver.arrived[0].payload:
+        raise ValueError("a transfer in one frame is not what it was")
+    after = session.next_incoming_id, link.delivery_count, link.current_link_credit
+    if (session.incoming_window, *after) != (1, before[0] + 1, before[1] + 1, before[2] - 1):
+        raise ValueError("its session counts transfers differently")
+    receiver._connection = None
 
 
 async def _test_settlement(session: Any, receiver: ReceiverWire, decode_frame: Any) -> None:

@@ -156,7 +156,7 @@ async def _bare_queue(away: Any, sender: SenderWire, path: str, goal: Goal) -> N
     receiver = ReceiverWire(make_sdk_receiver(away, path, **options))
     await receiver.open()
     while goal.left > 0:
-        await receiver.grant(RECEIVE)
+        receiver.grant(RECEIVE)
         try:
             async with asyncio.timeout(0.5):
                 await receiver.arrival.wait()
