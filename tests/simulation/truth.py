@@ -238,13 +238,14 @@ class Truth:
         self,
         report: DrainReport,
         *,
+        began: float,
         lines_before: int,
         dropped_before: int,
         ledger: Path | None,
         alone: bool,
         side: str,
     ) -> None:
-        """A run has told what it did."""
+        """A run that `began` then has told what it did. Closing its connections takes a while after what it reports."""
         told = report.forwarded
         if ledger is not None:
             self.same_as_ledger(told, whole_lines(ledger)[lines_before:])
@@ -254,7 +255,6 @@ class Truth:
             told_gone = report.completed + report.already_forwarded
             raise Violation(f"the report says {told_gone} were completed, {gone} have left the backlog")
         left = self.backlog_counts(side)
-        began = self.now() - report.seconds
         if report.confirmed_empty and left and alone and self.last_stored_at.get(side, 0.0) < began:
             raise Violation(f"the drain says the backlog is empty; it holds {left}")
         if report.confirmed_empty and report.left:

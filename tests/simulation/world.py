@@ -485,6 +485,7 @@ class World:
     async def _move(self, process: Process, side: str, number: int, *, endless: bool, last: bool) -> None:
         stop, path = self.stops[process], self.folder / f"ledger-{side}-{number}.jsonl"
         ledger = Ledger(path, resume=True, opened=self.disk.opened) if self.plan.ledgers else None
+        began = self.truth.now()
         lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped[side]
         secondary = self.messaging(SECONDARY)
         primary = WatchedMessaging(self.messaging(side), self.truth, path.name, self.wrong)
@@ -510,6 +511,7 @@ class World:
         alone = self.plan.movers == 1
         self.truth.ended(
             report,
+            began=began,
             lines_before=lines_before,
             dropped_before=dropped_before,
             ledger=path if ledger is not None else None,
