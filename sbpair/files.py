@@ -82,6 +82,14 @@ def write_private_temporary(prefix: str, suffix: str, data: bytes) -> Path:
     return Path(name)
 
 
+def try_folder(path: Path) -> None:
+    """Raises OSError where no file can be made in a folder. A folder of our own is made there and taken away again:
+    permissions alone do not tell of a read-only file system, nor of /proc."""
+    import tempfile
+
+    Path(tempfile.mkdtemp(prefix=".sbpair-", dir=path)).rmdir()
+
+
 def _check_ours(path: str, found: os.stat_result) -> None:
     """Somebody else's lines in a ledger would settle messages that were never sent."""
     if not stat.S_ISREG(found.st_mode) or os.name != "posix":

@@ -110,6 +110,7 @@ _AIOHTTP_CONTEXT = re.compile(r"(Cannot connect to host \S+) ssl:(?:<[^>]*>|\S+)
 """aiohttp shows the TLS object, which says nothing to anybody; the host and the reason are what is kept."""
 _CALL_FAILED = re.compile(r"Connect call failed \('[^']*', \d+(?:, \d+, \d+)?\)")
 _CHATTER = re.compile(r"Failed to initiate the connection due to exception: |\[Errno -?\d+\] (?!\d)")
+_LOCAL_CALL_FAILED = re.compile(r"Connect call failed \('(?:127\.\d+\.\d+\.\d+|::1)',")
 _NOT_RESOLVED = re.compile(
     r"Name or service not known|nodename nor servname provided, or not known|getaddrinfo failed"
     r"|Temporary failure in name resolution|No address associated with hostname"
@@ -282,6 +283,10 @@ def _for_people(text: str) -> str:
     return _OBJECT.sub(r"\1", _CHATTER.sub("", text))
 
 
+_IS_IT_RUNNING = (
+    "Is the embedded namespace running? Start it in another terminal with `sbpair emulator`, or see which side answers "
+    "with: sbpair ping"
+)
 _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
     (
         errors.ConnectionLostError,
@@ -292,8 +297,7 @@ _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
     (
         errors.ConnectionLostError,
         re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])\S*: connection refused"),
-        "Is the embedded namespace running? Start it in another terminal with `sbpair emulator`, or see which side "
-        "answers with: sbpair ping",
+        _IS_IT_RUNNING,
     ),
     (
         errors.ConnectionLostError,
@@ -317,6 +321,8 @@ _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
 
 
 def _hint(error: BaseException, kind: type[ServiceError], detail: str) -> str | None:
+    if issubclass(kind, errors.ConnectionLostError) and _LOCAL_CALL_FAILED.search(str(error)):
+        return _IS_IT_RUNNING  # AMQP names the address nowhere else
     if kind is errors.ConnectionLostError and _caused_by(error, ssl.SSLCertVerificationError):
         return _HINTS[0][2]
     return next((hint for wanted, words, hint in _HINTS if issubclass(kind, wanted) and words.search(detail)), None)

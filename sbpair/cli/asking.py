@@ -33,7 +33,21 @@ def agreed(options: Options, question: str, *, yes: bool) -> bool:
     """Whether to go on: asked on a terminal, taken for granted with `--yes` or where nobody can answer."""
     if yes or not can_ask(options):
         return True
-    return typer.confirm(printable(question), default=False, err=True)
+    return _confirmed(question)
+
+
+def _confirmed(question: str) -> bool:
+    """The answer to a question, asked again until it is yes or no."""
+    from sbpair.render.prose import laid_out, terminal_columns
+
+    *before, last = laid_out(f"{printable(question)}{_ANSWERS}", terminal_columns(sys.stderr))
+    for line in before:
+        say(line)
+    return typer.confirm(last.removesuffix(_ANSWERS), default=False, err=True)
+
+
+_ANSWERS = " [y/N]: "
+"""What typer puts after a question."""
 
 
 def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:
@@ -108,7 +122,7 @@ def pairs_to_write(
 
 def _refuse_unless_agreed(options: Options, pair: Pair, doing: str, named_by: str) -> None:
     question = f"{doing} {pair.name} ({side_named(pair)})?"
-    if can_ask(options) and typer.confirm(printable(question), default=False, err=True):
+    if can_ask(options) and _confirmed(question):
         return
     name = f"{named_by} {pair.name}".lstrip()
     raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {name}")

@@ -224,7 +224,7 @@ def help_on(
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
         case [Topic.FAILOVER | Topic.SPARK | Topic.TESTING | Topic.SECURITY | Topic.MEASUREMENTS as topic]:
             page = _NOTE.sub("", (Path(__file__).parent / "pages" / f"{topic}.md").read_text(encoding="utf-8"))
-            return CommandResult("help", Text(page), text=page)
+            return CommandResult("help", Text(page), text=page, prose=True)
     text = _help_of(ctx, words or ())
     return CommandResult("help", Text(text), text=text)
 

@@ -19,14 +19,14 @@ TOGETHER_SECONDS = 0.3
 
 
 COUNT_SECONDS = 10.0
-"""So often the messages that were dead-lettered for a known reason are told as a number."""
+"""So often what was told once in full is told as a number."""
 
 
 class TalkHandler(logging.Handler):
     """Writes each record as one line; failed receives with the same cause are gathered first.
 
-    Of the messages dead-lettered for one reason the first is told in full and the others are counted; with `each` all
-    are told.
+    Of the messages dead-lettered for one reason the first is told in full and the others are counted, and so are
+    failures of backlog queues; with `each` all are told.
     """
 
     def __init__(self, *, each: bool = False) -> None:
@@ -45,15 +45,20 @@ class TalkHandler(logging.Handler):
             say(self.format(record))
             return
         # Here, since every command has this handler and few have events.
-        from sbpair.core.events import DeadLettered, ReceiveFailed
+        from sbpair.core.events import BacklogQueueLeft, DeadLettered, ReceiveFailed
 
-        if isinstance(event, DeadLettered) and not self._each:
-            if event.reason in self._more:
-                self._more[event.reason] += 1
+        if isinstance(event, DeadLettered | BacklogQueueLeft) and not self._each:
+            kind = (
+                f"dead-lettered: {event.reason}"
+                if isinstance(event, DeadLettered)
+                else f"times a backlog queue failed: {event.error_code}"
+            )
+            if kind in self._more:
+                self._more[kind] += 1
                 if time.monotonic() - self._counted_at >= COUNT_SECONDS:
                     self.flush()
                 return
-            self._more[event.reason] = 0
+            self._more[kind] = 0
         if isinstance(event, ReceiveFailed) and self._soon():
             self._gathered.setdefault((event.error_code, event.retry_after_seconds is None), []).append(event)
             return
@@ -89,10 +94,10 @@ class TalkHandler(logging.Handler):
 
     def _tell_counted(self) -> None:
         self._counted_at = time.monotonic()
-        for reason, number in self._more.items():
+        for kind, number in self._more.items():
             if number:
-                self._more[reason] = 0
-                say(f"{number:,} more dead-lettered: {reason}.")
+                self._more[kind] = 0
+                say(f"{number:,} more {kind}.")
 
 
 def json_line(level: str, message: str, *, at: float | None = None, more: Mapping[str, Any] | None = None) -> str:

@@ -183,7 +183,7 @@ _COMMON: dict[str, Any] = {
             "--timeout",
             help="Time-out of one request.",
             rich_help_panel=_PANEL,
-            show_default="30s; discover, doctor, status, replicate send 10s; send 60s",
+            show_default="30s; discover, doctor, status, replicate send 10s",
         ),
     ],
     "exit_zero": Annotated[

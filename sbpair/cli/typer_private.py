@@ -43,9 +43,12 @@ def self_test() -> list[str]:
         for name in ("_runtime_param", "type_descriptor", "rich_help_panel", "param_type_name", "get_help_record"):
             if not hasattr(param, name):
                 gone.append(f"{type(param).__name__}.{name}")
-        for name in ("collect_usage_pieces", "format_options", "context_class"):
+        for name in ("collect_usage_pieces", "format_options", "context_class", "make_parser"):
             if not hasattr(command, name):
                 gone.append(f"{type(command).__name__}.{name}")
+        _, _, order = command.make_parser(context).parse_args(["--word", "a", "--word", "b"])
+        if [getattr(one, "name", None) for one in order] != ["word", "word"]:
+            gone.append("options in the order in which they are given")
         if "<str>" not in (param.get_help_record(context) or ("",))[0]:
             gone.append("types in angle brackets in a help record")
     return gone
@@ -155,11 +158,44 @@ def make_ours(command: Any) -> None:
     """Let a command and those below it be parsed in a `CommandContext` and explained by our help page; not yet loaded
     ones are when they are."""
     command.context_class = CommandContext
+    command.make_parser = partial(_make_parser, command)
     command.collect_usage_pieces = partial(_usage_pieces, command)
     command.format_options = partial(_format_options, command)
     known = getattr(command, "commands", None)
     for below in known.values() if isinstance(known, dict) else ():
         make_ours(below)
+
+
+# An option that takes one value and is given twice. Typer takes the last one, so that a second --report or --archive
+# in a long line does away with the first without a word.
+
+
+def _make_parser(command: Any, ctx: Any) -> Any:
+    parser = type(command).make_parser(command, ctx)
+    parse = parser.parse_args
+
+    def parse_once(args: list[str]) -> Any:
+        values, rest, order = parse(args)
+        if not ctx.resilient_parsing:
+            _refuse_repeated(ctx, order)
+        return values, rest, order
+
+    parser.parse_args = parse_once
+    return parser
+
+
+def _refuse_repeated(ctx: Any, given: Iterable[Any]) -> None:
+    """`given`: parameters in the order in which they stand on the command line, each time that they do."""
+    seen = []
+    for param in given:
+        if param.param_type_name != "option" or param.multiple or param.count:
+            continue
+        if param.is_flag and not param.secondary_opts:
+            continue  # said twice, it means the same
+        if param in seen:
+            names = "/".join((param.opts[-1], *param.secondary_opts[-1:]))
+            ctx.fail(f"{names} is given more than once, and can have one value only.")
+        seen.append(param)
 
 
 # The help page. Typer's own names Python types (`<list[str]>`) and lists the common options again for each command.

@@ -75,9 +75,10 @@ def _show(result: "CommandResult", *, color: bool) -> None:
     if result.text is None:
         from sbpair.render.tables import as_renderable
 
-        make_console(color=color).print(as_renderable(result))
+        # Uncropped: a command that is longer than the terminal is wide stays one line, which the terminal breaks.
+        make_console(color=color).print(as_renderable(result), crop=False)
     else:
-        from sbpair.render.tables import wrapped
+        from sbpair.render.prose import wrapped
 
         put(wrapped(result.text) if result.prose else result.text)
     sys.stdout.flush()
@@ -262,6 +263,10 @@ def say(text: str) -> None:
     _said_at = time.monotonic()
     line = printable(text)
     try:
+        if sys.stderr.isatty() and not line.startswith("{"):  # a line of JSON is one line
+            from sbpair.render.prose import laid_out, terminal_columns
+
+            line = "\n".join(laid_out(line, terminal_columns(sys.stderr)))
         sys.stderr.write((defused(line) if in_build_runner(os.environ) else line) + "\n")
         sys.stderr.flush()
     except BrokenPipeError:

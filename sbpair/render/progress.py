@@ -39,7 +39,7 @@ class LiveView:
         self._live.stop()
 
     def show(self, result: CommandResult) -> None:
-        self._live.update(as_renderable(result), refresh=True)
+        self._live.update(as_renderable(result, folded=True), refresh=True)
 
 
 LINE_EVERY_SECONDS = 10.0

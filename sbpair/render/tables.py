@@ -9,8 +9,6 @@ times, columns that are marked as spare.
 """
 
 import re
-import shutil
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -19,40 +17,12 @@ from typing import TYPE_CHECKING
 from sbpair.core.redact import printable
 from sbpair.core.words import counted
 from sbpair.render import formats
+from sbpair.render.prose import laid_out
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table as RichTable
-
-
-# Prose for a terminal: lines broken between words where it is too narrow, joined where they were broken wider.
-
-_CODE = "    "
-"""A paragraph that begins with this is an example and stays as it is."""
-
-
-def wrapped(text: str, width: int | None = None) -> str:
-    """The text for a terminal of `width` columns, or for the one that is there.
-
-    Lines without indent that follow each other are one paragraph; an indented line keeps its indent, or what stands in
-    columns before its words.
-    """
-    columns = width or shutil.get_terminal_size().columns
-    if max(map(len, text.splitlines()), default=0) <= columns:
-        return text
-    return "\n\n".join("\n".join(_paragraph(one, columns)) for one in text.rstrip("\n").split("\n\n")) + "\n"
-
-
-def _paragraph(text: str, width: int) -> Iterator[str]:
-    if text.startswith(_CODE):
-        yield text
-        return
-    joined = re.sub(r"(?<=\S)\n(?=\S)", " ", text)
-    for line in joined.split("\n"):
-        hanging = re.match(r"\s*(?:\S+\s{2,})*", line)
-        indent = len(hanging[0]) if hanging and len(hanging[0]) <= width // 2 else len(line) - len(line.lstrip())
-        yield textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 READABLE_COLUMNS = 20
@@ -76,15 +46,30 @@ _STYLES = {
 }
 
 
-def as_renderable(result: CommandResult) -> "RenderableType":
-    """Tables, notes and summary as one thing for a rich console."""
+def as_renderable(result: CommandResult, *, folded: bool = False) -> "RenderableType":
+    """Tables, notes and summary as one thing for a rich console. `folded`: commands that are longer than the console is
+    wide are broken, too, as a view has to that is drawn over itself."""
     from rich.console import Group
     from rich.text import Text
 
-    lines = [Text(printable(line)) for line in (*result.notes, result.summary) if line]
+    lines = [_Sentence(printable(line), folded) for line in (*result.notes, result.summary) if line]
     tables = [one for one in result.screen or result.tables if one.rows or not lines]  # words say that there is nothing
     gap = [Text()] if lines and tables and tables[-1].compact else []
     return Group(*map(_Fitted, tables), *gap, *lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    """A note or the summary as the width of the console allows."""
+
+    text: str
+    folded: bool
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
+        from rich.text import Text
+
+        for line in laid_out(self.text, options.max_width):
+            yield Text(line) if self.folded else Text(line, no_wrap=True, overflow="ignore")
 
 
 def as_text(result: CommandResult) -> str:

@@ -192,6 +192,12 @@ def test_messages_are_for_people(raw: str, shown: str) -> None:
         (WireError("amqp:unauthorized-access", "ExpiredToken: The token is expired."), "clock"),
         (WireError("amqp:unauthorized-access", "Ip has been prevented to connect to the endpoint."), "firewall"),
         (OSError("[Errno -2] Name or service not known"), "spelled"),
+        (WireError("amqp:socket-error", "[Errno 111] Connect call failed ('127.0.0.1', 5671)"), "`sbpair emulator`"),
+        (WireError("amqp:socket-error", "[Errno 111] Connect call failed ('192.0.2.1', 5671)"), "firewall"),
+        (
+            OSError("Cannot connect to host 127.0.0.1:5671 ssl:True [Connect call failed ('127.0.0.1', 5671)]"),
+            "embedded",
+        ),
         (OSError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed (_ssl.c:1)"), "ca_file"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,8 @@ SOME = (
 WIDTHS = (60, 80, 200)
 AS_THEY_ARE = ("--help", "schema", "completion", "help config")
 """Documents and examples are not broken; the terminal does it."""
+TO_COPY = re.compile(r"  sbpair |'https://")
+"""A line that begins so is whole, and broken by the terminal: it is copied as one."""
 LEAST_COLUMNS = 60
 
 PUT = """\
@@ -122,7 +125,7 @@ def test_nothing_is_wider_than_the_terminal_and_nothing_breaks(full: Sbpair, col
     for line, screen in zip(lines, screens, strict=True):
         assert_sound(line, screen)
         if not any(word in line for word in AS_THEY_ARE):
-            wide = [one for one in screen.lines if cell_len(one) > columns]
+            wide = [one for one in screen.lines if cell_len(one) > columns and not TO_COPY.match(one)]
             assert not wide, (line, wide)
 
 
@@ -138,7 +141,7 @@ def test_help_fits_a_narrow_terminal_but_for_its_examples(full: Sbpair) -> None:
     [
         ("status local --interval 0", ("Queue State", "Backlog queues local-primary/x-servicebus-transfer/...")),
         ("peek local --body", ("Destination invoices/incoming", "Message id")),
-        ("ping local --count 1 --interval 0", ("Entity  p50 ms  p90 ms", "By browse; Result ok")),
+        ("ping local --count 1 --interval 0", ("Entity  connect ms  p50 ms", "By browse; Result ok")),
         ("audit --list-checks", ("Code    Severity  What it finds",)),
     ],
 )

@@ -35,16 +35,17 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 COLUMNS = (
     Column("side", "Side"),
     Column("entity", "Entity"),
-    Column("by", "By"),
+    Column("by", "By", spare=True),
     Column("result", "Result"),
     Column("accepted", "Ok", right=True),
     Column("sent", "Tried", right=True),
+    Column("connect_ms", "connect ms", right=True),
     Column("p50_ms", "p50 ms", right=True),
-    Column("p90_ms", "p90 ms", right=True),
-    Column("p99_ms", "p99 ms", right=True),
+    Column("p90_ms", "p90 ms", right=True, spare=True),
+    Column("p99_ms", "p99 ms", right=True, spare=True),
     Column("max_ms", "max ms", right=True),
     Column("right", "Right"),
-    Column("credential", "Credential"),
+    Column("credential", "Credential", spare=True),
     Column("detail", "Detail"),
 )
 
@@ -77,7 +78,8 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Milliseconds:
-    """Times to acceptance; percentiles by nearest rank; None if nothing was accepted."""
+    """Times to acceptance on a connection that was there; percentiles by nearest rank; None if nothing was accepted.
+    Where only the connecting ping was accepted, its time."""
 
     min_ms: float | None = None
     mean_ms: float | None = None
@@ -96,7 +98,11 @@ class Milliseconds:
             latency.p99_seconds,
             latency.maximum_seconds,
         )
-        return cls(*(round(one * 1000, 1) for one in seconds))
+        return cls(*map(_milliseconds, seconds))
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,8 @@ class PingedEntity:
     result: str
     sent: int
     accepted: int
+    connect_ms: float | None
+    """The first accepted ping, which had the connection to open."""
     latency: Milliseconds = field(metadata=INLINED)
     right: str | None
     """The right that an accepted ping proves."""
@@ -163,8 +171,8 @@ def ping(
 
     Opens a link to send to a queue or topic, and browses backlog queues: stores nothing. --message sends queues and
     topics the documented ping message, which a consumer may see, and asks on a terminal before that; backlog queues
-    dead-letter what expires and are only browsed. --timeout (30s) is for one ping, with --until-ok for all of them.
-    Exit code: 6 no answer, 4 access denied.
+    dead-letter what expires and are only browsed. The first ping also connects: its time stands
+    apart. --timeout (30s) is for one ping, with --until-ok for all of them. Exit code: 6 no answer, 4 access denied.
 
     \b
     Examples:
@@ -286,18 +294,34 @@ def _result(pair: Pair, report: "PingReport", kinds: dict[tuple[Side, str], By])
         for one in entities
     )
     hints = dict.fromkeys(
-        for_pair(row.last_error.hint, pair.name) for row in report.rows if row.last_error and row.last_error.hint
+        for_pair(row.last_error.hint.replace(_OR_PING, "."), pair.name)
+        for row in report.rows
+        if row.last_error and row.last_error.hint
     )
     return CommandResult(
         "ping",
         Pinged(pair.name, datetime.now(UTC), entities),
         (Table("", COLUMNS, to_plain(entities), style_key="result"),),
+        screen=tuple(_by_side(pair, entities)),
         notes=tuple(hints),
         summary=f"{good} of {len(entities)} answer.",
         exit=_exit([one.result for one in entities]),
         checks=checks,
         metrics=tuple(_metrics(pair, report)),
     )
+
+
+_OR_PING = ", or see which side answers with: sbpair ping"
+"""What hints advise to all other commands."""
+
+
+def _by_side(pair: Pair, entities: tuple[PingedEntity, ...]) -> Iterator[Table]:
+    """A table for each side: what its rows have in common is said once."""
+    columns = tuple(column for column in COLUMNS if column.key != "side")
+    for side in Side:
+        rows = tuple(one for one in entities if one.side is side)
+        if rows:
+            yield Table(f"{side}: {side_named(pair, side)}", columns, to_plain(rows), style_key="result")
 
 
 _SEVERITIES = {"ok": Severity.OK, "unreachable": Severity.CRITICAL, "denied": Severity.CRITICAL}
@@ -315,6 +339,7 @@ def _pinged(pair: Pair, row: "PingRow", by: By) -> PingedEntity:
         result="ok" if answered else error.exit_name if error else "unreachable",
         sent=row.sent,
         accepted=row.accepted,
+        connect_ms=None if row.connecting_seconds is None else _milliseconds(row.connecting_seconds),
         latency=Milliseconds() if row.latency is None else Milliseconds.of(row.latency),
         right=by.right if row.accepted else None,
         credential=credential_name(access),
@@ -346,6 +371,9 @@ def _metrics(pair: Pair, report: "PingReport") -> Iterator[Metric]:
         yield Metric("sbpair_ping_up", "1 if the last ping was accepted.", up, labels)
         yield Metric("sbpair_ping_tries", "Pings of the last run.", float(row.sent), labels)
         yield Metric("sbpair_ping_accepted", "Accepted pings of the last run.", float(row.accepted), labels)
+        if row.connecting_seconds is not None:
+            connecting = row.connecting_seconds
+            yield Metric("sbpair_ping_connect_seconds", "The first accepted ping, which connects.", connecting, labels)
         if row.latency is not None:
             quantiles = {
                 "0.5": row.latency.p50_seconds,
@@ -355,7 +383,7 @@ def _metrics(pair: Pair, report: "PingReport") -> Iterator[Metric]:
             for quantile, seconds in quantiles.items():
                 yield Metric(
                     "sbpair_ping_latency_seconds",
-                    "Time to acceptance, by nearest rank.",
+                    "Time to acceptance on an open connection, by nearest rank.",
                     seconds,
                     (*labels, ("quantile", quantile)),
                 )

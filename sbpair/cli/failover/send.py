@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from sbpair.runtime.failover.pairing import PairedNamespaces
     from sbpair.runtime.failover.sender import Sent
 
+TIMEOUT_SECONDS = 30.0
+"""For one try of a message, on the primary and the backlog together."""
 AFTER_SIGNAL_SECONDS = 3.0
 """What sends under way get to end after a signal; then they count as failed, and may have been stored or not."""
 
@@ -234,7 +236,7 @@ def send(
             results = sender.send_all(
                 tally.payloads(source, form, stop, to_message),
                 overlap=concurrency,
-                timeout_seconds=options.timeout_seconds(60.0),
+                timeout_seconds=options.timeout_seconds(TIMEOUT_SECONDS),
                 retry_seconds=retry_seconds,
                 stop=stop,
             )
@@ -285,7 +287,7 @@ def _send_to_one(
                     tally.payloads(reading.source, reading.form, stop, reading.to_message),
                     sender,
                     overlap=reading.concurrency,
-                    timeout_seconds=options.timeout_seconds(60.0),
+                    timeout_seconds=options.timeout_seconds(TIMEOUT_SECONDS),
                     retry_seconds=reading.retry_seconds,
                     stop=stop,
                 ):

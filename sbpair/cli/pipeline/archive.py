@@ -84,8 +84,12 @@ def archive(
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
+    from sbpair.pipeline.paths import is_folder
+
     delta = wants_delta(archiving.format_, into)
     chosen = pair_by_name(options, pair)
+    if is_folder(into):
+        check_folder(Path(into), create=False)
     if import_ is not None:
         return _import(chosen.name, into, import_, delta=delta)
     if archiving.take and not dry_run:
@@ -133,8 +137,6 @@ def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: 
     plan = plan_in_folder(request) if folder else None
     if plan is not None and (report := without_work(request, plan)) is not None:
         return _result(request, report)
-    if folder:
-        check_folder(Path(request.into), create=False)
     rows = _SMALL_ROWS if folder else None
     sources = not folder or request.take  # what is taken is looked for in the queues by the source
     spark = spark_session(options, master, conf, rows=rows, name="archive", sources=sources)

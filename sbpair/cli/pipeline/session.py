@@ -1,5 +1,6 @@
 """What the commands of `sbpair pipeline` share: Spark's options, the open session, progress on stderr."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from sbpair.cli.options import Options, OptionSet
 from sbpair.cli.transfer.options import QueuesOption, ReserveOption, budget_of
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.files import make_private_folder
+from sbpair.files import make_private_folder, try_folder
 from sbpair.render.console import say
 from sbpair.render.progress import Shown
 from sbpair.render.result import CommandResult
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sbpair.pipeline.spark.progress import JobProgress
     from sbpair.pipeline.spark.session import Session
 
+_log = logging.getLogger("sbpair")
 
 MasterOption = Annotated[
     str | None,
@@ -205,7 +207,7 @@ def rows_in(archives: list[str], *, of_backlog: bool = False) -> int | None:
 
 
 def check_folder(folder: Path, *, create: bool) -> None:
-    """Make sure that files can be written into a folder, before Spark is started for it.
+    """Make sure that a folder can be made and written into, before Spark is started for it.
 
     Raises:
         UsageError: they cannot. `create`: a folder that is not there yet is made.
@@ -214,11 +216,11 @@ def check_folder(folder: Path, *, create: bool) -> None:
         if create:
             make_private_folder(folder)
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        if not there.is_dir():
+            raise UsageError(f"Cannot write into {folder}: {there} is a file.")
+        try_folder(there)
     except OSError as error:
-        raise UsageError(f"Cannot write into {folder}: {error.strerror or error}.") from error
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "permission denied" if there.is_dir() else f"{there} is a file"
-        raise UsageError(f"Cannot write into {folder}: {why}.")
+        raise UsageError(f"Cannot write into {folder}: {(error.strerror or str(error)).lower()}.") from error
 
 
 def pair_by_name(options: Options, pair: str | None) -> "PairByName":
@@ -272,3 +274,4 @@ def write_report(result: CommandResult, html: Path | None) -> None:
     if result.page is None:
         raise UsageError(f"{result.command} has no report to write.")
     write_atomically(html, to_html(result.page))
+    _log.info(f"Report written to {html}.")

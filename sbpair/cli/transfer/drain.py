@@ -131,6 +131,7 @@ def write_report(path: Path, result: CommandResult) -> None:
         write_file(path, text)
     except OSError as error:
         raise unwritable(path, error) from error
+    _log.info(f"Report written to {path}.")
 
 
 _MARKDOWN = frozenset({".md", ".markdown"})

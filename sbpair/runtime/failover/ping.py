@@ -184,13 +184,16 @@ class PingResult:
 
 @dataclass(frozen=True, slots=True)
 class PingRow:
-    """All pings of one entity on one side; `latency` covers the accepted ones only."""
+    """All pings of one entity on one side."""
 
     side: Side
     entity: str
     sent: int
     accepted: int
+    connecting_seconds: float | None
+    """The first accepted ping, which had the connection to open."""
     latency: Latency | None
+    """Of accepted pings on a connection that was there; of the connecting one if no other was accepted."""
     last_error: ServiceError | None
     """Error of the last ping; None if that was accepted."""
 
@@ -211,20 +214,29 @@ class _Series:
     sent: int = 0
     reached: bool = False
     """Somebody has answered, if only to refuse."""
-    accepted_seconds: list[float] = field(default_factory=list)
+    connecting_seconds: list[float] = field(default_factory=list)
+    """Accepted ones that came first, or after a failure that may have cost the connection."""
+    connected_seconds: list[float] = field(default_factory=list)
     last_error: ServiceError | None = None
 
     def add(self, result: PingResult) -> None:
+        connected = self.sent > 0 and self.last_error is None
         self.sent += 1
         self.last_error = result.error
         self.reached = self.reached or not isinstance(result.error, ConnectionLostError | OperationTimeoutError)
         if result.error is None:
-            self.accepted_seconds.append(result.seconds)
+            (self.connected_seconds if connected else self.connecting_seconds).append(result.seconds)
 
     def row(self) -> PingRow:
-        accepted = len(self.accepted_seconds)
-        latency = summarise(self.accepted_seconds)
-        return PingRow(self.target.side, self.target.entity, self.sent, accepted, latency, self.last_error)
+        return PingRow(
+            self.target.side,
+            self.target.entity,
+            self.sent,
+            accepted=len(self.connecting_seconds) + len(self.connected_seconds),
+            connecting_seconds=next(iter(self.connecting_seconds), None),
+            latency=summarise(self.connected_seconds or self.connecting_seconds),
+            last_error=self.last_error,
+        )
 
 
 async def measure(

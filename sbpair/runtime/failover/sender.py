@@ -6,8 +6,10 @@ lost may have stored the message: if the message is then stored elsewhere, or se
 """
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
@@ -32,7 +34,7 @@ from sbpair.core.failover.sending import (
     keys_of,
     refuse_reserved,
 )
-from sbpair.core.retry import SDK, SENDER
+from sbpair.core.retry import SDK, SENDER, UNREACHED_SECONDS
 from sbpair.ports import Clock, MessageSender, Observer
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT, Backlog, KeptQueue, accepted_of, incomplete
 from sbpair.runtime.failover.entity import MonitoredEntity
@@ -169,6 +171,26 @@ class Sent:
     error: SbpairError | None = None
 
 
+_current: ContextVar[Wait | None] = ContextVar("_current", default=None)
+"""What a patient send has told of what it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreached:
+    """Neither side took a message for long enough to give up."""
+
+    error: ServiceError
+    until: float
+    """Monotonic seconds; a message that comes before is not tried."""
+
+    def anew(self) -> ServiceError:
+        """The error for a message that was not tried."""
+        error = copy.copy(self.error)
+        error.__traceback__ = None
+        error.uncertain = False
+        return error
+
+
 class FailoverSender:
     """Sends to one queue or topic; made by `PairedNamespaces.sender`. Payloads are encoded AMQP messages."""
 
@@ -198,6 +220,9 @@ class FailoverSender:
         self._retries = retries
         self._kept = KeptQueue()
         self._closed = False
+        self._answered = False
+        """Either side has taken a message."""
+        self._unreached: _Unreached | None = None
 
     @property
     def entity(self) -> str:
@@ -264,7 +289,8 @@ class FailoverSender:
 
         `retry_seconds`: for so long an item is tried again after an error that time may cure, such as those of the
         failover interval. A result after such a try is `uncertain` if an earlier one may have stored the message.
-        Once `stop` is set nothing is tried again.
+        Once `stop` is set nothing is tried again. Nor is it after `UNREACHED_SECONDS` where neither side has ever taken
+        a message; items that come within the same time after that share the error without a try.
         """
 
         async def one(position: int, item: _Item) -> Sent:
@@ -346,9 +372,13 @@ class FailoverSender:
         stop: asyncio.Event | None,
         wait: Wait,
     ) -> SendResult:
-        deadline = self._clock.monotonic() + retry_seconds
+        began = self._clock.monotonic()
+        deadline = began + retry_seconds
+        if self._unreached is not None and not self._answered and began < self._unreached.until:
+            raise self._unreached.anew()
         uncertain = False
         failures = 0
+        _current.set(wait)
         while True:
             try:
                 result = await self.send(item, timeout_seconds=timeout_seconds)
@@ -358,7 +388,12 @@ class FailoverSender:
                 failures += 1
                 pause = SENDER.seconds(failures)
                 stopped = stop is not None and stop.is_set()
-                if stopped or not self._failover.worth_retrying(error) or self._clock.monotonic() + pause > deadline:
+                now = self._clock.monotonic()
+                if stopped or not self._failover.worth_retrying(error) or now + pause > deadline:
+                    raise
+                diverts = ROUTES[self._failover.state] is Route.BACKLOG  # so the backlog has failed, too
+                if diverts and not self._answered and now - began >= UNREACHED_SECONDS:
+                    self._unreached = _Unreached(error, now + UNREACHED_SECONDS)
                     raise
                 self._note_wait(wait, error, deadline)
             await self._clock.sleep(pause)
@@ -366,6 +401,7 @@ class FailoverSender:
     def _note_wait(self, wait: Wait, error: ServiceError, deadline: float) -> None:
         """What becomes of a message that the primary has not taken yet, and when."""
         left, diverts_in = deadline - self._clock.monotonic(), self._failover.timer_seconds_left
+        wait.afterwards = "given up"
         if diverts_in is not None and diverts_in < left:
             left, wait.afterwards = diverts_in, "sent to the backlog"
         wait.error, wait.until = error.message, time.monotonic() + left
@@ -461,6 +497,7 @@ class FailoverSender:
                 if not await self._is_to_be_retried(error, failures, budget):
                     await self._after_failure(error, ticket, budget)
             else:
+                self._answered = True
                 self._failover.sent()
                 return SendResult(
                     Where.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
@@ -515,6 +552,9 @@ class FailoverSender:
             self._failover.expect_sessions()
         if self._kept.queue is None:
             self._kept.queue = self._failover.take_queue()
+        if (wait := _current.get()) is not None:  # no longer the primary is waited for
+            wait.tried, wait.error, wait.until = f"send to the backlog for {self.entity}", "", None
+            wait.since = time.monotonic()
         try:
             diversion = await self._backlog.divert(self.entity, payloads, budget, self._note_diverted, self._kept)
         except ServiceError as error:
@@ -522,6 +562,7 @@ class FailoverSender:
             if (refusal := self._refusal_of_both(error)) is None:
                 raise
             raise refusal from error
+        self._answered = True
         return SendResult(
             Where.BACKLOG,
             queue=diversion.queues[0],

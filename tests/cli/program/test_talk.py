@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from sbpair.cli.log import TalkHandler
-from sbpair.core.events import DeadLettered, Event, ReceiveFailed
+from sbpair.core.events import BacklogQueueLeft, DeadLettered, Event, ReceiveFailed
 from tests.cli.process import Sbpair
 
 
@@ -51,6 +51,17 @@ def test_messages_dead_lettered_for_one_reason_are_told_once_and_then_counted(
         "Dead-lettered message 0.",
         "Dead-lettered message 40.",
         "39 more dead-lettered: EntityNotFound.",
+    ]
+
+
+def test_failures_of_backlog_queues_are_told_once_and_then_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = TalkHandler()
+    for number in range(10):
+        handler.handle(record(f"Queue {number} failed.", BacklogQueueLeft(0.0, f"q/{number}", "connection-lost", 1.0)))
+    handler.flush()
+    assert capsys.readouterr().err.splitlines() == [
+        "Queue 0 failed.",
+        "9 more times a backlog queue failed: connection-lost.",
     ]
 
 

@@ -763,6 +763,37 @@ async def test_send_all_yields_a_result_without_waiting_for_the_next_message() -
 
 
 @virtual_time
+async def test_where_neither_side_was_ever_reached_many_messages_end_as_soon_as_one() -> None:
+    async with opened() as world:
+        world.primary.go_dark()
+        world.secondary.go_dark()
+        sender = world.pairing.sender("orders")
+        began = world.clock.monotonic()
+        results = sender.send_all(messages(200), overlap=10, timeout_seconds=30.0, retry_seconds=180.0)
+        sent = [one async for one in results]
+        assert all(isinstance(one.error, ConnectionLostError) for one in sent)
+        assert len(sent) == 200
+        assert 20.0 <= world.clock.monotonic() - began <= 60.0
+        world.secondary.heal()
+        await asyncio.sleep(60)
+        results = sender.send_all(messages(5), timeout_seconds=30.0, retry_seconds=180.0)
+        assert [one.result.where async for one in results if one.result] == [Where.BACKLOG] * 5
+
+
+@virtual_time
+async def test_where_a_side_was_reached_a_message_is_tried_for_as_long_as_was_asked() -> None:
+    async with opened() as world:
+        world.primary.go_dark()
+        sender = world.pairing.sender("orders")
+        assert (await sender.send(message("diverted"), timeout_seconds=30.0)).where is Where.BACKLOG
+        world.secondary.go_dark()
+        began = world.clock.monotonic()
+        results = sender.send_all(messages(1), timeout_seconds=30.0, retry_seconds=180.0)
+        assert [type(one.error) async for one in results] == [ConnectionLostError]
+        assert world.clock.monotonic() - began >= 120.0
+
+
+@virtual_time
 async def test_send_all_reads_no_further_than_it_may() -> None:
     async with opened() as world:
         read = 0
