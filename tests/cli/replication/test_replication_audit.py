@@ -55,7 +55,9 @@ def test_what_cannot_be_read_is_told(
     archives.put("s", "m1", (1, 1))
     journal_of(tmp_path / "journal.db", [done("s", "m1", 1)], [])
     (sbpair.home / "text.jsonl").write_text(json.dumps({"no": "message"}) + "\n")
-    ran: Ran = sbpair(*COMMAND, *given(tmp_path, archives), *(word for pair in instead.items() for word in pair))
+    words = given(tmp_path, archives)
+    options = dict(zip(words[::2], words[1::2], strict=True)) | instead
+    ran: Ran = sbpair(*COMMAND, *(word for pair in options.items() for word in pair))
     assert ran.code == code, ran
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
