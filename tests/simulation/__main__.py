@@ -17,7 +17,7 @@ from functools import partial
 
 from tests.simulation import plan as plans
 from tests.simulation import world
-from tests.simulation.defects import DEFECTS, hunt
+from tests.simulation.defects import DEFECTS, hunt, misfit, plant
 
 _clock = time.perf_counter  # before a history takes it over
 SEEDS_BETWEEN_LINES = 100
@@ -37,6 +37,8 @@ class Told:
     failure: str
     last: tuple[str, ...]
     cpu_seconds: float
+    misfit: str = ""
+    """What of the planted defect does not fit the product any more: then nothing else counts."""
 
 
 def live(seed: int, hours: float, *, only: Sequence[int] | None = None, defect: str = "", follow: bool = False) -> Told:
@@ -58,7 +60,7 @@ def live(seed: int, hours: float, *, only: Sequence[int] | None = None, defect: 
 def _live(answer, seed, hours, only, defect, follow) -> None:  # type: ignore[no-untyped-def]
     plan = chosen(plans.draw(seed, hours), only)
     if defect:
-        DEFECTS[defect].plant()
+        plant(defect)
     began = time.process_time()
     lived = world.live(plan, follow=print if follow else None)
     failure = "" if lived.failure is None else f"{type(lived.failure).__name__}: {lived.failure}"
@@ -75,6 +77,7 @@ def _live(answer, seed, hours, only, defect, follow) -> None:  # type: ignore[no
         failure,
         tuple(lived.trace.last[-25:]),
         time.process_time() - began,
+        misfit(lived.failure) if defect else "",
     )
     answer.send(told)
     sys.stdout.flush()
@@ -148,6 +151,7 @@ def main() -> int:
         return hunt(options.hours, options.seeds, options.processes, many, options.defects)
     if options.only is not None or options.follow:
         told = live(options.seed, options.hours, only=options.only, defect=options.defect, follow=options.follow)
+        _refuse_misfit(told, options.defect)
         print("\n".join(told.last if told.failure else ()))
         print(f"seed {told.seed}: {told.failure or 'all holds'} (digest {told.digest})")
         return 1 if told.failure else 0
@@ -162,10 +166,16 @@ def _places(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
+def _refuse_misfit(told: Told, defect: str) -> None:
+    if told.misfit:
+        sys.exit(f"The defect {defect} does not fit the product any more: seed {told.seed}: {told.misfit}")
+
+
 def _campaign(options: argparse.Namespace) -> int:
     began, cpu, simulated, messages, failed, struck, count = _clock(), 0.0, 0.0, 0, 0, 0, 0
     seeds = range(options.seed, options.seed + options.seeds)
     for told in many(seeds, options.hours, options.processes, options.defect):
+        _refuse_misfit(told, options.defect)
         count += 1
         cpu, simulated, messages = cpu + told.cpu_seconds, simulated + told.simulated_seconds, messages + told.messages
         struck += told.struck > 0

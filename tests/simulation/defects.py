@@ -1,11 +1,16 @@
 """Defects to plant: a simulation that finds none of them proves nothing.
 
-Each replaces one function of the product by one that does almost the same, in the process of one history.
+Each replaces one function of the product by one that does almost the same, in the process of one history. A defect that
+fits the product no longer breaks by itself, which shows nothing: it counts as found by nobody (`Misfit`).
 """
 
+import inspect
 import statistics
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Protocol
 
 from sbpair.amqp import sections
@@ -40,9 +45,94 @@ def defect(what: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return keep
 
 
+class Misfit(Exception):
+    """A planted defect and the product no longer fit each other."""
+
+
+_misfits: list[str] = []
+"""What of the planted code did not fit, in this process."""
+
+
+_OTHERWISE_MADE = (TypeError, AttributeError, NameError)
+"""What shows that the product takes or has something else than the planted code believes, wherever it is raised."""
+
+
+def misfit(failure: BaseException | None = None) -> str:
+    """What did not fit first of the defect that was planted in this process; empty: nothing was noticed. `failure`:
+    that of the history."""
+    if not _misfits and isinstance(failure, _OTHERWISE_MADE):
+        return f"{type(failure).__name__}: {failure}"
+    return _misfits[0] if _misfits else ""
+
+
+def plant(name: str) -> None:
+    """Plant the defect of this name in this process; `misfit` says if that was not possible."""
+    try:
+        DEFECTS[name].plant()
+    except Misfit as error:
+        _misfits.append(str(error))
+
+
+def put(owner: Any, name: str, new: Any) -> None:
+    """Put something else in the place of what the product has under this name.
+
+    Raises:
+        Misfit: it has nothing there.
+    """
+    if not hasattr(owner, name):
+        raise Misfit(f"{owner.__name__} has no {name}")
+    setattr(owner, name, property(_watched(new.fget)) if isinstance(new, property) else _watched(new))
+
+
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Put `make(what is there)` in its place."""
-    setattr(owner, name, make(getattr(owner, name)))
+    if not hasattr(owner, name):
+        raise Misfit(f"{owner.__name__} has no {name}")
+    put(owner, name, make(getattr(owner, name)))
+
+
+def _watched(planted: Any) -> Any:
+    """The same, with a note of every call that shows that it does not fit. The product may well survive such a call and
+    break a promise for it later, so what the history comes to does not tell."""
+    if inspect.isasyncgenfunction(planted):
+
+        @wraps(planted)
+        async def asked(*arguments: Any, **options: Any) -> Any:
+            with _noting_misfits(planted):
+                async with aclosing(planted(*arguments, **options)) as answers:
+                    async for answer in answers:
+                        yield answer
+
+        return asked
+    if inspect.iscoroutinefunction(planted):
+
+        @wraps(planted)
+        async def awaited(*arguments: Any, **options: Any) -> Any:
+            with _noting_misfits(planted):
+                return await planted(*arguments, **options)
+
+        return awaited
+    if not inspect.isfunction(planted):
+        return planted
+
+    @wraps(planted)
+    def called(*arguments: Any, **options: Any) -> Any:
+        with _noting_misfits(planted):
+            return planted(*arguments, **options)
+
+    return called
+
+
+@contextmanager
+def _noting_misfits(planted: Any) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        own = frame.f_code is planted.__code__
+        if own or isinstance(error, _OTHERWISE_MADE):
+            _misfits.append(f"{type(error).__name__}: {error} (line {line}, in {frame.f_code.co_name})")
+        raise
 
 
 # Sending
@@ -54,7 +144,7 @@ def _message_left_out() -> None:
         kept = items[:-1] if len(items) > 2 else items
         await self._sender(destination).send([one.payload for one in kept], timeout_seconds=sinks.SEND_SECONDS)
 
-    sinks.NamespaceSink.send = send  # type: ignore[method-assign]
+    put(sinks.NamespaceSink, "send", send)
 
 
 @defect("a send without an answer counts as accepted")
@@ -142,7 +232,7 @@ def _settled_before_the_line() -> None:
         if self._writer is None or self._writer.done():
             self._writer = ledger.asyncio.create_task(self._write_groups())
 
-    ledger.Ledger.record = record  # type: ignore[method-assign]
+    put(ledger.Ledger, "record", record)
 
 
 @defect("what earlier runs have sent is not read")
@@ -188,7 +278,7 @@ def _failed_write_kept() -> None:
             rest = rest[self._file.write(rest) :]
         ledger_sync(self._file.fileno())
 
-    AppendedFile.append = append  # type: ignore[method-assign]
+    put(AppendedFile, "append", append)
 
 
 def ledger_sync(number: int) -> None:
@@ -204,7 +294,7 @@ def _not_synced() -> None:
         while rest:
             rest = rest[self._file.write(rest) :]
 
-    AppendedFile.append = append  # type: ignore[method-assign]
+    put(AppendedFile, "append", append)
 
 
 @defect("what the ledger could not take is completed all the same")
@@ -215,7 +305,7 @@ def _completed_without_line() -> None:
         for item in batch.items:
             self._settle(item, Disposition.COMPLETE, "forwarded")
 
-    machine.Settlement.unrecorded = unrecorded  # type: ignore[method-assign]
+    put(machine.Settlement, "unrecorded", unrecorded)
 
 
 # Settling
@@ -226,7 +316,7 @@ def _failed_settlement_done() -> None:
     def failed(self: Any, settle: Any, error: Any, now: float) -> None:
         self.settled(settle, now)
 
-    machine.Settlement.settle_failed = failed  # type: ignore[method-assign]
+    put(machine.Settlement, "settle_failed", failed)
 
 
 @defect("a settlement is not waited for")
@@ -244,8 +334,8 @@ def _settlement_not_awaited() -> None:
             await self.settle(one, disposition)
             yield [(one, None)]
 
-    AzureReceiver._settle_on_link = settle  # type: ignore[method-assign]
-    AzureReceiver.settle_all = settle_all  # type: ignore[method-assign]
+    put(AzureReceiver, "_settle_on_link", settle)
+    put(AzureReceiver, "settle_all", settle_all)
 
 
 @defect("what is given back is completed")
@@ -295,12 +385,12 @@ def _gap_closed_by_timer() -> None:
 
 @defect("what a receive skipped is not browsed")
 def _skipped_not_browsed() -> None:
-    order.QueueOrder.skipped = lambda self, numbers, *, ordered: []  # type: ignore[method-assign]
+    put(order.QueueOrder, "skipped", lambda self, numbers, *, ordered: [])
 
 
 @defect("what was given back is not waited for")
 def _return_not_awaited() -> None:
-    machine.Settlement._await_return = lambda self, item, now: None  # type: ignore[method-assign]
+    put(machine.Settlement, "_await_return", lambda self, item, now: None)
 
 
 @defect("what is held behind a gap fills the window")
@@ -322,7 +412,7 @@ def _window_filled_by_held() -> None:
 
         return stingy
 
-    machine.Settlement._hold_or_release = hold  # type: ignore[method-assign]
+    put(machine.Settlement, "_hold_or_release", hold)
     replace(machine.Settlement, "grant", counted)
 
 
@@ -334,12 +424,12 @@ def _empty_without_browse() -> None:
     async def confirmed(self: Any, moving: Any, halt: Any) -> bool:
         return bool(await moving.settle_down(halt))
 
-    drain._Run._until_confirmed = confirmed  # type: ignore[method-assign]
+    put(drain._Run, "_until_confirmed", confirmed)
 
 
 @defect("what others have locked does not count")
 def _locked_counts_as_empty() -> None:
-    Found.empty = property(lambda self: not (self.by_state or self.explained or self.not_visible))  # type: ignore[method-assign,assignment]
+    put(Found, "empty", property(lambda self: not (self.by_state or self.explained or self.not_visible)))
 
     async def confirmed(self: Any, moving: Any, halt: Any) -> bool:
         while await moving.settle_down(halt):
@@ -348,7 +438,7 @@ def _locked_counts_as_empty() -> None:
             return all(found.empty for found in self._found.values())
         return False
 
-    drain._Run._until_confirmed = confirmed  # type: ignore[method-assign]
+    put(drain._Run, "_until_confirmed", confirmed)
 
 
 @defect("what is accepted is counted twice where it was sent twice")
@@ -358,7 +448,7 @@ def _counted_twice() -> None:
             accepted(self, destination, items)
             for item in items:
                 if item.attempts > 1:
-                    self.tally.note(Moment.ACCEPTED, Accepted(item, destination.path))
+                    self.tally.note(Moment.ACCEPTED, Accepted([item], destination.path))
 
         return twice
 
@@ -367,7 +457,7 @@ def _counted_twice() -> None:
 
 @defect("a silent connection is never given up")
 def _silence_not_noticed() -> None:
-    wire._SILENCE_SECONDS = 1e9
+    put(wire, "_SILENCE_SECONDS", 1e9)
 
 
 @defect("a session is kept only while messages of it are in hand")
@@ -376,7 +466,7 @@ def _session_not_kept() -> None:
         """Renew nothing."""
         await clock.sleep(1e9)
 
-    move.keep_session = keep  # type: ignore[assignment]
+    put(move, "keep_session", keep)
 
 
 @defect("the state of a session is cleared and not taken along")
@@ -384,7 +474,7 @@ def _state_not_taken_along() -> None:
     async def place(self: Any, session_id: str, state: bytes) -> None:
         """Set nothing at the destination."""
 
-    move._Move._place_state = place  # type: ignore[method-assign]
+    put(move._Move, "_place_state", place)
 
 
 @defect("a destination that failed is not tried again")
@@ -405,12 +495,12 @@ def _never_tried_again() -> None:
 
 @defect("a lease of somebody else counts as free")
 def _lease_of_another_ignored() -> None:
-    ownership._leased_to_another = lambda entry, owner, now, terms: None
+    put(ownership, "_leased_to_another", lambda entry, owner, now, terms: None)
 
 
 @defect("what comes first in a session is not waited for")
 def _predecessor_not_awaited() -> None:
-    ownership._predecessor = lambda entry, copy, outcomes: None
+    put(ownership, "_predecessor", lambda entry, copy, outcomes: None)
 
 
 @defect("the journal's entry is written whoever has changed it meanwhile")
@@ -445,9 +535,9 @@ def _finished_not_recorded() -> None:
     async def record(self: Any, *_: Any, **options: Any) -> None:
         """Write nothing."""
 
-    store.SessionStore.record = record  # type: ignore[method-assign]
-    ownership.SessionEntry.outcome = lambda self, message_id: None  # type: ignore[method-assign]
-    ownership.SessionEntry.has_finished = lambda self, place: False  # type: ignore[method-assign]
+    put(store.SessionStore, "record", record)
+    put(ownership.SessionEntry, "outcome", lambda self, message_id: None)
+    put(ownership.SessionEntry, "has_finished", lambda self, place: False)
 
 
 @defect("the copy is settled before the journal says what became of it")
@@ -468,7 +558,7 @@ def _copy_settled_first() -> None:
 
 @defect("the namespace confirms what is not on its disk yet")
 def _confirmed_before_commit() -> None:
-    Store.after_commit = lambda self, action, otherwise=None: action()  # type: ignore[method-assign]
+    put(Store, "after_commit", lambda self, action, otherwise=None: action())
 
 
 @defect("what was completed is left in the namespace's files")
@@ -476,7 +566,7 @@ def _completed_stays_in_the_files() -> None:
     def drop(self: Any, message: Any) -> None:
         message.row = 0
 
-    Store.drop_message = drop  # type: ignore[method-assign]
+    put(Store, "drop_message", drop)
 
 
 # The hunt
@@ -487,17 +577,22 @@ class Lived(Protocol):
     def seed(self) -> int: ...
     @property
     def failure(self) -> str: ...
+    @property
+    def misfit(self) -> str: ...
 
 
 Many = Callable[[Sequence[int], float, int, str], Iterator[Lived]]
 
 
 def hunt(hours: float, most: int, processes: int, many: Many, names: Iterable[str] = ()) -> int:
-    """Plant each in turn; print how many seeds it took to find it. 1 if any was not found."""
+    """Plant each in turn; print how many seeds it took to find it. 1 if any was not found, or does not fit."""
     found: list[int] = []
     chosen = list(names) or list(DEFECTS)
     for name in chosen:
         for seeds, lived in enumerate(many(range(1, most + 1), hours, processes, name), 1):
+            if lived.misfit:
+                print(f"{name}: DOES NOT FIT the product any more: seed {lived.seed}: {lived.misfit}", flush=True)
+                break
             if lived.failure:
                 found.append(seeds)
                 print(f"{name}: seed {lived.seed}: {lived.failure[:110]}", flush=True)
