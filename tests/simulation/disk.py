@@ -71,11 +71,11 @@ class Disk:
 
     def _half_done(self, call: Call, process: Process) -> None:
         for file in self._files.get(process, []):
-            file.left_bytes = int(self.loop.dice.random() * 600) if self.loop.dice.random() < 0.7 else None
+            file.last_share = self.loop.dice.random() if self.loop.dice.random() < 0.7 else None
         with contextlib.suppress(Stopped, OSError):
             call.function(*call.arguments)
         for file in self._files.get(process, []):
-            file.left_bytes = None
+            file.last_share = None
 
 
 class Stopped(BaseException):
@@ -90,17 +90,13 @@ class File(FileIO):
         self._disk = disk
         self.path = path
         self.safe_bytes = os.fstat(self.fileno()).st_size
-        self.left_bytes: int | None = None
-        """So much is still written before the process ends."""
+        self.last_share: float | None = None
+        """So much of the next write is still done before the process ends."""
 
     def write(self, data: Any) -> int:
-        if self.left_bytes is not None:
-            part = bytes(data)[: self.left_bytes]
-            self.left_bytes -= len(part)
-            written = super().write(part)
-            if written < len(data):
-                raise Stopped
-            return written
+        if self.last_share is not None:
+            super().write(bytes(data)[: int(self.last_share * len(data))])
+            raise Stopped
         if self._disk.full or self._disk.failing:
             dice = self._disk.loop.dice
             if dice.random() < 0.5:

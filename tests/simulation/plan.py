@@ -220,7 +220,9 @@ def draw(seed: int, hours: float) -> Plan:
     world = dice.random()
     if world < 0.15:
         return _narrow(plan, dice, end)
-    return _narrow_move(plan, dice, end) if world < 0.25 else plan
+    if world < 0.25:
+        return _narrow_move(plan, dice, end)
+    return _narrow_ledger(plan, dice, end) if world < 0.33 else plan
 
 
 def _narrow(plan: Plan, dice: random.Random, end: float) -> Plan:
@@ -263,6 +265,31 @@ def _narrow_move(plan: Plan, dice: random.Random, end: float) -> Plan:
         troubles=tuple(
             replace(one, side="secondary", after="gone", seconds=one.seconds + (90.0 if one.kind == "dark" else 0.0))
             for one in troubles
+        ),
+    )
+
+
+def _narrow_ledger(plan: Plan, dice: random.Random, end: float) -> Plan:
+    """One process moves small batches, each a write to its ledger, and is ended in the middle of many of them: a drain
+    takes so short a time that elsewhere few crashes meet one, and fewer a write."""
+    bursts = [Burst(dice.uniform(0.0, end), dice.choice([25, 60])) for _ in range(4)]
+    bursts.sort(key=lambda one: one.at)
+    return replace(
+        plan,
+        drains=(drains := dice.choice([0, 1])),
+        syphons=1 - drains,
+        skews=(0.0,),
+        ledgers=True,
+        pairs=1,
+        consumers=0,
+        dual_senders=0,
+        moves=False,
+        receive_messages=3,
+        in_flight_messages=dice.choice([4, 20]),
+        bursts=tuple(bursts),
+        troubles=tuple(
+            replace(one, after="writing", count=dice.choice([1, 2, 5]))
+            for one in _troubles(dice, ["crash", "crash", "power", "disk-full"], bursts * 2, end)
         ),
     )
 
