@@ -99,7 +99,7 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
 
 @dataclass(slots=True)
 class Wait:
-    """Something that an answer is outstanding for."""
+    """Something that an answer is outstanding for, or that has to pass."""
 
     tried: str
     """What is tried, as a verb with its object: `browse orders on contoso`."""
@@ -110,6 +110,13 @@ class Wait:
     until: float | None = None
     """Monotonic seconds at which `afterwards` happens; None where that is not known here."""
     afterwards: str = "given up"
+    told: Callable[[], str] | None = None
+    """What is waited for where no answer is outstanding: a sentence without its end, empty while nothing is."""
+
+    @property
+    def sentence(self) -> str:
+        """What `told` says now."""
+        return "" if self.told is None else self.told()
 
 
 _waits: dict[int, Wait] = {}
@@ -139,7 +146,8 @@ def waiting(tried: str, within_seconds: float | None = None) -> Iterator[Wait]:
 
 def waits() -> list[Wait]:
     """What an answer is outstanding for at the moment, the longest wait first."""
-    return sorted((one for one in list(_waits.values()) if one.tried or one.error), key=lambda one: one.since)
+    known = (one for one in list(_waits.values()) if one.tried or one.error or one.sentence)
+    return sorted(known, key=lambda one: one.since)
 
 
 # Calls that are tried again, and calls that are not waited for once somebody says stop.

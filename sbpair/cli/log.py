@@ -12,7 +12,7 @@ from sbpair.render.console import say
 from sbpair.render.formats import dump_json
 
 if TYPE_CHECKING:
-    from sbpair.core.events import ReceiveFailed
+    from sbpair.core.events import LockedElsewhere, ReceiveFailed
 
 TOGETHER_SECONDS = 0.3
 """A namespace that goes away is noticed by all its queues within this time."""
@@ -23,7 +23,8 @@ COUNT_SECONDS = 10.0
 
 
 class TalkHandler(logging.Handler):
-    """Writes each record as one line; failed receives with the same cause are gathered first.
+    """Writes each record as one line; failed receives with the same cause, and queues whose first message is locked
+    elsewhere, are gathered first.
 
     Of the messages dead-lettered for one reason the first is told in full and the others are counted, and so are
     failures of backlog queues; with `each` all are told.
@@ -35,6 +36,7 @@ class TalkHandler(logging.Handler):
         self._told: set[tuple[str, str]] = set()
         """Causes of failed receives that were told in full."""
         self._gathered: dict[Hashable, list[ReceiveFailed]] = {}
+        self._locked: list[LockedElsewhere] = []
         self._more: dict[str, int] = {}
         self._counted_at = time.monotonic()
 
@@ -45,7 +47,7 @@ class TalkHandler(logging.Handler):
             say(self.format(record))
             return
         # Here, since every command has this handler and few have events.
-        from sbpair.core.events import BacklogQueueLeft, DeadLettered, ReceiveFailed
+        from sbpair.core.events import BacklogQueueLeft, DeadLettered, LockedElsewhere, ReceiveFailed
 
         if isinstance(event, DeadLettered | BacklogQueueLeft) and not self._each:
             kind = (
@@ -62,6 +64,9 @@ class TalkHandler(logging.Handler):
         if isinstance(event, ReceiveFailed) and self._soon():
             self._gathered.setdefault((event.error_code, event.retry_after_seconds is None), []).append(event)
             return
+        if isinstance(event, LockedElsewhere) and self._soon():
+            self._locked.append(event)
+            return
         self._tell_gathered()
         say(self.format(record))
 
@@ -71,7 +76,7 @@ class TalkHandler(logging.Handler):
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return False
-        if not self._gathered:
+        if not (self._gathered or self._locked):
             loop.call_later(TOGETHER_SECONDS, self._tell_gathered)
         return True
 
@@ -82,15 +87,18 @@ class TalkHandler(logging.Handler):
 
     def _tell_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
-        if not gathered:
+        locked, self._locked = self._locked, []
+        if not (gathered or locked):
             return
-        from sbpair.render.service import describe_together
+        from sbpair.render.service import describe_locked, describe_together
 
         for events in gathered.values():
             # Whichever of the queues fails first: the cause is the same.
             cause = events[0].error_code, events[0].message.replace(events[0].queue, "")
             say(describe_together(events, again=cause in self._told and not self._each))
             self._told.add(cause)
+        if locked:
+            say(describe_locked(locked))
 
     def _tell_counted(self) -> None:
         self._counted_at = time.monotonic()

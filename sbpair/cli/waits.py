@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SILENT_SECONDS = 3.0
 AGAIN_SECONDS = 10.0
 """Between two lines of ours, if nothing else was said meanwhile."""
+SAME_SECONDS = 30.0
+"""Between two lines of the very same words, whatever was said meanwhile."""
 LEAST_SECONDS = 0.5
 """What has been asked for only now is not what a command waits for."""
 _POLL_SECONDS = 0.25
@@ -41,7 +43,7 @@ def telling_waits() -> Iterator[None]:
 
 
 def _tell(ended: threading.Event) -> None:
-    ours, told = 0.0, ""
+    ours, told, line = 0.0, "", ""
     while not ended.wait(_POLL_SECONDS):
         now, silent = time.monotonic(), silent_seconds()
         again = now - silent <= ours  # nobody else has spoken since
@@ -50,10 +52,12 @@ def _tell(ended: threading.Event) -> None:
         waits = [one for one in waits_in(sys.modules) if now - one.since >= LEAST_SECONDS]
         if not waits:
             continue
+        if (text := in_words(waits, now, known=told)) == line and now - ours < SAME_SECONDS:
+            continue
         import logging
 
-        logging.getLogger("sbpair").info(in_words(waits, now, known=told))
-        ours, told = time.monotonic(), waits[0].error
+        logging.getLogger("sbpair").info(text)
+        ours, told, line = time.monotonic(), waits[0].error, text
 
 
 def waits_in(modules: "Mapping[str, ModuleType]") -> "list[Wait]":
@@ -67,6 +71,8 @@ def in_words(waits: "list[Wait]", now: float, *, known: str = "") -> str:
     """One line for what is waited for, the longest wait first; an error that is `known` is not told again, whatever
     numbers and tracking ids the service has put into it this time."""
     first, seconds = waits[0], format_duration(round(now - waits[0].since))
+    if sentence := first.sentence:
+        return f"{sentence}."
     if not first.error:
         text = f"No answer for {seconds}: still trying to {first.tried}"
     elif _kind(first.error) == _kind(known):

@@ -121,6 +121,11 @@ def spoken_time(epoch_seconds: float) -> str:
     return utc_time(epoch_seconds).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def spoken_clock(epoch_seconds: float) -> str:
+    """For who looks at it now: `08:00:00 UTC`."""
+    return utc_time(epoch_seconds).strftime("%H:%M:%S UTC")
+
+
 def utc_time(epoch_seconds: float) -> datetime:
     """The moment; the first or last one of the calendar (years 1 to 9999) for a time beyond it, which a message or a
     file may hold."""

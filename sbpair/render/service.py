@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
-from sbpair.core.serialization import iso_time
+from sbpair.core.serialization import iso_time, spoken_clock
 from sbpair.core.transfer.report import Tally, numbers
 from sbpair.core.words import counted
 from sbpair.render.monitoring import exposition
@@ -47,11 +47,8 @@ def describe(event: events.Event) -> str | None:
         case events.Paused(entity=entity, error_code=code, seconds=seconds, abandoned_in_seconds=left):
             end = "" if left is None else f"; left there if that goes on for {format_duration(round(left))}"
             return f"Holding back {entity or 'everything'} for {format_duration(seconds)} ({code}){end}."
-        case events.LockedElsewhere(queue=queue, sequence_number=number, until=until):
-            return (
-                f"Waiting in {queue}: message {number} is locked by another receiver until "
-                f"{iso_time(until)} at the latest, unless it is renewed; its session is not overtaken."
-            )
+        case events.LockedElsewhere():
+            return describe_locked([event])
         case events.LedElsewhere(queues=queues, messages_per_second=pace):
             more = f" and {counted(len(queues) - 1, 'other queue')}" if len(queues) > 1 else ""
             return (
@@ -86,6 +83,18 @@ def describe_together(failures: Sequence[events.ReceiveFailed], *, again: bool =
     if again:
         return f"Still cannot read {what} ({first.error_code}); {after}"
     return f"Cannot read {what} ({why}); {after}"
+
+
+def describe_locked(locked: Sequence[events.LockedElsewhere]) -> str:
+    """Queues whose next message is locked by others as one line."""
+    first, others = locked[0], len({one.queue for one in locked}) - 1
+    where = first.queue + (f" and {others} more" if others else "")
+    what = "the next message of each" if others else f"message {first.sequence_number}"
+    until = spoken_clock(max(one.until for one in locked))
+    return (
+        f"Waiting in {where}: {what} is locked by another receiver (a killed run keeps its locks) until {until} at the "
+        "latest, unless it renews them; sessions are not overtaken."
+    )
 
 
 FAILURES_IN_A_ROW = 3

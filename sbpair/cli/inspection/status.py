@@ -13,7 +13,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit, Severity
 from sbpair.core.pairing import Pair
-from sbpair.core.serialization import utc_time
+from sbpair.core.serialization import spoken_clock
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult
@@ -101,7 +101,9 @@ def _shower(chosen: Format, stack: ExitStack, seconds: float, *, color: bool) ->
 
         view = stack.enter_context(LiveView(color=color))
         leave = f"every {format_duration(seconds)}; Ctrl-C leaves"
-        return lambda before, after: view.show(shown.result(before, after, leave=f"{_clock(after.taken_at)}, {leave}"))
+        return lambda before, after: view.show(
+            shown.result(before, after, leave=f"{spoken_clock(after.taken_at)}, {leave}")
+        )
     line = shown.record if chosen is Format.JSONL else shown.line
 
     def write(before: "PairStatus | None", after: "PairStatus") -> None:
@@ -109,10 +111,6 @@ def _shower(chosen: Format, stack: ExitStack, seconds: float, *, color: bool) ->
         sys.stdout.flush()
 
     return write
-
-
-def _clock(moment: float) -> str:
-    return f"{utc_time(moment):%H:%M:%S} UTC"
 
 
 def _samples(

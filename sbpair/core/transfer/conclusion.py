@@ -6,16 +6,15 @@ is called archived or moved, with the place.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from sbpair.core import errors
 from sbpair.core.cost.forecast import Forecast, of_messages
 from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published
+from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published, spoken_clock
 from sbpair.core.transfer.report import UNDELIVERABLE, DrainReport, Left
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted, listed
@@ -144,6 +143,21 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
         return f"{first} {_of_some_queues(backlog)}"
     nothing_active = not asked.dead_letter and verdict(backlog) is Verdict.SET_ASIDE
     return f"{first} {'No active message is left. ' if nothing_active else ''}{found[0]}"
+
+
+def waits_for_locks(queues: Mapping[str, int], until: float) -> str:
+    """What a run says, without its end, that waits for messages others have received. `queues`: how many by queue;
+    `until`: when their locks end, UTC epoch seconds."""
+    where = listed(queues) if len(queues) == 1 else counted(len(queues), "queue")
+    return (
+        f"Waiting for {counted(sum(queues.values()), 'message')} of {where}, locked by another receiver (a killed run "
+        f"keeps its locks) until {spoken_clock(until)} at the latest, unless it renews them"
+    )
+
+
+def waits_for_more(until: float) -> str:
+    """What a run says, without its end, that goes on until nothing has come for a while."""
+    return f"Nothing is left; it ends at {spoken_clock(until)} if nothing comes before"
 
 
 def further(report: DrainReport, backlog: Backlog | None, asked: Asked) -> tuple[str, ...]:
@@ -282,10 +296,10 @@ def _notes(report: DrainReport, asked: Asked) -> Iterator[str]:
     if report.broken_off is not None:
         yield f"{report.broken_off} What was moved until then has left the backlog; correct the filter to go on."
     if report.locked:
-        until = datetime.fromtimestamp(max(one.until for one in report.locked), UTC)
+        until = spoken_clock(max(one.until for one in report.locked))
         yield (
             f"The next message of {listed(one.queue for one in report.locked)} is locked by another receiver until "
-            f"{until:%H:%M:%S} UTC at the latest; drain again after that."
+            f"{until} at the latest; drain again after that."
         )
     if report.archive is not None and report.forwarded and not report.dry_run:
         restore = f"sbpair restore {report.archive} --pair {asked.pair} --ledger restored.jsonl"

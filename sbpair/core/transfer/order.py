@@ -526,6 +526,12 @@ class LockPatience:
         self._seen: Mapping[Any, frozenset[Key]] = {}
         self._polls = 0
 
+    @property
+    def since(self) -> float:
+        """When what is there was seen to be there first: no lock that was taken before lasts longer from then on than
+        the queue's locks do."""
+        return self._since
+
     def exhausted(self, unexplained: Mapping[Any, frozenset[Key]], lock_seconds: float, now: float) -> bool:
         """Whether to give up; if not, the caller asks for the messages again now. `unexplained`: by queue."""
         if unexplained != self._seen:

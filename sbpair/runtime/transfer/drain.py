@@ -8,12 +8,12 @@ had.
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sbpair.concurrency import unless
+from sbpair.concurrency import Wait, unless, waiting
 from sbpair.core.entities import Counts, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
@@ -21,6 +21,7 @@ from sbpair.core.message import State
 from sbpair.core.names import subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import TtlMode
+from sbpair.core.transfer.conclusion import waits_for_locks, waits_for_more
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
 from sbpair.core.transfer.machine import DEAD_LETTERED, Settlement
@@ -476,6 +477,10 @@ class _Run:
 
     async def _until_confirmed(self, pump: Pump, halt: asyncio.Event) -> bool:
         """Whether all sources were seen to hold nothing. Ends when all that is left is explained, or on `halt`."""
+        with waiting("") as wait:
+            return await self._explained(pump, halt, wait)
+
+    async def _explained(self, pump: Pump, halt: asyncio.Event, wait: Wait) -> bool:
         patience = LockPatience(self._request.lock_wait_seconds, self._clock.monotonic())
         wait_seconds = IDLE_SECONDS
         while await pump.settle_down(halt):
@@ -487,6 +492,7 @@ class _Run:
             if await self._take_deferred(pump):
                 continue
             if not unexplained and (quiet := self._still_to_wait(pump.machine)) > 0:
+                wait.told = self._until_more_comes(pump.machine, waits_for_more(self._utc() + quiet))
                 pump.poll_again(self._sources, wait_seconds=quiet)
                 continue
             if not unexplained:
@@ -497,9 +503,20 @@ class _Run:
             )
             if stalled or patience.exhausted(unexplained, longest_lock(self._sources), now):
                 return False
+            locks_end = self._utc() + patience.since + longest_lock(self._sources) - now
+            locked = {source.receiver.source: len(keys) for source, keys in unexplained.items()}
+            wait.told = self._until_more_comes(pump.machine, waits_for_locks(locked, locks_end))
             pump.poll_again(list(unexplained), wait_seconds=wait_seconds)
             wait_seconds = min(wait_seconds * 2, MOST_IDLE_SECONDS)
         return False
+
+    def _until_more_comes(self, machine: Settlement, sentence: str) -> Callable[[], str]:
+        """Says the sentence as long as nothing has come since."""
+        before = machine.last_arrival
+        return lambda: sentence if machine.last_arrival == before else ""
+
+    def _utc(self) -> float:
+        return self._clock.now().timestamp()
 
     def _still_to_wait(self, machine: Settlement) -> float:
         """Seconds until nothing has come for as long as was asked for."""

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from sbpair.cli.log import TalkHandler
-from sbpair.core.events import BacklogQueueLeft, DeadLettered, Event, ReceiveFailed
+from sbpair.core.events import BacklogQueueLeft, DeadLettered, Event, LockedElsewhere, ReceiveFailed
 from tests.cli.process import Sbpair
 
 
@@ -92,10 +92,14 @@ async def test_a_queue_that_still_cannot_be_read_is_told_in_short(capsys: pytest
     for code, text, seconds in (("connection-lost", why, 1.0), ("connection-lost", why, 2.0), ("timeout", "", None)):
         handler.handle(record("", ReceiveFailed(0.0, "q/0", code, seconds, text)))
         handler.flush()
+    for queue in ("q/0", "q/1", "q/1"):
+        handler.handle(record("", LockedElsewhere(0.0, queue, 6, 60.0)))
     handler.handle(record("Going on.", Event(0.0)))
     assert capsys.readouterr().err.splitlines() == [
         f"Cannot read q/0 (connection-lost: {why}); next try in 1s.",
         "Still cannot read q/0 (connection-lost); next try in 2s.",
         "Cannot read q/0 (timeout); given up.",
+        "Waiting in q/0 and 1 more: the next message of each is locked by another receiver (a killed run keeps its "
+        "locks) until 00:01:00 UTC at the latest, unless it renews them; sessions are not overtaken.",
         "Going on.",
     ]

@@ -44,6 +44,7 @@ __all__ = ["mute"]
             "Wait 10 seconds. (TrackingId c4-d_B0) (busy)",
             "Still failing to browse orders on neu after 10s; trying again.",
         ),
+        ([Wait("", 90.0, until=102.0, told=lambda: "Waiting for 2 messages")], "", "Waiting for 2 messages."),
     ],
 )
 def test_what_is_waited_for_in_words(waits: list[Wait], known: str, said: str) -> None:
@@ -55,6 +56,15 @@ def test_nobody_waits_before_the_module_is_imported_whole() -> None:
     assert waits_in({"sbpair.concurrency": ModuleType("sbpair.concurrency")}) == []
     with waiting("browse orders"):
         assert [one.tried for one in waits_in(sys.modules)] == ["browse orders"]
+
+
+def test_who_waits_for_nothing_any_more_is_silent_before_its_block_ends() -> None:
+    left = ["Waiting for 2 messages"]
+    with waiting("") as wait:
+        wait.told = lambda: "".join(left)
+        assert [one.sentence for one in waits()] == left
+        left.clear()
+        assert waits() == []
 
 
 def test_a_wait_ends_with_its_block_however_that_ends() -> None:

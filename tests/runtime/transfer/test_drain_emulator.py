@@ -1,10 +1,12 @@
 """Draining over real sockets: the adapters against embedded namespaces, every AMQP type, an outage half-way."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
@@ -29,6 +31,7 @@ from sbpair.amqp.types import (
 )
 from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
+from sbpair.concurrency import waits
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, Received
@@ -363,6 +366,35 @@ async def test_deferred_and_foreign_locks_are_named() -> None:
         report = await on.drain(lock_wait_seconds=0.0)
         assert (report.forwarded, report.left) == (1, (Left("deferred", 1), Left("locked elsewhere", 1)))
         await other.close()
+
+
+async def test_what_is_waited_for_is_known_until_it_comes() -> None:
+    async with stage(queues=1) as on:
+        await on.divert([compose(body=b"1", message_id=f"{n}") for n in range(3)])
+        other = on.secondary.receiver(on.queues[0])
+        held = await other.receive(2, wait_seconds=20)
+        draining = asyncio.create_task(on.drain(idle_seconds=60.0))
+        locked = await _told("Waiting for ")
+        latest = datetime.now(UTC) + timedelta(seconds=DOCUMENTED_SETTINGS.lock_duration_seconds or 0.0)
+        said = re.fullmatch(rf"Waiting for {len(held)} messages of {on.queues[0]}, .* until (\S+) UTC .*", locked)
+        assert said, locked
+        until = datetime.combine(latest, datetime.strptime(said[1], "%H:%M:%S").time(), UTC)
+        assert (latest - until).seconds < 100, "the seconds of a day: midnight may lie between"
+        for one in held:
+            await other.settle(one, Disposition.RELEASE)
+        assert re.fullmatch(r"Nothing is left; it ends at \S+ UTC if nothing comes before", await _told("Nothing"))
+        on.stop.set()
+        assert (await draining).forwarded == 3
+        assert not [one for one in waits() if one.sentence]
+        await other.close()
+
+
+async def _told(beginning: str) -> str:
+    """What a run says of its wait, once it begins so."""
+    async with asyncio.timeout(120):
+        while not (told := [one.sentence for one in waits() if one.sentence.startswith(beginning)]):
+            await asyncio.sleep(0.01)
+    return told[0]
 
 
 async def test_a_lock_that_is_renewed_stops_its_own_session_and_no_other_however_much_waits_behind_it() -> None:
