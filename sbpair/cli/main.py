@@ -27,8 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code = _guarded(sys.argv[1:] if arguments is None else list(arguments))
     _let_signals_end_us()
     # The interpreter's last look for cycles takes longer than all else at the end, and the system takes the memory back
-    # anyhow. What is still to be written is written: streams above, and files by whoever opened them.
-    gc.freeze()
+    # anyhow. What is still to be written is written: streams above, and files by whoever opened them. DuckDB's binding
+    # would tell stderr of each object of its own that nobody took back.
+    if "_duckdb" not in sys.modules:
+        gc.freeze()
     sys.exit(code)
 
 

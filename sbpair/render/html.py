@@ -33,6 +33,8 @@ STYLES = 6
 """Lines of a chart differ in color and in dashes; the seventh looks like the first."""
 _MOST_DOTS = 120
 """A line with more points than this is drawn without dots, which would run into each other."""
+MOST_ROWS = 30
+"""A table with more rows than this shows the others when asked: a phone gives each row half a screen."""
 _TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TICKS = 4
 _X_LABELS = 5
@@ -63,7 +65,7 @@ def to_html(page: Page) -> str:
 
     # The hash is that of the text between the tags, so the sheet goes in as it is; it is ours.
     trusted = Markup(style)  # noqa: S704
-    return _template().render(page=page, style=trusted, policy=policy, version=__version__) + "\n"
+    return _template().render(page=page, most_rows=MOST_ROWS, style=trusted, policy=policy, version=__version__) + "\n"
 
 
 @cache
@@ -112,6 +114,8 @@ def _shown(value: Any) -> str:
     """A value of a table as a reader wants it."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, float):
+        return number(value)
     # Milliseconds are for programs, which read another format; in a narrow column they cost a line.
     return _ISO_TIME.sub(r"\1 \2 UTC", cell(value))
 

@@ -78,6 +78,8 @@ def test_what_is_no_archive_is_said_before_spark_is_started(shared: Stage) -> No
         assert ran.returncode == 2
         assert "is not an archive" in check_document(f"pipeline {arguments[0]}", ran.stdout)["error"]["message"]
         assert "Starting Spark" not in ran.stderr
+    ran = run(shared, "analyze", "nowhere", "--engine", "local")
+    assert [line.partition(" ")[0] for line in ran.stderr.splitlines()] == ["Error:", "sbpair"], "and nothing by DuckDB"
 
 
 @contextmanager

@@ -37,10 +37,11 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> CommandResult:
 def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path) -> None:
     result = analysed
     check_data("pipeline analyze", result.data)
-    assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; a drain takes 2h50m")
+    assert result.summary.startswith("102 messages (99.6 KB) for 4 destinations; at 0.01 a second a drain takes 2h50m")
     assert result.data.duplicate_ids == 1
     assert "1 message names no destination" in " ".join(result.notes)
     assert "2 messages have expired" in " ".join(result.notes)
+    assert "66 messages name a destination that cannot be a queue or topic" in " ".join(result.notes)
     assert [row.reason for row in result.data.rows.dead_letters] == [HOSTILE]
     write_report(result, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -24,9 +24,8 @@ def in_words(forecast: "Forecast") -> str:
 
 
 def _money(amount: Decimal, currency: str) -> str:
-    from sbpair.core.cost.prices import to_cents
+    from sbpair.core.cost.prices import at_most_cents
 
-    cents = to_cents(amount)
-    if amount and cents < Decimal("0.01"):
+    if 0 < amount < Decimal("0.01"):
         return f"less than 0.01 {currency}"
-    return f"at most {cents:,.2f} {currency}"
+    return f"at most {at_most_cents(amount):,.2f} {currency}"

@@ -224,6 +224,11 @@ _TONES = {
 Errors = Sequence[tuple[str, SbpairError]]
 
 
+def _waiting_in(queue: QueueSeen) -> int:
+    """Its messages of any kind but dead letters: scheduled ones wait, too."""
+    return queue.facts.counts.total - queue.facts.counts.dead_letter
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """One pair with what the page says of it."""
@@ -241,8 +246,8 @@ class _Pair:
         return self.snapshot.secondary.queues is not None
 
     @property
-    def active(self) -> int:
-        return sum(queue.facts.counts.active for queue in self.queues)
+    def waiting(self) -> int:
+        return sum(map(_waiting_in, self.queues))
 
     @property
     def dead_letter(self) -> int:
@@ -289,8 +294,11 @@ def audit_page(
 
 
 def _lead(pairs: Sequence[_Pair], errors: Errors) -> str:
-    """The worst first: what could not be read, what is wrong, what waits. `No findings.` if that is all."""
-    return " ".join(_headlines(pairs, errors)) or "No findings, and no message waits in a backlog queue."
+    """The worst first: what could not be read, what is wrong, what waits."""
+    if told := " ".join(_headlines(pairs, errors)):
+        return told
+    noted = any(pair.report.findings for pair in pairs)
+    return f"No {'errors or warnings' if noted else 'findings'}, and no message waits in a backlog queue."
 
 
 def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
@@ -307,9 +315,9 @@ def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
         yield f"{severity.value.capitalize()}: {title[0].lower()}{title[1:]}{times}."
     if len(grave) > MOST_HEADLINES:
         yield f"And {counted(len(grave) - MOST_HEADLINES, 'more kind')} of finding."
-    waiting, dead = sum(pair.active for pair in pairs), sum(pair.dead_letter for pair in pairs)
+    waiting, dead = sum(pair.waiting for pair in pairs), sum(pair.dead_letter for pair in pairs)
     if waiting or dead:
-        queues = sum(bool(one.facts.counts.active or one.facts.counts.dead_letter) for p in pairs for one in p.queues)
+        queues = sum(bool(one.facts.counts.total) for pair in pairs for one in pair.queues)
         amounts = [counted(waiting, "message")] if waiting else []
         amounts += [counted(dead, "dead letter")] if dead else []
         ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
@@ -317,7 +325,7 @@ def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
         verb = "waits" if waiting + dead == 1 else "wait"
         yield f"{' and '.join(amounts)} {verb} in {counted(queues, 'queue')}{oldest}."
         if not grave and not silent:
-            yield "Nothing else is wrong."
+            yield "No errors or warnings."
 
 
 def _facts(pairs: Sequence[_Pair]) -> Iterator[tuple[str, str]]:
@@ -361,7 +369,7 @@ def _figures(pairs: Sequence[_Pair], errors: Errors) -> Iterator[Card]:
     notes = counted(counts[Severity.INFO], "note")
     yield Card("Warnings", f"{warnings:,}", notes, Tone.WARN if warnings else Tone.GOOD)
     blind = len(errors) + sum(not pair.known for pair in pairs)
-    messages = sum(pair.active for pair in pairs)
+    messages = sum(pair.waiting for pair in pairs)
     ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
     oldest = f"oldest {format_duration(max(ages))}" if ages else "in backlog queues"
     yield _amount("Messages waiting", messages, oldest, blind, total)
@@ -390,7 +398,7 @@ def _row(pair: _Pair) -> dict[str, Any]:
         "primary": _named(pair.snapshot.primary, fields.primary_label),
         "secondary": _named(pair.snapshot.secondary, fields.secondary_label),
         "queues": f"{there} of {fields.backlog_queue_count}" if known else "not read",
-        "messages": pair.active if known else "unknown",
+        "messages": pair.waiting if known else "unknown",
         "dead_letter": pair.dead_letter if known else "unknown",
         "oldest": None if pair.oldest_seconds is None else format_duration(pair.oldest_seconds),
         "findings": ", ".join([*found, *([f"{skipped} skipped"] if skipped else [])]) or "none",
@@ -411,9 +419,9 @@ def _failed_row(failed: tuple[str, SbpairError]) -> dict[str, Any]:
 def _waiting(pairs: Sequence[_Pair]) -> Iterator[Bars]:
     """Where messages wait: by pair, or by queue where there is one pair only; nothing where none wait."""
     if len(pairs) == 1:
-        amounts = [(queue.path, queue.facts.counts.active, queue.facts.counts.dead_letter) for queue in pairs[0].queues]
+        amounts = [(queue.path, _waiting_in(queue), queue.facts.counts.dead_letter) for queue in pairs[0].queues]
     else:
-        amounts = [(pair.report.pair, pair.active, pair.dead_letter) for pair in pairs]
+        amounts = [(pair.report.pair, pair.waiting, pair.dead_letter) for pair in pairs]
     filled = sorted((one for one in amounts if one[1] or one[2]), key=lambda one: -(one[1] + one[2]))
     if filled:
         left_off = len(filled) - MOST_BARS

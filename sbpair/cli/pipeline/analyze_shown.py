@@ -6,7 +6,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from sbpair.core.durations import format_duration
-from sbpair.core.serialization import iso_time, to_plain
+from sbpair.core.names import is_destination
+from sbpair.core.serialization import spoken_time, to_plain
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Section, Text, Tone
 from sbpair.render.result import Column, CommandResult, Table
@@ -172,6 +173,12 @@ def _notes(shown: Mapping[str, Sequence[Row]], analysis: "Analysis") -> Iterator
     if expired or expiring:
         verb = _verb(expired, "has", "have")
         yield f"{counted(expired, 'message')} {verb} expired; {expiring:,} more will expire before being drained."
+    invalid = [row for row in shown["destinations"] if row["destination"] and not is_destination(row["destination"])]
+    if invalid:
+        number = _sum(invalid, "messages")
+        verb, these = _verb(number, "names", "name"), _verb(number, "it", "them")
+        what = "a destination that cannot be a queue or topic"
+        yield f"{counted(number, 'message')} {verb} {what}: a drain dead-letters {these}."
     near = _sum(shown["destinations"], "near_limit")
     if near:
         yield f"{counted(near, 'message')} {_verb(near, 'is', 'are')} near the size limit."
@@ -191,11 +198,11 @@ def _summary(shown: Mapping[str, Sequence[Row]]) -> str:
     messages, size = _sum(shown["totals"], "messages"), _sum(shown["totals"], "bytes")
     if not messages:
         return "No messages."
-    lasts = max(row["seconds"] for row in shown["forecast"])
+    lasts, rate = max((row["seconds"], row["messages_per_second"]) for row in shown["forecast"])
     count = len(shown["destinations"])
     return (
         f"{counted(messages, 'message')} ({_bytes(size)}) for {counted(count, 'destination')}; "
-        f"a drain takes {format_duration(lasts)}."
+        f"at {rate:g} a second a drain takes {format_duration(lasts)}."
     )
 
 
@@ -224,8 +231,8 @@ def _page(
 ) -> Page:
     sections: list[Section] = [
         _cards(shown),
-        *([Text("What to know first", notes)] if notes else []),
-        _arrivals(shown),
+        *([Text("What to know first", notes)] if len(notes) > 1 else []),
+        *_arrivals(shown),
         _bars("Messages by destination", shown["destinations"], _name),
         _narrow(tables["destinations"], "Destinations", _AMOUNTS),
         _narrow(tables["destinations"], "Sizes and expiry", _QUALITIES),
@@ -246,8 +253,8 @@ def _page(
         lead=" ".join([*notes[:1], _summary(shown)]),
         facts=(
             ("Archives", ", ".join(archives)),
-            ("As of", str(iso_time(question.as_of))),
-            ("Drained at", f"{question.messages_per_second:g} messages a second"),
+            ("As of", spoken_time(question.as_of)),
+            ("Assumed rate", f"{question.messages_per_second:g} messages a second"),
         ),
         tone=Tone.WARN if notes else Tone.GOOD,
     )
@@ -259,14 +266,16 @@ _PLACE = ("pair", "destination")
 
 
 def _narrow(table: Table, title: str | None = None, keys: Sequence[str] | None = None) -> Table:
-    """The table as it fits a page: these columns, no name that is the same in all rows, times to the second, the first
-    rows of many."""
+    """The table as it fits a page: these columns, without a name that is the same in all rows and without what nobody
+    knows; times to the second, the first rows of many."""
     rows = table.rows[:_PAGE_ROWS]
     several = {row["pair"] for row in rows}
     columns = [
         column
         for column in table.columns
-        if (keys is None or column.key in (*_PLACE, *keys)) and (column.key != "pair" or len(several) > 1)
+        if (keys is None or column.key in (*_PLACE, *keys))
+        and (column.key != "pair" or len(several) > 1)
+        and (not rows or any(row[column.key] is not None for row in rows))
     ]
     heading = title or table.title
     if len(table.rows) > len(rows):
@@ -317,9 +326,9 @@ def _cards(shown: Mapping[str, Sequence[Row]]) -> Cards:
     )
 
 
-def _arrivals(shown: Mapping[str, Sequence[Row]]) -> Lines:
+def _arrivals(shown: Mapping[str, Sequence[Row]]) -> Iterator[Lines]:
     """Arrivals by hour, below a day by minute: the largest destinations, the rest together. Where nothing came is a
-    zero."""
+    zero. Of a single minute the bars below say as much."""
     unit, seconds = ("minute", _MINUTE_SECONDS) if shown["minutes"] else ("hour", _HOUR_SECONDS)
     amounts: dict[str, dict[float, int]] = {}
     for row in shown[f"{unit}s"]:
@@ -329,13 +338,15 @@ def _arrivals(shown: Mapping[str, Sequence[Row]]) -> Lines:
     ranked = sorted(amounts, key=lambda name: (-sum(amounts[name].values()), name))
     everything = [at for own in amounts.values() for at in own]
     times = range(int(min(everything)), int(max(everything)) + 1, seconds) if everything else range(0)
+    if len(times) < 2:
+        return
     lines = [Line(name, [(float(at), amounts[name].get(at, 0)) for at in times]) for name in ranked[:_LINES]]
     rest = ranked[_LINES:]
     if rest:
         together = [(float(at), sum(amounts[name].get(at, 0) for name in rest)) for at in times]
         lines.append(Line(f"{len(rest)} others", together))
     per, shape = ("Messages an hour", "%m-%d %H:%M") if unit == "hour" else ("Messages a minute", "%H:%M")
-    return Lines(
+    yield Lines(
         f"Diverted messages by {unit}",
         lines,
         f"{unit.capitalize()} (UTC)",

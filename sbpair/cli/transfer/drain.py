@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sbpair.core.events import Event
+    from sbpair.core.transfer.conclusion import Asked
     from sbpair.runtime.inspection.backlog import FoundQueues
     from sbpair.runtime.transfer.drain import DrainRequest
     from sbpair.runtime.transfer.ledger import Ledger, Way
@@ -91,7 +92,7 @@ def drain(
         result = report_result("drain", chosen, drained, asked, verbose=options.verbose)
         if options.output is not Format.HTML and moves.report is None:
             return result
-        result = _as_page(chosen, drained, result, began_at, moves.ledger)
+        result = _as_page(chosen, drained, result, began_at, moves.ledger, asked)
         if moves.report is not None:
             write_report(moves.report, result)
         return result
@@ -139,13 +140,13 @@ _REPORTS = _MARKDOWN | {".html", ".htm"}
 
 
 def _as_page(
-    pair: Pair, drained: Drained, result: CommandResult, began_at: float, ledger: Path | None
+    pair: Pair, drained: Drained, result: CommandResult, began_at: float, ledger: Path | None, asked: "Asked"
 ) -> CommandResult:
     from sbpair.cli.transfer.report_page import Course, LedgerFile, page_of
 
     with ledger_errors(ledger):
         file = LedgerFile.of(ledger) if ledger is not None and ledger.is_file() else None
-    return replace(result, page=page_of(pair, drained, result, Course(began_at, drained.before, file)))
+    return replace(result, page=page_of(pair, drained, result, Course(began_at, drained.before, file), asked))
 
 
 _AFTER_SECONDS = 10.0

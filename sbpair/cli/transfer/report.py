@@ -211,16 +211,20 @@ def report_result(
     )
 
 
+ARCHIVED, MOVED, TO_THE_PRIMARY, LEFT = "archived", "moved", "to the primary", "left"
+"""What a row says of messages that went somewhere, or did not."""
+
+
 def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
     from sbpair.core.transfer.report import Kind, fields_of, numbers
 
-    went = "archived" if report.archive is not None else "moved" if asked.queue is not None else "to the primary"
+    went = ARCHIVED if report.archive is not None else MOVED if asked.queue is not None else TO_THE_PRIMARY
     named = {one.name: one.metadata["row"] or went for one in fields_of(Kind.BY_NAME)}
     for name, what in named.items():
         for where, messages in getattr(report, name):
             yield {"what": what, "where": where, "messages": messages}
     for one in report.left:
-        yield {"what": "left", "where": one.reason, "messages": one.count}
+        yield {"what": LEFT, "where": one.reason, "messages": one.count}
     for number in numbers():
         if number.metadata["row"] and getattr(report, number.name):
             yield {"what": number.metadata["row"], "where": "", "messages": getattr(report, number.name)}

@@ -1,22 +1,25 @@
 """A drain as a page, for whoever reads of the incident later: what waited, where it went, what is left and why."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sbpair.cli.transfer.report import Drained
+from sbpair.cli.transfer.report import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY, Drained
 from sbpair.core.durations import format_duration
 from sbpair.core.inspection.backlog import Backlog
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import spoken_time
+from sbpair.core.transfer.conclusion import Asked, headline
+from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
 from sbpair.render.result import Column, CommandResult, Table
 
 _BAD = (Exit.FAILED, Exit.DENIED, Exit.UNREACHABLE)
+_MOST_BARS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,12 @@ class Course:
     ledger: LedgerFile | None = None
 
 
-def page_of(pair: Pair, drained: Drained, result: CommandResult, course: Course) -> Page:
+def page_of(pair: Pair, drained: Drained, result: CommandResult, course: Course, asked: Asked) -> Page:
     """The page of a drain that has ended, well or not."""
     return Page(
         f"{'Dry run of a drain' if drained.report.dry_run else 'Drain'} of {pair.name}",
         tuple(_sections(drained, result, course)),
-        lead=result.summary,
+        lead=headline(drained.report, drained.backlog, asked),
         facts=tuple(_facts(pair, drained, course)),
         tone=Tone.GOOD if result.exit is Exit.OK else Tone.BAD if result.exit in _BAD else Tone.WARN,
     )
@@ -83,42 +86,72 @@ def _sections(drained: Drained, result: CommandResult, course: Course) -> Iterat
         yield Table("What is left to do", (Column("next", "Next", advice=True),), steps)
     if report.per_destination:
         most_first = sorted(report.per_destination, key=lambda one: (-one[1], one[0]))
-        yield Bars("Where messages went", tuple(Bar(name, messages) for name, messages in most_first))
+        title = "Where messages would go" if report.dry_run else "Where messages went"
+        rest = most_first[_MOST_BARS:]
+        note = f"{len(rest):,} others with {sum(one[1] for one in rest):,} together." if rest else ""
+        yield Bars(title, tuple(Bar(name, messages) for name, messages in most_first[:_MOST_BARS]), note)
     why = (Column("why", "Why"), Column("messages", "Messages", right=True))
     if report.dead_letter_reasons:
         dead = [{"why": reason, "messages": messages} for reason, messages in report.dead_letter_reasons]
-        yield Table("Dead-lettered in this run", why, dead)
-    left = [{"why": one.reason, "messages": one.count} for one in report.left]
+        yield Table("Would be dead-lettered" if report.dry_run else "Dead-lettered in this run", why, dead)
+    ordered = sorted(report.left, key=lambda one: (-one.count, one.reason))
+    left = [{"why": one.reason, "messages": one.count} for one in ordered]
     if left:
-        yield Table("Left in the backlog", why, left)
-    rows = list(_queues(backlog, course))
-    if rows:
-        yield Table("Backlog queues", _QUEUE_COLUMNS, rows)
-    yield replace(result.tables[0], title="Everything that was counted")
+        yield Table("Would be left in the backlog" if report.dry_run else "Left in the backlog", why, left)
+    if report.per_destination[_MOST_BARS:]:
+        columns = (Column("destination", "Destination"), Column("messages", "Messages", right=True))
+        went = [{"destination": name, "messages": messages} for name, messages in most_first]
+        yield Table("All destinations", columns, went)
+    if rows := list(_queues(backlog, course)):
+        yield _queue_table(rows, dry_run=report.dry_run)
+    shown = {ARCHIVED, MOVED, TO_THE_PRIMARY, LEFT, DEAD_LETTERED}
+    if others := [row for row in result.tables[0].rows if row["what"] not in shown]:
+        yield replace(result.tables[0], title="Also counted", rows=others)
     if not course.before:
         yield Text("What is not known", ("The queues could not be counted before the run; that needs Manage.",))
 
 
-_QUEUE_COLUMNS = (
-    Column("queue", "Queue"),
-    Column("before", "To move, before", right=True),
-    Column("active", "Active, after", right=True),
-    Column("dead_letter", "Dead letters, after", right=True),
-    Column("deferred", "Deferred, after", right=True),
-)
+_NUMBERS = {"before": "To move", "active": "Active", "dead_letter": "Dead letters", "deferred": "Deferred"}
+
+
+def _queue_table(rows: Sequence[Mapping[str, Any]], *, dry_run: bool) -> Section:
+    """The queues that held or hold anything; what was not counted may."""
+    seen = [row for row in rows if any(row[key] for key in _NUMBERS)]
+    when = "" if dry_run else ", before and after"
+    if not seen:
+        return Text("Backlog queues", (f"{counted(len(rows), 'queue')} with no message{when}.",))
+    title = "Backlog queues"
+    if empty := len(rows) - len(seen):
+        title += f" ({counted(empty, 'other')} with no message{when})"
+    moments = {key: "" if dry_run else ", before" if key == "before" else ", after" for key in _NUMBERS}
+    numbers = (Column(key, name + moments[key], right=True) for key, name in _NUMBERS.items())
+    return Table(title, (Column("queue", "Queue"), *numbers), seen)
 
 
 def _cards(drained: Drained, course: Course) -> Iterator[Card]:
     report, backlog = drained.report, drained.backlog
     if course.before:
-        yield Card("To move, before", number(sum(course.before.values())), f"in {counted(len(course.before), 'queue')}")
+        filled = sum(bool(messages) for messages in course.before.values())
+        label = "To move" if report.dry_run else "To move, before"
+        yield Card(label, number(sum(course.before.values())), f"in {counted(filled, 'queue')}")
+    if report.dry_run:
+        would_be_left = sum(one.count for one in report.left)
+        yield Card("Would be archived" if report.archive is not None else "Would be sent", number(report.forwarded))
+        yield _amount("Would be dead-lettered", report.dead_lettered)
+        yield _amount("Would be left", would_be_left, good=True)
+        return
     taken = "archived" if report.archive is not None else "accepted at their destinations"
     yield Card("Moved", number(report.forwarded), taken, Tone.GOOD if report.forwarded else Tone.PLAIN)
-    yield Card("Dead-lettered", number(report.dead_lettered), "", Tone.WARN if report.dead_lettered else Tone.PLAIN)
-    if backlog is None or backlog.active is None:
-        yield Card("Active, after", "unknown", "it was not counted", Tone.WARN)
-    else:
-        yield Card("Active, after", number(backlog.active), "", Tone.WARN if backlog.active else Tone.GOOD)
+    yield _amount("Dead-lettered", report.dead_lettered)
+    yield _amount("Active, after", backlog.active if backlog else None, good=True)
+    yield _amount("Dead letters, after", backlog.dead_letter if backlog else None, good=True)
+
+
+def _amount(label: str, messages: int | None, *, good: bool = False) -> Card:
+    """Messages that should be none; that there are none is good news where `good`. None: nobody counted them."""
+    if messages is None:
+        return Card(label, "unknown", "it was not counted", Tone.WARN)
+    return Card(label, number(messages), "", Tone.WARN if messages else Tone.GOOD if good else Tone.PLAIN)
 
 
 def _queues(backlog: Backlog | None, course: Course) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
@@ -528,6 +528,11 @@ def _portions(quantity: Decimal, bands: tuple[Band, ...]) -> Iterator[tuple[Band
 def to_cents(amount: Decimal) -> Decimal:
     """Rounded for display, half up."""
     return amount.quantize(_CENT, ROUND_HALF_UP, _WIDE)
+
+
+def at_most_cents(amount: Decimal) -> Decimal:
+    """An upper bound for display, rounded up: what costs less than a cent does not cost nothing."""
+    return amount.quantize(_CENT, ROUND_CEILING, _WIDE)
 
 
 def _plain(number: Decimal) -> str:

@@ -126,7 +126,17 @@ def left_out(messages: int) -> str:
     return f"; {messages:,} left out, because a ledger has {'it' if messages == 1 else 'them'}"
 
 
-def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
+def headline(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
+    """What `closing` says, the worst first: what is left, then what happened, then the command that goes on. A dry run
+    leaves nothing; it begins with what it would leave."""
+    if not report.dry_run:
+        return closing(report, backlog, asked, worst_first=True)
+    amounts = {"left": sum(one.count for one in report.left), "dead-lettered": report.dead_lettered}
+    bad = [f"{counted(number, 'message')} would be {what}." for what, number in amounts.items() if number]
+    return " ".join([*bad, closing(report, backlog, asked)])
+
+
+def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst_first: bool = False) -> str:
     """The last sentence of a run: what happened, what is left, and the command that goes on."""
     ended, asked = ENDED.get(report.ended_by), _to_go_on(report, asked)
     first = f"{moved(report, asked)}{_before(report)}{_uncompleted(report, asked)}{f'; {ended}' if ended else ''}."
@@ -141,6 +151,8 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
     found = _remaining(report, backlog, asked)
     if not found:
         return f"{first} {_of_some_queues(backlog)}"
+    if worst_first:
+        return str(replace(found[0], sentence=f"{found[0].sentence} {first}"))
     nothing_active = not asked.dead_letter and verdict(backlog) is Verdict.SET_ASIDE
     return f"{first} {'No active message is left. ' if nothing_active else ''}{found[0]}"
 

@@ -149,6 +149,8 @@ def _destination(accepted: Accepted) -> Mapping[str, int]:
 Named = tuple[tuple[str, int], ...]
 FILTERED_OUT = "filtered out"
 """The reason for which a message stays that nobody asked for."""
+DEAD_LETTERED = "dead-lettered"
+"""What a row says of messages that were dead-lettered in this run."""
 UNDELIVERABLE = "undeliverable: "
 """Beginning of the reason for which a dead letter is left that no drain can send."""
 
@@ -311,9 +313,7 @@ class DrainReport:
     )
     dead_letter_reasons: Named = field(
         default=(),
-        metadata=_by_name(
-            "Messages dead-lettered in this run, by reason.", Moment.SETTLED, _reason, row="dead-lettered"
-        ),
+        metadata=_by_name("Messages dead-lettered in this run, by reason.", Moment.SETTLED, _reason, row=DEAD_LETTERED),
     )
     original_faults: Named = field(
         default=(),

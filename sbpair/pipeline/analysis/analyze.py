@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.core.cost.prices import PriceTable, to_cents
+from sbpair.core.cost.prices import PriceTable, at_most_cents
 from sbpair.core.durations import format_duration
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 from sbpair.core.serialization import AS_TIME, INLINED, Money, published, rounded
@@ -268,6 +268,6 @@ def forecast(total: results.Total, question: Question, prices: PriceTable) -> Dr
         messages_per_second=question.messages_per_second,
         seconds=seconds,
         ends_at=question.as_of + seconds,
-        cost_at_most=to_cents(needed.money(prices)),
+        cost_at_most=at_most_cents(needed.money(prices)),
         currency=prices.currency,
     )

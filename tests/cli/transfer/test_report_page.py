@@ -15,7 +15,7 @@ from sbpair.core.transfer.conclusion import Asked
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.render.html import to_html
 from sbpair.render.markdown import page_to_markdown
-from sbpair.render.page import Bars, Finding, Findings, Line, Lines, Page, Text, Tone
+from sbpair.render.page import Bars, Cards, Finding, Findings, Line, Lines, Page, Text, Tone
 from sbpair.render.result import Table
 from tests.cli.process import Sbpair
 from tests.core.snapshots import a_pair
@@ -39,7 +39,7 @@ asyncio.run(main())
 
 def page(report: DrainReport, backlog: Backlog | None, course: Course) -> Page:
     drained = Drained(report, backlog, Forecast(), course.before)
-    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained, ASKED), course)
+    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained, ASKED), course, ASKED)
 
 
 def tables(made: Page) -> dict[str, list[dict[str, object]]]:
@@ -77,7 +77,46 @@ def test_what_is_left_why_and_what_is_not_known_are_told() -> None:
     assert found["Left in the backlog"] == [{"why": "timeout", "messages": 4}]
     (row,) = found["Backlog queues"]
     assert (row["before"], row["active"], row["dead_letter"]) == ("not counted", "unknown", 2)
+    assert made.lead.index("dead letters remain") < made.lead.index("is back on"), "the worst first"
     assert "could not be counted before the run" in to_html(made)
+
+
+def test_a_dry_run_says_what_would_be_and_what_is_left_first() -> None:
+    report = DrainReport(
+        forwarded=4,
+        dead_lettered=1,
+        dead_letter_reasons=(("InvalidDestination", 1),),
+        left=(Left("a", 2), Left("b", 30)),
+        per_destination=(("orders", 4),),
+        dry_run=True,
+    )
+    waiting = replace(QUEUE, active=37)
+    made = page(
+        report,
+        replace(EMPTY, queues=(waiting, replace(QUEUE, queue="empty"))),
+        Course(0.0, {QUEUE.queue: 37, "empty": 0}),
+    )
+    assert made.lead.startswith("32 messages would be left. 1 message would be dead-lettered. 4 messages would go back")
+    (cards,) = (one for one in made.sections if isinstance(one, Cards))
+    assert [(card.label, card.value) for card in cards.cards] == [
+        ("To move", "37"), ("Would be sent", "4"), ("Would be dead-lettered", "1"), ("Would be left", "32"),
+    ]  # fmt: skip
+    found = tables(made)
+    assert [row["why"] for row in found["Would be left in the backlog"]] == ["b", "a"], "the most first"
+    assert "Backlog queues (1 other with no message)" in found
+    assert not re.search(r"Moved|went|, after|Also counted", to_html(made)), "nothing has happened"
+
+
+def test_many_destinations_are_told_once_each_and_few_of_them_drawn() -> None:
+    went = tuple((f"queue-{index:03}", 300 - index) for index in range(300))
+    report = DrainReport(forwarded=sum(one[1] for one in went), per_destination=went, confirmed_empty=True)
+    made = page(report, EMPTY, Course(0.0, {QUEUE.queue: 1}))
+    (bars,) = (one for one in made.sections if isinstance(one, Bars))
+    assert bars.note == f"280 others with {sum(one[1] for one in went[20:]):,} together."
+    assert len(tables(made)["All destinations"]) == 300
+    assert "Also counted" not in tables(made)
+    document = to_html(made)
+    assert document.index("queue-029<") < document.index("<summary>270 more</summary>") < document.rindex("queue-030<")
 
 
 @pytest.mark.parametrize("lines", [0, 1, 50_000])
