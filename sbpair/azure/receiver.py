@@ -465,9 +465,10 @@ def _by_wire(received: Sequence[Received]) -> tuple[dict[ReceiverWire, dict[int,
                 others.append(one)
                 continue
             last, there = wire, found.setdefault(wire, {})
-            there[delivery.delivery_id] = one
         else:
-            there[receipt.delivery.delivery_id] = one
+            delivery = receipt.delivery
+        if there.setdefault(delivery.delivery_id, one) is not one:
+            others.append(one)  # the peer has given two the same number, and each has to get an answer
     return found, others
 
 

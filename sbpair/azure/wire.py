@@ -678,6 +678,9 @@ class ReceiverWire(Wire):
         may be one in a transaction (`frames.transactional`)."""
         self.raise_if_failed()
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if (before := self._unsettled.get(delivery.delivery_id)) is not None:
+            _, answer = before
+            answer([delivery.delivery_id], TimeoutError("its delivery is settled once more"))
         self._unsettled[delivery.delivery_id] = (expected, partial(_answered, confirmed))
         self._post(delivery.delivery_id, outcome, settled=False)
         return confirmed

@@ -42,6 +42,8 @@ _PROPERTIES, _NO_PROPERTIES = b"\x00\x53\x73", b"\x00\x53\x73\x45"
 _APPLICATION_PROPERTIES_8 = b"\x00\x53\x74\xc1"
 _APPLICATION_PROPERTIES_32 = b"\x00\x53\x74\xd1"
 _DATA_8, _DATA_32, _VALUE = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0", b"\x00\x53\x77"
+_WHAT_FOLLOWS = tuple(b"\x00\x53" + bytes((section,)) for section in Section if section > Section.PROPERTIES)
+"""Beginnings of what may stand behind the properties. A section that comes twice, or late, is not read here."""
 _NULL, _BINARY_8, _STRING_8, _SYMBOL_8, _TIMESTAMP = 0x40, 0xA0, 0xA1, 0xA3, 0x83
 _SHORT_TEXT = frozenset({_STRING_8, _SYMBOL_8})
 _SIZED_8 = _SHORT_TEXT | {_BINARY_8}
@@ -84,6 +86,8 @@ def read(payload: bytes) -> Facts | None:
         return None
     else:
         end, fields, message_id, session_id = begin, -1, None, None
+    if not payload.startswith(_WHAT_FOLLOWS, end) and end != len(payload):
+        return None
     return (
         int.from_bytes(short_number or number or b"", "big"),
         None if enqueued is None else int.from_bytes(enqueued, "big", signed=True) / 1000,

@@ -106,14 +106,14 @@ class EncodedMessage:
             raise _unreadable(section, error) from error
         self._keep(section, edited, True)
 
-    def take(self, section: Section, keys: Collection[bytes]) -> dict[bytes, Any]:
-        """Remove entries of a map section, named by the UTF-8 of their keys, and give their values. Nothing else of the
-        section is decoded. The section goes when its last entry was removed."""
+    def take(self, section: Section, keys: Collection[bytes], wanted: Collection[bytes]) -> dict[bytes, Any]:
+        """Remove entries of a map section, named by the UTF-8 of their keys, and give the values of those that are
+        `wanted`. Nothing else of the section is decoded. The section goes when its last entry was removed."""
         if section not in self._at:
             return {}
         try:
             taken, rest = sections.take_entries(self._value(section, _EMPTY_MAP), keys)
-            values = {key: codec.decode(value)[0] for key, value in taken.items()}
+            values = {key: codec.decode(value)[0] for key, value in taken.items() if key in wanted}
         except AmqpError as error:
             raise _unreadable(section, error) from error
         if taken:

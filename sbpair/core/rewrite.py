@@ -330,7 +330,7 @@ def for_primary(
     """
     removed = _REMOVED_FROM_DEAD_LETTERS if from_dead_letter else _REMOVED
     message = EncodedMessage(payload, {} if decoded is None else decoded.take(payload))
-    taken = message.take(Section.APPLICATION_PROPERTIES, removed)
+    taken = message.take(Section.APPLICATION_PROPERTIES, removed, _ALIASES)
     found = [taken.get(name) for name in _ALIASES]
     destination = _destination(found[0])
     session = system_properties.text(found[1], system_properties.SESSION)

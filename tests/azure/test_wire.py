@@ -13,8 +13,12 @@ from azure.servicebus._pyamqp.constants import ManagementExecuteOperationResult
 
 from sbpair.azure import wire
 from sbpair.azure.errors import WireError
-from sbpair.core.errors import IncompatibleSdkError
+from sbpair.azure.receiver import AzureReceiver, Receipt
+from sbpair.core.errors import IncompatibleSdkError, OperationTimeoutError, ServiceError
+from sbpair.core.message import Disposition, Received
 from tests.hostile import within
+
+LIMIT_SECONDS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +149,33 @@ async def test_an_answer_that_comes_as_the_time_is_up_is_taken_and_the_others_ar
     assert answers[1] is None
     assert isinstance(answers[2], TimeoutError)
     assert len(answers) == 2
+
+
+async def test_two_deliveries_of_the_same_number_each_get_an_answer() -> None:
+    """A peer must not number them so; what is settled with them still ends."""
+    connection = wire.ReceiverWire(None)
+    taken = [
+        Received(b"", place, "q", receipt=Receipt(connection, wire.Delivery(b"", number, b"t")))
+        for place, number in enumerate((4, 5, 5, 6))
+    ]
+    receiver = AzureReceiver("host", "q", lambda: None, lambda _: None, session_id=None)
+
+    async def confirmed() -> None:
+        while len(connection._outbox) < len(taken):
+            await asyncio.sleep(0)
+        await connection._on_disposition([False, 4, 6, True, {"accepted": []}, None])
+
+    peer = asyncio.create_task(confirmed())
+    answers: dict[int, ServiceError | None] = {}
+    async with asyncio.timeout(LIMIT_SECONDS):
+        async for some in receiver.settle_all(taken, Disposition.COMPLETE):
+            for one, error in some:
+                assert one.sequence_number not in answers
+                answers[one.sequence_number] = error
+        await peer
+    assert [number for number, error in sorted(answers.items()) if error is None] == [0, 2, 3]
+    assert isinstance(answers[1], OperationTimeoutError)
+    assert not connection._unsettled
 
 
 async def test_why_a_token_was_refused_is_kept_where_the_peer_names_a_condition_beside_it() -> None:

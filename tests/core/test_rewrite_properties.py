@@ -32,6 +32,8 @@ from sbpair.amqp.types import (
 from sbpair.azure.payloads import to_received
 from sbpair.core.errors import MalformedMessageError, MessageError, ReservedPropertyError
 from sbpair.core.rewrite import LAST_MS, as_usual, for_backlog, for_primary, strip_broker_annotations
+from sbpair.core.transfer.state import Forward
+from sbpair.core.transfer.verdict import Classifier
 
 
 def whole(kind, bits, signed):
@@ -313,6 +315,35 @@ def test_annotations_that_come_twice_are_read_the_long_way(items):
     received, browsed = to_received(payload, "q", receipt=object()), to_received(payload, "q")
     assert replace(received, receipt=None, decoded=None) == browsed
     assert received.head is None
+
+
+@pytest.mark.parametrize("late", [b"\x00\x53\x73\xc0\x03\x01\xa1\x00", b"\x00\x53\x70\xc0\x02\x01\x41", b"\x01"])
+def test_what_stands_behind_the_properties_and_must_not_is_read_the_long_way(late):
+    """Properties and a header that come again, and what is no section."""
+    delivered = as_delivered(for_backlog(sections.build(properties={0: "m-1"}, data=b"body"), "q"))
+    properties = next(span for span in sections.scan(delivered) if span.section == Section.PROPERTIES)
+    payload = delivered[: properties.end] + late + delivered[properties.end :]
+    received, browsed = to_received(payload, "q", receipt=object()), to_received(payload, "q")
+    assert replace(received, receipt=None, locked_until=None, decoded=None) == browsed
+    assert received.head is None
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+def test_a_reason_of_a_dead_letter_that_is_no_text_goes_like_any_other(annotated):
+    """Nobody has to read it: it is taken off."""
+    annotations = {Symbol("mine"): Int(1)} if annotated else None
+    original = sections.build(message_annotations=annotations, properties={0: "m-1"}, data=b"body")
+    backlog = sections.build(
+        message_annotations=annotations,
+        properties={0: "m-1"},
+        application_properties={"x-ms-path": "q", "DeadLetterReason": "text"},
+        data=b"body",
+    )
+    delivered = as_delivered(backlog).replace(b"\xa1\x04text", b"\xa1\x04te\xfft")
+    received = to_received(delivered, "q/$deadletterqueue", receipt=object())
+    verdict = Classifier(now=lambda: 1_790_000_000.0)(received)
+    assert isinstance(verdict, Forward)
+    assert verdict.payload == original
 
 
 @pytest.mark.parametrize("sessions", [False, True])
