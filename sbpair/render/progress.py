@@ -120,8 +120,8 @@ class MoveProgress(Shown):
 
     @property
     def total(self) -> int | None:
-        """Messages counted at the beginning; None while nothing was counted."""
-        return sum(self._totals.values()) if self._totals else None
+        """Messages counted at the beginning, or moved if more have come since; None while nothing was counted."""
+        return max(self.done, sum(self._totals.values())) if self._totals else None
 
     def notify(self, event: events.Event) -> None:
         """Count what moved, pass the event on, show something when it is time."""

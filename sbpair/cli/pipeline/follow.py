@@ -18,6 +18,7 @@ from sbpair.cli.pipeline.session import (
     spark_session,
     wants_delta,
 )
+from sbpair.cli.transfer.options import ForOption, UntilIdleOption
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.pipeline.reports import ArchiveReport, FollowReport, FollowResult
@@ -35,16 +36,8 @@ def follow(
     into: IntoOption,
     pair: PairArgument = None,
     every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Pause between two looks.")] = "30s",
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
-    ] = None,
-    until_idle: Annotated[
-        str | None,
-        typer.Option(
-            "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
-        ),
-    ] = None,
+    for_: ForOption = None,
+    until_idle: UntilIdleOption = None,
     *,
     archiving: ArchivingOptions,
 ) -> CommandResult:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead, pair_to_write
 from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, stoppable, system_clock
-from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.transfer.options import DrainOptions, OnMissing
+from sbpair.cli.options import Options, PairArgument, command
+from sbpair.cli.transfer.options import DrainOptions, OnMissing, Patience
 from sbpair.cli.transfer.report import (
     Drained,
     doing,
@@ -62,15 +62,14 @@ def drain(
         check_report(moves.report)
     chosen = pair_to_write(options, load_settings(options), pair, "Drain")
     request = make_request(chosen, moves)
-    told = duration_option(moves.give_up_after)
-    patience = options.timeout_seconds(request.patience_seconds) if told is None else told
+    patience = Patience.of(options, moves.give_up_after)
     request = replace(
         request,
         max_messages=moves.limit,
         deferred=moves.deferred,
         dry_run=moves.dry_run,
-        patience_seconds=patience,
-        unreached_seconds=request.unreached_seconds if told is None else told,
+        patience_seconds=patience.seconds,
+        unreached_seconds=patience.unreached_seconds,
         leave_missing=moves.on_missing is OnMissing.LEAVE,
     )
     only = named_paths(chosen, moves.queues)

@@ -7,7 +7,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import ResendOptions
+from sbpair.cli.transfer.options import ResendOptions, UntilIdleOption
 from sbpair.cli.transfer.place import NamespaceOptions, find_place, refuse_unnamed
 from sbpair.cli.transfer.resending import Sending, resend
 from sbpair.core.errors import UsageError
@@ -40,14 +40,16 @@ def move(
     *,
     on: NamespaceOptions,
     with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Move the dead letters as well.")] = False,
+    until_idle: UntilIdleOption = None,
     chosen: ResendOptions,
 ) -> CommandResult:
     """Send the messages of a queue or subscription to another entity, each as its application sent it.
 
-    Moves what is there when it begins. Messages of one session go in their order, and an entity that requires sessions
-    is emptied session by session, states included (with a filter or --limit they stay). Scheduled messages keep their
-    time; those due within a minute are left. A topic holds nothing but scheduled messages. Deferred messages go last
-    and are active then. What the destination would refuse or drop stays, with the reason.
+    Moves what is there when it begins; with --until-idle also what comes, until nothing has come for so long. Messages
+    of one session go in their order, and an entity that requires sessions is emptied session by session, states
+    included (with a filter or --limit they stay). Scheduled messages keep their time; those due within a minute are
+    left. A topic holds nothing but scheduled messages. Deferred messages go last and are active then. What the
+    destination would refuse or drop stays, with the reason.
 
     Within a namespace a message is sent and completed, or cancelled, in one transaction: exactly once. Into another
     namespace, and where there is no transaction (Basic tier; a partitioned TO, for messages without session id and
@@ -59,10 +61,16 @@ def move(
     Examples:
       sbpair move orders orders-parked --where "country = 'DE'" --dry-run
       sbpair move contoso-weu:orders contoso-neu:orders --with-dlq --ledger moved.jsonl
+      sbpair move orders orders-parked --until-idle 1m --for 1h
     """
     dlq = ["--with-dlq"] if with_dlq else []
     sending = Sending(
-        "move", "moved", "Move", ["sbpair", "move", source, to, *on.words(), *dlq], with_dead_letter=with_dlq
+        "move",
+        "moved",
+        "Move",
+        ["sbpair", "move", source, to, *on.words(), *dlq],
+        with_dead_letter=with_dlq,
+        until_idle=until_idle,
     )
     return _between(options, source, to, on, sending, chosen)
 

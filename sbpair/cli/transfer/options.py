@@ -12,10 +12,10 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption
-from sbpair.cli.options import OptionSet, moment_option
+from sbpair.cli.options import Options, OptionSet, duration_option, moment_option
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Pair
-from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, credits_beside
+from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, UNREACHED_SECONDS, credits_beside
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.filters import MessageFilter
@@ -80,6 +80,21 @@ ForOption = Annotated[
     str | None,
     typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
 ]
+UntilIdleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
+    ),
+]
+GiveUpAfterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--give-up-after",
+        metavar="DURATION",
+        help="Leave the messages of a destination or queue that has failed for this long.",
+        show_default="2m; 20s if it has not worked yet",
+    ),
+]
 AlthoughInTheQueuesOption = Annotated[
     bool,
     typer.Option(
@@ -94,6 +109,23 @@ def budget_of(reserve: int | None, *, one_namespace: bool = False) -> float | No
     if reserve is None:
         return None
     return credits_beside(reserve) / (2 if one_namespace else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a destination or queue may fail before its messages are left, in seconds."""
+
+    seconds: float
+    unreached_seconds: float
+    """The same for one that has not worked yet, if that is less."""
+
+    @classmethod
+    def of(cls, options: Options, give_up_after: str | None) -> "Patience":
+        """As --give-up-after says; otherwise --timeout bounds it too, where one was given."""
+        told = duration_option(give_up_after)
+        if told is None:
+            return cls(options.timeout_seconds(PATIENCE_SECONDS), UNREACHED_SECONDS)
+        return cls(told, told)
 
 
 class OnMissing(StrEnum):
@@ -201,12 +233,7 @@ class MoveOptions(OptionSet):
     ] = None
     only_entities: OnlyEntitiesOption = False
     for_: ForOption = None
-    until_idle: Annotated[
-        str | None,
-        typer.Option(
-            "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
-        ),
-    ] = None
+    until_idle: UntilIdleOption = None
     rate: RateOption = None
     reserve: ReserveOption = None
     concurrency: ConcurrencyOption = 8
@@ -266,6 +293,7 @@ class ResendOptions(OptionSet):
     rate: RateOption = None
     reserve: ReserveOption = None
     concurrency: ConcurrencyOption = 8
+    give_up_after: GiveUpAfterOption = None
     despite_duplicate_detection: DespiteOption = False
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
@@ -297,14 +325,7 @@ class DrainOptions(MoveOptions):
     on_missing: Annotated[
         OnMissing, typer.Option("--on-missing", help="What to do when a destination does not exist.")
     ] = OnMissing.LEAVE
-    give_up_after: Annotated[
-        str | None,
-        typer.Option(
-            "--give-up-after",
-            help="Leave the messages of a destination or queue that has failed for this long.",
-            show_default="2m; 20s if it has not worked yet",
-        ),
-    ] = None
+    give_up_after: GiveUpAfterOption = None
     report: Annotated[
         Path | None,
         typer.Option(

@@ -115,7 +115,7 @@ class Recovery:
                 self._destination = seen = await stoppable(stop, self._seen(ends))
                 recent = await stoppable(stop, self._recent(ends, seen))
                 await stoppable(stop, self._in_transactions(ends))
-                planned = Planned(self._make_judge(seen, recent))
+                planned = Planned(self._make_judge(seen, recent), takes_later=self.waits)
                 report = await self._run(ends, replace(self._request, dry_run=True), planned, facts, stop)
                 planned.settle()
                 self._planned = planned
@@ -296,6 +296,11 @@ class Recovery:
             )
 
     @property
+    def waits(self) -> bool:
+        """Whether it goes on for what comes later."""
+        return self._request.idle_seconds > 0
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What was learnt about the entity and its messages that their user may not have expected."""
         of_messages = () if self._planned is None else self._planned.remarks
@@ -350,7 +355,7 @@ def perform(
     `ask` puts the question, given what it is about, such as "3 dead letters", and raises where the answer is no.
     """
     planned = recovery.plan()
-    if (shown_only := _shown(planned, dry_run=dry_run)) is not None:
+    if (shown_only := _shown(planned, dry_run=dry_run, waits=recovery.waits)) is not None:
         return _result_of(command, shown_only, doing, remarks=recovery.remarks)
     _tell_plan(options, planned, doing, yes=yes)
     ask(counted(planned.report.forwarded or planned.report.purged, doing.noun))
@@ -358,11 +363,11 @@ def perform(
     return _result_of(command, with_unreached(done, planned.report), doing, ended, remarks=recovery.remarks)
 
 
-def _shown(planned: Recovered, *, dry_run: bool) -> Recovered | None:
+def _shown(planned: Recovered, *, dry_run: bool, waits: bool) -> Recovered | None:
     """What is to be shown where nothing will be done: the plan of a dry run, or that there is nothing to do."""
     if dry_run:
         return planned
-    if planned.report.forwarded or planned.report.purged:
+    if planned.report.forwarded or planned.report.purged or waits:
         return None
     return replace(planned, report=replace(planned.report, dry_run=False))
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.options import Options, duration_option
-from sbpair.cli.transfer.options import budget_of
+from sbpair.cli.transfer.options import Patience, budget_of
 from sbpair.cli.transfer.place import NamespaceOptions, Place, find_place
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
+from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
@@ -41,6 +42,8 @@ class Sending:
     with_dead_letter: bool = False
     keep: bool = False
     reasons: "Sequence[str]" = ()
+    until_idle: str | None = None
+    """How long nothing may have come before the run ends; None: it takes what is there, and nothing that comes."""
 
 
 def resend(options: Options, source: Place, target: Place, sending: Sending, chosen: "ResendOptions") -> CommandResult:
@@ -55,6 +58,7 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
     check_destination(target)
     wanted, before = wishes(chosen.filters.wanted(), sending.reasons), sent_there_before(source, target)
 
+    patience, idle_seconds = Patience.of(options, chosen.give_up_after), duration_option(sending.until_idle) or 0.0
     request = replace(
         sending_request(
             options,
@@ -67,6 +71,9 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
         with_dead_letter=sending.with_dead_letter,
         max_messages=chosen.limit,
         for_seconds=duration_option(chosen.for_),
+        idle_seconds=idle_seconds,
+        patience_seconds=patience.seconds,
+        unreached_seconds=patience.unreached_seconds,
         rate_per_second=chosen.rate,
         budget_per_second=budget_of(chosen.reserve, one_namespace=source.access.host == target.access.host),
         concurrency=chosen.concurrency,
@@ -86,6 +93,8 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
 
     def ask(messages: str) -> None:
         question = f"{sending.question} {messages} of {source} to {target}"
+        if idle_seconds:
+            question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
         go_ahead(options, question, yes=chosen.yes, state=f"Nothing was {sending.verb}.")
 
     return perform(

@@ -20,10 +20,12 @@ from sbpair.cli.transfer.options import (
     AlthoughInTheQueuesOption,
     ConcurrencyOption,
     Filters,
+    GiveUpAfterOption,
     LedgerOption,
     LimitOption,
     NewLedgerOption,
     OnlyEntitiesOption,
+    Patience,
     RateOption,
     ReserveOption,
     budget_of,
@@ -35,7 +37,6 @@ from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
-from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.state import key_of
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
@@ -92,6 +93,7 @@ def restore(
     rate: RateOption = None,
     reserve: ReserveOption = None,
     concurrency: ConcurrencyOption = 8,
+    give_up_after: GiveUpAfterOption = None,
     ledger: LedgerOption = None,
     new_ledger: NewLedgerOption = False,
     although_in_the_queues: AlthoughInTheQueuesOption = False,
@@ -120,7 +122,7 @@ def restore(
     check_new_ledger(ledger, new=new_ledger)
     way = _way(options, load_settings(options), pair, namespace, auth, dry_run=dry_run)
     messages = _chosen(_read(files), filters.wanted(), limit)
-    count = len(messages)
+    count, patience = len(messages), Patience.of(options, give_up_after)
     elsewhere: dict[str, int] = {}
     if only_entities and way.pair is None:
         raise UsageError("--only-entities are those that a pair has configured: it goes with --pair. Nothing was sent.")
@@ -165,7 +167,8 @@ def restore(
                         rate_per_second=rate,
                         budget_per_second=budget_of(reserve),
                         concurrency=concurrency,
-                        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+                        patience_seconds=patience.seconds,
+                        unreached_seconds=patience.unreached_seconds,
                     )
             finally:
                 if opened_ledger is not None:

@@ -273,10 +273,12 @@ class Archiver:
 
 class Planned:
     """Another judge, which judges while a dry run browses and is held to it afterwards: what was not seen then is left,
-    and a message gets the answer that was shown."""
+    and a message gets the answer that was shown. `takes_later`: it is held to nothing, since what comes later is meant
+    as well."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, *, takes_later: bool = False) -> None:
         self._judge = judge
+        self._takes_later = takes_later
         self._left: dict[Key, Leave] = {}
         self._meant: set[Key] = set()
         self.without_key = 0
@@ -299,10 +301,11 @@ class Planned:
 
     def __call__(self, received: Received) -> Verdict:
         key = key_of(received)
-        if self._settled and key not in self._meant:
+        held = self._settled and not self._takes_later
+        if held and key not in self._meant:
             return self._left.get(key, Leave(CAME_LATER))
         verdict = self._judge(received)
-        if self._settled:
+        if held:
             return verdict
         if isinstance(verdict, Leave):
             self._left[key] = verdict

@@ -79,8 +79,8 @@ class DrainRequest:
     max_messages: int | None = None
     for_seconds: float | None = None
     idle_seconds: float = 0.0
-    """Once the queues are empty go on for so long, from the last message that came. A drain only; how long a syphon
-    waits is `syphon`'s own."""
+    """Once the queues are empty go on for so long, from the last message that came. Of a drain or a move; how long a
+    syphon waits is `syphon`'s own."""
     rate_per_second: float | None = None
     budget_per_second: float | None = None
     """See `Limits.budget_per_second`."""

@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any, cast
 
-from sbpair.concurrency import end, side_by_side
+from sbpair.concurrency import end, side_by_side, unless, waiting
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import Category, LocksLostError, ServiceError, SessionUnavailableError
 from sbpair.core.message import Disposition, Origin, Received, State
 from sbpair.core.names import subscription_of
+from sbpair.core.transfer.conclusion import waits_for_more
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.recovery import HELD, IN_DOUBT, NOT_REACHED, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS
@@ -65,6 +66,8 @@ SESSIONS_AT_ONCE = 8
 SESSION_IN_FLIGHT_MESSAGES = 250
 SESSION_IDLE_SECONDS = 0.2
 """How long a receive waits before a session counts as idle; a browse then says whether it is empty."""
+LOOK_AGAIN_SECONDS = 2.0
+"""How often sessions are looked for that have got messages: nothing tells of them."""
 CANCEL_SECONDS = 30.0
 _DEALT_WITH = "dealt with while it was browsed"
 
@@ -139,6 +142,17 @@ async def _ended_in_time(seconds: float | None, stop: asyncio.Event) -> AsyncIte
 
 
 @dataclass(frozen=True, slots=True)
+class _Look:
+    """What a browse of an entity that hands out messages by session has shown."""
+
+    held: Mapping[str, int]
+    """How many messages are to go, by session; 0 for one that only has a state."""
+    going: frozenset[Key]
+    unopened: DrainReport | None
+    """What is left in sessions that need not be opened at all."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Move:
     request: DrainRequest
     ends: Ends
@@ -196,22 +210,28 @@ class _Move:
         of_the_queue = self.request.kinds != (True,)
         scheduled = self.request.scheduled and of_the_queue and subscription_of(self.path) is None
         if scheduled:
-            parts.append(await self._scheduled())
+            parts.append(await self._scheduled(self.request))
         rest = None if self.topic else self._less(self.request, parts)
         if rest is not None and of_the_queue and await self.by_session():
-            parts += await self._sessions(rest)
+            parts += await self._sessions_until_idle(rest)
             rest = self._less(self.request, parts)
             if rest is not None and True in self.request.kinds:
-                parts.append(await self._safely(replace(rest, dead_letter=True, with_dead_letter=False), parts))
+                rest = replace(rest, dead_letter=True, with_dead_letter=False, idle_seconds=0.0)
+                parts.append(await self._safely(rest, parts))
         elif rest is not None and self.ends.transactions is None:
             parts.append(await self._safely(rest, parts))
         elif rest is not None:
             for dead_letter in rest.kinds:  # a transaction holds what one receiver has received
                 if (request := self._less(self.request, parts)) is not None:
                     request = replace(request, dead_letter=dead_letter, with_dead_letter=False)
+                    if dead_letter and len(rest.kinds) > 1:
+                        request = replace(request, idle_seconds=0.0)
                     parts.append(await self._safely(request, parts))
         if scheduled and not parts[0].failures:
             parts[1:] = [_without_scheduled(part) for part in parts[1:]]
+            if self.request.idle_seconds and (request := self._less(self.request, parts)) is not None:
+                parts[0] = _told_later(parts[0])
+                parts.append(await self._scheduled(request))  # what was scheduled meanwhile
         return parts_together(parts, seconds=self.clock.monotonic() - began)
 
     def _less(self, request: DrainRequest, parts: list[DrainReport]) -> DrainRequest | None:
@@ -277,12 +297,12 @@ class _Move:
         # Nothing was completed: the counter of the pump says that it was told to.
         return replace(parts_together(parts, seconds=self.clock.monotonic() - began), completed=0)
 
-    async def _scheduled(self) -> DrainReport:
+    async def _scheduled(self, request: DrainRequest) -> DrainReport:
         receiver, sender = self.ends.source.receiver(self.path), self.ends.source.sender(self.path)
         mover = None if self.ends.transactions is None else self.ends.transactions.scheduled_mover(self.path)
         source = Source(self.path, receiver)
         try:
-            return await self._browsed(source, self.request, frozenset({State.SCHEDULED}), sender, mover)
+            return await self._browsed(source, request, frozenset({State.SCHEDULED}), sender, mover)
         finally:
             for one in (receiver, sender, mover):
                 if one is not None:
@@ -378,9 +398,31 @@ class _Move:
 
     # Sessions
 
-    async def _sessions(self, request: DrainRequest) -> list[DrainReport]:
+    async def _sessions_until_idle(self, request: DrainRequest) -> list[DrainReport]:
+        """`_sessions`, again as long as messages come: until none has for `idle_seconds`."""
+        look = await self._look_for_sessions()
+        parts = await self._sessions(request, look)
+        now = self.clock.monotonic
+        came_at = now()
+        with waiting("") as wait:
+            while (quiet := came_at + request.idle_seconds - now()) > 0:
+                rest = self._less(request, parts)
+                if rest is None:
+                    break
+                sentence = waits_for_more(self.clock.now().timestamp() + quiet)
+                wait.told = lambda sentence=sentence: sentence
+                await unless(self.stop, self.clock.sleep(min(LOOK_AGAIN_SECONDS, quiet)))
+                before, look = look.going, await self._look_for_sessions()
+                if look.going - before:
+                    wait.told = None
+                    # What is left is told by the pass that looks at all of it last.
+                    parts = [*map(_told_later, parts), *await self._sessions(rest, look)]
+                    came_at = now()  # so that what came during the pass is looked for, however long it took
+        return parts
+
+    async def _sessions(self, request: DrainRequest, look: "_Look") -> list[DrainReport]:
         """Every session, several at once; one after another where a limit or a rate is for all of them together."""
-        held, unopened = await self._look_for_sessions()
+        held, unopened = look.held, look.unopened
         parts = [] if unopened is None else [unopened]
         bounds = (request.max_messages, request.rate_per_second, request.budget_per_second)
         alone = any(bound is not None for bound in bounds)
@@ -398,11 +440,10 @@ class _Move:
             parts.append(await self._one_session(session_id, held[session_id], rest))
         return parts or [DrainReport(confirmed_empty=True)]
 
-    async def _look_for_sessions(self) -> tuple[dict[str, int], DrainReport | None]:
-        """How many messages are to go, by session; and what is left in sessions that need not be opened at all."""
+    async def _look_for_sessions(self) -> "_Look":
         receiver = self.ends.source.receiver(self.path)
         states = frozenset({State.ACTIVE}) | (self.request.also - {State.SCHEDULED})
-        going: Counter[str] = Counter()
+        going: dict[Key, str] = {}
         others: dict[str, Counter[str]] = {}
         try:
             async for page in pages(receiver, clock=self.clock, patience_seconds=self.request.patience_seconds):
@@ -413,8 +454,8 @@ class _Move:
                     if isinstance(verdict, Leave):
                         others.setdefault(session_id, Counter())[verdict.because] += 1
                     else:
-                        going[session_id] += 1
-            held = dict(going)
+                        going[key_of(one)] = session_id
+            held = dict(Counter(going.values()))
             if self.session_states:
                 held |= {one: 0 for one in await receiver.session_ids() if one not in held}
         finally:
@@ -423,9 +464,8 @@ class _Move:
         for session_id, because in others.items():
             if session_id not in held:
                 left += because
-        if not left:
-            return held, None
-        return held, DrainReport(left=reasons(left), filtered_out=left[FILTERED_OUT])
+        unopened = DrainReport(left=reasons(left), filtered_out=left[FILTERED_OUT]) if left else None
+        return _Look(held, frozenset(going), unopened)
 
     async def _one_session(self, session_id: str, messages: int, request: DrainRequest) -> DrainReport:
         if self.stop.is_set():
@@ -504,7 +544,7 @@ class _Move:
             wait_seconds=SESSION_IDLE_SECONDS,
         )
         few = min(request.in_flight_messages, SESSION_IN_FLIGHT_MESSAGES)
-        request = replace(request, in_flight_messages=few, dead_letter=False, with_dead_letter=False)
+        request = replace(request, in_flight_messages=few, dead_letter=False, with_dead_letter=False, idle_seconds=0.0)
         return await self.drained(request, source, mover)
 
     async def _place_state(self, session_id: str, state: bytes) -> str | None:
@@ -627,6 +667,11 @@ def _origin(one: Received) -> Origin:
 
 def _key_of_line(line: Entry) -> Key:
     return line.queue, line.sequence_number, line.message_id, line.enqueued_at_ms
+
+
+def _told_later(report: DrainReport) -> DrainReport:
+    """What it did, without what it left: a later part looks at all of that again, and tells of it."""
+    return replace(report, left=(), filtered_out=0, locked=(), confirmed_empty=True)
 
 
 def _without_scheduled(report: DrainReport) -> DrainReport:

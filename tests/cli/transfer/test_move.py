@@ -2,17 +2,22 @@
 
 import asyncio
 import itertools
+import json
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 
+from sbpair.cli.options import Options
+from sbpair.cli.transfer.options import Patience
 from sbpair.connect import Sides
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import LocksLostError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.pairing import Side
+from sbpair.core.retry import UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.recovery import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Wishes
@@ -60,6 +65,34 @@ def test_all_that_can_be_received_goes_to_the_other_namespace_and_sessions_keep_
     for session in ("s0", "s1"):
         assert [as_sent(one.payload).payload for one in lies if one.session_id == session] == sent[int(session[1]) :: 2]
     assert len((made.runner.home / f"{queue}.jsonl").read_text().splitlines()) == 22
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_until_idle_takes_what_comes_later_too(made: Entities, sessions: bool) -> None:
+    queue, other = (made.queue(named(name), requires_session=sessions) for name in ("orders", "other"))
+    sent = [
+        compose(body=str(n), message_id=f"m{n}", session_id=f"s{n % 2}" if sessions else None, scheduled_at=at)
+        for n, at in enumerate((None, None, None, None, round(time.time()) + 3600))
+    ]
+    until_idle = ("move", queue, other, "--yes", "-o", "json", "--until-idle")
+    made.send(queue, *sent[:2])
+    process = made.runner.start(*until_idle, "2m", "--limit", "4", stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while len(made.ids(other)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    made.send(queue, *sent[2:])
+    report = json.loads(process.communicate(timeout=120)[0])["data"]
+    assert (report["forwarded"], report["ended_by"], report["guarantee"]) == (4, "count", "exactly-once")
+    ran = made.runner(*until_idle, "100ms")
+    assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (0, 1, {}), ran
+    assert sorted(as_sent(one.payload).payload for one in made.lying(other)) == sorted(sent)
+    ran = made.runner(*until_idle, "100ms")
+    assert (ran.code, ran.data["forwarded"], made.ids(queue)) == (0, 0, []), ran
+
+
+def test_how_long_a_side_may_fail_is_said_by_one_option_or_the_time_out() -> None:
+    assert Patience.of(Options(timeout="5s"), None) == Patience(5.0, UNREACHED_SECONDS)
+    assert Patience.of(Options(timeout="5s"), "7s") == Patience(7.0, 7.0)
 
 
 def test_scheduled_messages_keep_their_time_and_what_is_due_soon_stays(made: Entities) -> None:
