@@ -23,7 +23,10 @@ SEED = {
             ]
         }
     },
-    "topics": {"events": {"subscriptions": {"all": {"messages": [{"body": "b", "dead_letter": {"reason": "r"}}]}}}},
+    "topics": {
+        "events": {"subscriptions": {"all": {"messages": [{"body": "b", "dead_letter": {"reason": "r"}}]}}},
+        "t" * 200: {"subscriptions": {}},
+    },
 }
 
 
@@ -140,6 +143,10 @@ async def test_in_a_real_browser(window: Window) -> None:
             await tab.call(f"{domain}.enable")
         await tab.call("Page.navigate", url=window.url)
         await until(tab, "document.querySelectorAll('main section').length === 2")
+        for width in (1280, 400):
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            await tab.call("Emulation.setDeviceMetricsOverride", **size)
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= width
         await tab.evaluate(
             "[...document.querySelectorAll('button.link')].find(one => one.textContent === 'orders').click()"
         )
@@ -150,12 +157,14 @@ async def test_in_a_real_browser(window: Window) -> None:
         await tab.evaluate("document.getElementById('properties').value = '{bad'")
         await tab.evaluate("document.getElementById('send').requestSubmit()")
         await until(tab, "document.querySelector('dialog .said').textContent.includes('JSON')")
-        fields = {"body": "from the page", "properties": json.dumps({"amount": 12})}
+        fields = {"body": "from \u202ethe page", "properties": json.dumps({"amount": 12})}
         for name, value in fields.items():
             await tab.evaluate(f"document.getElementById({name!r}).value = {json.dumps(value)}")
         await tab.evaluate("document.getElementById('send').requestSubmit()")
         await until(tab, "document.querySelectorAll('#messages tr').length === 4")
-        assert [one["body"] for one in await peek(window)] == [FOREIGN, "broken", "from the page"]
+        assert [one["body"] for one in await peek(window)] == [FOREIGN, "broken", "from \u202ethe page"]
+        last = await tab.evaluate("document.querySelector('#messages tr:last-child td:last-child').textContent")
+        assert last == "from \\u202ethe page", "what would turn the text around it is seen"
         await until(tab, "document.querySelector('main td.number').textContent === '3'")
         await tab.evaluate("document.getElementById('clock').requestSubmit()")
         await until(tab, "document.getElementById('ahead').textContent === '1.0 h ahead'")
