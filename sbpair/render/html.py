@@ -35,6 +35,7 @@ _MOST_DOTS = 120
 """A line with more points than this is drawn without dots, which would run into each other."""
 MOST_ROWS = 30
 """A table with more rows than this shows the others when asked: a phone gives each row half a screen."""
+_MOST_STEPS = 6
 _TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TICKS = 4
 _X_LABELS = 5
@@ -65,7 +66,12 @@ def to_html(page: Page) -> str:
 
     # The hash is that of the text between the tags, so the sheet goes in as it is; it is ours.
     trusted = Markup(style)  # noqa: S704
-    return _template().render(page=page, most_rows=MOST_ROWS, style=trusted, policy=policy, version=__version__) + "\n"
+    return (
+        _template().render(
+            page=page, most_rows=MOST_ROWS, most_steps=_MOST_STEPS, style=trusted, policy=policy, version=__version__
+        )
+        + "\n"
+    )
 
 
 @cache

@@ -13,6 +13,7 @@ from sbpair.core.inspection import audit
 from sbpair.core.inspection.audit import AuditReport, Severity
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
 from sbpair.core.serialization import AS_TIME, spoken_time
+from sbpair.core.words import listed
 from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Page, Section, Text, Tone
 from sbpair.render.result import Check, Column, Metric, Table
 from sbpair.render.result import Severity as Shown
@@ -268,16 +269,24 @@ class _Pair:
         worst = self.report.worst
         return worst.value if worst is not None else "ok"
 
+    @property
+    def rank(self) -> int:
+        """How bad it is: what is not known first."""
+        if essential_unread(self.snapshot):
+            return len(Severity)
+        return self.report.worst.rank if self.report.worst is not None else -1
+
 
 def audit_page(
     reports: Sequence[AuditReport], snapshots: Sequence[Snapshot], errors: Errors, notes: Sequence[str]
 ) -> Page:
-    """The page of an audit; pairs in the order given, then those that could not be opened."""
+    """The page of an audit; what could not be opened or read comes first, then the pairs with the worst findings."""
     pairs = [_Pair(snapshot, report) for snapshot, report in zip(snapshots, reports, strict=True)]
     skipped = skipped_table(reports)
+    worst_first = sorted(pairs, key=lambda pair: (-pair.rank, -pair.waiting))
     sections: list[Section] = [
         Cards(tuple(_figures(pairs, errors))),
-        Table("Fleet", _FLEET_COLUMNS, [*map(_row, pairs), *map(_failed_row, errors)], style_key="verdict"),
+        Table("Fleet", _FLEET_COLUMNS, [*map(_failed_row, errors), *map(_row, worst_first)], style_key="verdict"),
         *_waiting(pairs),
         Findings("Findings", tuple(_findings(reports))),
         *((skipped,) if skipped.rows else ()),
@@ -304,7 +313,7 @@ def _lead(pairs: Sequence[_Pair], errors: Errors) -> str:
 def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
     silent = [name for name, _ in errors] + [one.report.pair for one in pairs if essential_unread(one.snapshot)]
     if silent:
-        yield f"{counted(len(silent), 'pair')} could not be read in full: {', '.join(silent)}."
+        yield f"{counted(len(silent), 'pair')} could not be read in full: {listed(silent)}."
     counts: Counter[tuple[Severity, str]] = Counter()
     for pair in pairs:
         counts.update((finding.severity, finding.code) for finding in pair.report.findings)
@@ -334,21 +343,25 @@ def _facts(pairs: Sequence[_Pair]) -> Iterator[tuple[str, str]]:
     yield "Taken", spoken_time(min(pair.snapshot.taken_at for pair in pairs))
     yield "Checks", str(len(pairs[0].report.checks))
     if skipped := sum(len(pair.report.skipped) for pair in pairs):
-        yield "Skipped", str(skipped)
+        yield "Skipped", f"{skipped:,}"
     if ignored := sum(pair.report.ignored for pair in pairs):
         yield "Ignored findings", str(ignored)
-    yield "Management calls", str(sum(pair.snapshot.calls.management for pair in pairs))
-    yield "Throttling credits", str(sum(pair.snapshot.calls.throttling_credits for pair in pairs))
+    yield "Management calls", f"{sum(pair.snapshot.calls.management for pair in pairs):,}"
+    yield "Throttling credits", f"{sum(pair.snapshot.calls.throttling_credits for pair in pairs):,}"
 
 
 def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
-    """The findings of all pairs, the worst first, those of one pair with one code together."""
-    together = [(report.pair, likes.findings) for report in reports for likes in audit.alike(report.findings)]
-    for pair, equal in sorted(together, key=lambda one: -one[1][0].severity.rank):
-        first = equal[0]
-        places = [(finding.subject, finding.message) for finding in equal]
-        steps = tuple(dict.fromkeys(line for finding in equal for line in finding.remedy.splitlines()))
-        yield Finding(first.severity.value, first.code, audit.explain(first.code).title, f"Pair {pair}", places, steps)
+    """The findings of all pairs, the worst first; those of one check and severity are told once."""
+    together: dict[tuple[Severity, str], list[tuple[str, audit.Finding]]] = {}
+    for report in reports:
+        for finding in report.findings:
+            together.setdefault((finding.severity, finding.code), []).append((report.pair, finding))
+    for (severity, code), equal in sorted(together.items(), key=lambda one: -one[0][0].rank):
+        pairs = dict.fromkeys(pair for pair, _ in equal)
+        places = [(f"{pair}: {one.subject}" if len(pairs) > 1 else one.subject, one.message) for pair, one in equal]
+        steps = tuple(dict.fromkeys(line for _, one in equal for line in one.remedy.splitlines()))
+        where = f"{'Pair' if len(pairs) == 1 else 'Pairs'} {listed(pairs)}"
+        yield Finding(severity.value, code, audit.explain(code).title, where, places, steps)
 
 
 def _tone(pairs: Sequence[_Pair], errors: Errors) -> Tone:

@@ -1,6 +1,7 @@
 """The audit as a page, from a saved fleet: a healthy pair, one with a backlog, one whose secondary does not answer."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,21 @@ def test_the_fleet_is_on_one_page_and_its_words_stay_words(sbpair: Sbpair) -> No
         assert words in text, words
     assert "&lt;b&gt;no answer&lt;/b&gt;" in text
     assert "<b>" not in text
+
+
+def test_a_large_fleet_begins_with_the_worst_and_tells_equal_findings_once(sbpair: Sbpair) -> None:
+    many = [named(one, f"{one.pair.name}-{index}") for index in range(40) for one in fleet()]
+    document = {"snapshots": [snapshot.to_dict() for snapshot in many]}
+    (sbpair.home / "fleet.json").write_text(json.dumps(document), encoding="utf-8")
+    assert sbpair("audit", "--snapshot", "fleet.json", "-o", "html", "--outfile", "audit.html").code == 6
+    text = (sbpair.home / "audit.html").read_text(encoding="utf-8")
+    (lead,) = re.findall(r'<p class="lead[^>]*>(.*?)</p>', text)
+    assert re.match(r"40 pairs could not be read in full: silent-0, [^.]* more\. Error: ", lead)
+    verdicts = re.findall(r'data-label="Verdict"[^>]*><span[^>]*>(\w+)', text)
+    assert verdicts == ["unreachable"] * 40 + ["error"] * 40 + ["ok"] * 40
+    codes = re.findall(r'<span class="code">(\w+)</span>', text)
+    assert len(codes) == len(set(codes))
+    assert "<strong>billing-39: contoso/" in text.replace("<wbr>", "")
 
 
 def test_one_silent_namespace_is_one_row_of_what_was_skipped(sbpair: Sbpair) -> None:
