@@ -125,6 +125,11 @@ _NOT_TRUSTED = re.compile(
 )
 _TRACKING = re.compile(r"\s*TrackingId:([^,\s]+), ?SystemTracker:[^,]*, ?Timestamp:[0-9T:.Z+-]+")
 """What support asks for is the id; the rest says what the message says."""
+_RIGHT = re.compile(
+    r"'(Manage|Send|Listen)\b[\w,]*' (?:claim|operation)|\b(Manage|Send|Listen)(?:,\w+)* claims? required"
+    r"|specified action: (Manage|Send|Listen)\b"
+)
+"""The service's ways to say which right it asks for: of an entity or endpoint, for reading, and for changing."""
 _OBJECT = re.compile(r"<([\w.]+) object at 0x[0-9a-fA-F]+>")
 _SUB_CODE = re.compile(r"\bSubCode[=:\s]+(\d{5})", re.IGNORECASE)
 _ATOM_DETAIL = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
@@ -170,6 +175,8 @@ def translate(error: BaseException, tried: str, entity: str | None = None) -> Se
     if kind is errors.ConnectionLostError and _NO_SUCH_NAME.search(str(error)):
         kind = errors.HostNotFoundError
     detail = _detail(error)
+    if kind is errors.UnauthorizedError and (right := _RIGHT.search(detail)):
+        return errors.UnauthorizedError.lacking(next(filter(None, right.groups())), tried, entity=entity)
     text = f"Could not {tried}: {detail}" if detail else f"Could not {tried}: {type(error).__name__}"
     return kind(text, entity=entity, hint=_hint(error, kind, detail))
 

@@ -224,6 +224,17 @@ class UnauthorizedError(AccessDeniedError):
         "The credential is known but lacks the right (Manage, Send or Listen) on this entity; "
         "what each command needs: sbpair help permissions"
     )
+    lacks = ""
+    """The right that is missing: Manage, Send or Listen; empty where the service does not say."""
+
+    @classmethod
+    def lacking(cls, right: str, tried: str, *, entity: str | None = None) -> "UnauthorizedError":
+        """The error of who may not do what was `tried` for want of this right."""
+        error = cls(f"Could not {tried}: the credential has no {right} right there", entity=entity, hint=cls._NEEDS)
+        error.lacks = right
+        return error
+
+    _NEEDS = "What each command needs: sbpair help permissions"
 
 
 class CredentialError(AccessDeniedError):

@@ -19,6 +19,9 @@ _ADVISED = re.compile(
 )
 """A command that is told after a colon, to be run as it stands."""
 _COMMAND_INDENT = "  "
+_THEN = "then:"
+_SHELL_WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+")
+_GOES_ON = " \\"
 _GLUE = "\x00"
 """Stands for a space that is no place to break a line at."""
 
@@ -33,18 +36,34 @@ def terminal_columns(stream: TextIO) -> int:
         return shutil.get_terminal_size().columns
 
 
-def laid_out(sentence: str, columns: int) -> list[str]:
+def laid_out(sentence: str, columns: int, *, fold_commands: bool = False) -> list[str]:
     """One line of our own as lines of a terminal. What fits stays one line; else each advised command is a line by
-    itself, however long, which the terminal then copies as one."""
+    itself, however long, which the terminal then copies as one; with `fold_commands` several, which a shell takes as
+    one."""
     if len(sentence) <= columns or columns < _LEAST_COLUMNS:
         return [sentence]
     lines, at = [], 0
     for command in _ADVISED.finditer(sentence):
-        lines += _filled(sentence[at : command.start()].lstrip(";., "), columns)
-        lines.append(_COMMAND_INDENT + command[0])
+        before = sentence[at : command.start()].lstrip(";., ")
+        if before.strip() != _THEN:  # the next line is the next step
+            lines += _filled(before, columns)
+        lines += _folded(command[0], columns) if fold_commands else [_COMMAND_INDENT + command[0]]
         at = command.end()
     rest = sentence[at:].lstrip(";., ") if lines else sentence
     return lines + (_filled(rest, columns) if rest else [])
+
+
+def _folded(command: str, columns: int) -> list[str]:
+    """A command as lines of a shell. A word that is longer than a line stays whole."""
+    lines, indent = [], _COMMAND_INDENT
+    line = ""
+    for word in _SHELL_WORD.findall(command):
+        if line and len(f"{indent}{line} {word}") > columns - len(_GOES_ON):
+            lines.append(f"{indent}{line}{_GOES_ON}")
+            line, indent = word, 2 * _COMMAND_INDENT
+        else:
+            line = f"{line} {word}".lstrip()
+    return [*lines, indent + line]
 
 
 def _filled(text: str, columns: int, *, first: str = "", hanging: str = "") -> list[str]:

@@ -60,7 +60,8 @@ def as_renderable(result: CommandResult, *, folded: bool = False) -> "Renderable
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """A note or the summary as the width of the console allows."""
+    """A note or the summary as the width of the console allows. `folded`: a command too long for a line goes on after a
+    backslash, so that a shell takes what is copied as one."""
 
     text: str
     folded: bool
@@ -68,7 +69,7 @@ class _Sentence:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
         from rich.text import Text
 
-        for line in laid_out(self.text, options.max_width):
+        for line in laid_out(self.text, options.max_width, fold_commands=self.folded):
             yield Text(line) if self.folded else Text(line, no_wrap=True, overflow="ignore")
 
 
@@ -192,7 +193,7 @@ def _grid(table: Table, *, narrow: bool = False) -> "RichTable":
     grid = RichTable(
         title=Text(printable(table.title), style="table.title") if table.title else None,
         title_justify="left",
-        box=box.SIMPLE_HEAD,
+        box=None if table.compact else box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=not (narrow or table.compact),
         padding=(0, 1, 0, 0) if narrow else (0, 1),

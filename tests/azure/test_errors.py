@@ -110,6 +110,25 @@ def test_foreign_exceptions_become_ours(foreign: Exception, kind: type[ServiceEr
     assert type(translate(foreign, "do it", "q")) is kind
 
 
+@pytest.mark.parametrize(
+    ("foreign", "right"),
+    [
+        (http(401, "Manage,EntityRead claims required for this operation. TrackingId:1_G0, SystemTracker:q"), "Manage"),
+        (http(401, "Unauthorized access for 'Manage,EntityRead' operation on endpoint 'sb://x/'."), "Manage"),
+        (http(401, "The specified action: Manage claim is missing"), "Manage"),
+        (WireError("amqp:unauthorized-access", "Unauthorized access. 'Send' claim(s) are required to do it."), "Send"),
+        (WireError("amqp:unauthorized-access", "Unauthorized access. 'Listen' claim(s) are required."), "Listen"),
+        (WireError("amqp:unauthorized-access", "Ip has been prevented to connect. 'Listen' is another word."), ""),
+    ],
+)
+def test_a_missing_right_is_named_without_the_words_around_it(foreign: Exception, right: str) -> None:
+    error = translate(foreign, "do it", "q")
+    assert isinstance(error, errors.UnauthorizedError)
+    assert error.lacks == right
+    assert not right or error.message == f"Could not do it: the credential has no {right} right there"
+    assert error.hint.endswith("sbpair help permissions") or not right
+
+
 def test_a_nameless_condition_says_nothing() -> None:
     assert kind_of_condition("amqp:unknown-error") is None
 

@@ -4,11 +4,14 @@ import base64
 import html
 import json
 import re
+from io import StringIO
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
-from tests.pictures import FOLDER, PHOTOGRAPH, WAITING, analysis, photographed, pictures
+from sbpair.render.tables import as_renderable
+from tests.pictures import FOLDER, PHOTOGRAPH, WAITING, analysis, photographed, pictures, status
 from tests.readme import README, ROOT
 from tests.render.chromium import browser, executable
 
@@ -40,10 +43,17 @@ def test_the_status_shows_every_queue_and_their_sum() -> None:
     text = " ".join(words(PICTURES["status.svg"]))
     assert all(str(number) in text for number in (*WAITING, sum(WAITING)))
     assert "sbpair drain orders" in text
+    assert len(status_lines()) < 24, "with the prompt they are one screen"
 
 
 def test_no_picture_is_left_over() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {*PICTURES, PHOTOGRAPH}
+
+
+def status_lines() -> list[str]:
+    console = Console(file=StringIO(), width=80)
+    console.print(as_renderable(status()))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
 ALIKE = 0.03

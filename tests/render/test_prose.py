@@ -41,7 +41,14 @@ def test_a_long_line_is_broken_between_words_and_keeps_each_command_whole() -> N
     assert laid_out(told, 40) == [
         "3 dead letters remain in one queue. Run:",
         f"  {command}",
-        "then:",
+        "  sbpair drain orders --dlq",
+        "It goes on.",
+    ]
+    assert laid_out(told, 40, fold_commands=True) == [
+        "3 dead letters remain in one queue. Run:",
+        "  sbpair peek orders --dlq --group-by \\",
+        "    reason,destination --where \\",
+        "    \"a = 'x; y'\"",
         "  sbpair drain orders --dlq",
         "It goes on.",
     ]

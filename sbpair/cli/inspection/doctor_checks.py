@@ -13,7 +13,13 @@ from sbpair.connect import Sides, fetch_token
 from sbpair.core.access import NamespaceAccess, credential_name, key_name, spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
-from sbpair.core.errors import AuthenticationFailedError, IncompatibleSdkError, SbpairError
+from sbpair.core.errors import (
+    AuthenticationFailedError,
+    IncompatibleSdkError,
+    SbpairError,
+    ServiceError,
+    UnauthorizedError,
+)
 from sbpair.core.inspection.audit import Thresholds
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict
 from sbpair.core.pairing import Pair
@@ -185,6 +191,9 @@ class _Side:
             return [clock]
         if tried.denied:
             self.rights[self.role, MANAGE] = False
+        if _lacks(tried.error, MANAGE):
+            needs = "It answers; the credential has no Manage right"
+            return [Diagnosis("https", self.subject, Verdict.WARNING, needs, tried.error.hint), clock]
         harmless = tried.denied and not isinstance(tried.error, AuthenticationFailedError)
         verdict = Verdict.WARNING if harmless else Verdict.ERROR
         return [Diagnosis.of_error("https", self.subject, tried.error, verdict=verdict), clock]
@@ -224,12 +233,17 @@ class _Side:
             check,
             subject,
             Verdict.WARNING,
-            f"{who} lacks {right}: {tried.error.message}",
+            f"{who} lacks {right}{f': {tried.error.message}' if not _lacks(tried.error, right) else ''}",
             f"Grant {right} to its shared access rule, or the role {_ROLES[right]}, if the commands below need it.",
         )
 
     def _skipped(self, check: str, reason: str) -> Diagnosis:
         return Diagnosis(check, self.subject, Verdict.SKIPPED, f"not tried: {reason}")
+
+
+def _lacks(error: ServiceError, right: str) -> bool:
+    """Whether nothing but this right is missing."""
+    return isinstance(error, UnauthorizedError) and error.lacks == right
 
 
 def _where_to_make(path: str) -> str:

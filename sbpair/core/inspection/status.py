@@ -91,7 +91,7 @@ def outlook(status: PairStatus, rate: float | None) -> str:
         return f"{waiting} {rate:,.1f} a second are added."
     if status.primary.state == UNREACHABLE:
         return f"{waiting} The primary cannot be reached; drain when it is back: sbpair drain {status.pair}"
-    unchanged = " Their number did not change between two counts." if rate == 0 else ""
+    unchanged = " No change." if rate == 0 else ""
     return f"{waiting}{unchanged} Run: sbpair drain {status.pair}"
 
 

@@ -1,13 +1,12 @@
 """Reads the status of a pair: does each namespace answer, and what does the backlog hold?"""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sbpair.concurrency import abandoning
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.errors import AccessDeniedError, ServiceError
+from sbpair.core.errors import ServiceError, UnauthorizedError
 from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
 from sbpair.core.inspection.status import LIMITED, REACHABLE, UNREACHABLE, PairStatus, SideStatus
 from sbpair.core.pairing import Pair
@@ -51,7 +50,7 @@ class StatusReader:
         )
         backlog = self._unread(taken_at, second) if second.state == UNREACHABLE else await self._backlog()
         if second.state == "denied" and any(queue.known for queue in backlog.existing):
-            second = replace(second, state=LIMITED, detail=_NO_MANAGE, hint="")
+            second = replace(second, state=LIMITED, detail=_NO_MANAGE["secondary"], hint="")
         return PairStatus(self._pair.name, taken_at, first, second, backlog, self._pair.environment)
 
     async def _side(
@@ -93,22 +92,23 @@ class StatusReader:
         return Backlog(self._pair.name, taken_at, queues, FoundBy.CONFIGURED)
 
 
-_ASKS_FOR_MANAGE = re.compile(r"'Manage\b|\bManage(,\w+)* claims? required|specified action: Manage\b")
-"""The service's ways to say it: for an operation on an endpoint, for reading, and for changing."""
-
-_NO_MANAGE = "No Manage right here: queues are found by opening them and counted by browsing."
+_NO_MANAGE = {
+    "primary": "It answers. Its tier is not known: that takes Manage.",
+    "secondary": "It answers. Its tier is not known: that takes Manage. Queues are opened to find them, and browsed.",
+}
+"""By role."""
 
 
 def _refused(role: str, access: NamespaceAccess, error: ServiceError, *, answered_in_ms: float) -> SideStatus:
     """A namespace that asks for Manage has answered; only what it did not tell is missing."""
-    if isinstance(error, AccessDeniedError) and _ASKS_FOR_MANAGE.search(error.message):
+    if isinstance(error, UnauthorizedError) and error.lacks == "Manage":
         return SideStatus(
             role,
             access.host,
             LIMITED,
             answered_in_ms=answered_in_ms,
             error_code=error.code,
-            detail="It answers; the credential has no Manage right here.",
+            detail=_NO_MANAGE[role],
             label=access.label,
         )
     return SideStatus(

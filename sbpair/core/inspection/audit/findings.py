@@ -67,7 +67,7 @@ class Likes:
         if all(one.message == self.first.message for one in self.findings):
             return self.first.message
         others = counted(len(self.findings) - 1, "more like it", "more like it")
-        return f"{self.first.message} And {others}."
+        return f"{self.first.message.rstrip('.')}. And {others}."
 
     @property
     def remedy(self) -> str:
