@@ -113,6 +113,15 @@ class QueueAppeared(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessLost(Event):
+    """One of the processes of a run ended without a word; nobody reads its queues any more."""
+
+    queues: tuple[str, ...]
+    how: str
+    """What became of it, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class Polled(Event):
     """A receive from a backlog queue (or its dead-letter queue) was answered, be it with nothing: a sign of life."""
 

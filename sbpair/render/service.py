@@ -9,7 +9,7 @@ from sbpair.core import events
 from sbpair.core.durations import format_duration
 from sbpair.core.serialization import iso_time, spoken_clock
 from sbpair.core.transfer.report import Tally, numbers
-from sbpair.core.words import counted
+from sbpair.core.words import counted, listed
 from sbpair.render.monitoring import exposition
 from sbpair.render.result import Metric
 
@@ -42,6 +42,8 @@ def describe(event: events.Event) -> str | None:
             return describe_together([event])
         case events.QueueAppeared(queue=queue):
             return f"{queue} exists now: it is drained, too."
+        case events.ProcessLost(queues=queues, how=how):
+            return f"{how} Not emptied by this run: {listed(queues)}."
         case events.Restarting(error_code=code, message=message, seconds=seconds):
             return f"Failed ({code}: {message}); restarting in {format_duration(seconds)}."
         case events.Paused(entity=entity, error_code=code, seconds=seconds, abandoned_in_seconds=left):

@@ -57,7 +57,8 @@ def killed(stage: Stage, when: Callable[[], bool], *arguments: str) -> None:
 
 def keys_in(ledger: Path) -> Counter[str]:
     """Message ids of the ledger's lines."""
-    files = list(ledger.glob("*.jsonl")) if ledger.is_dir() else [ledger] * ledger.exists()
+    # A replay's is a folder, which may be made at any moment.
+    files = [ledger] if ledger.is_file() else list(ledger.glob("*.jsonl"))
     return Counter(str(key[2]) for file in files for key, _ in outcomes_in(file))
 
 

@@ -1,7 +1,7 @@
 """`sbpair drain`: one pass over the backlog, back to the primary, until it is confirmed empty."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from sbpair.cli.transfer.report import (
     report_result,
     what_was_asked,
 )
-from sbpair.core.access import namespace_name
+from sbpair.core.access import AuthMethod, namespace_name
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.render.console import check_writable, unwritable, write_file
@@ -31,9 +31,13 @@ if TYPE_CHECKING:
 
     from sbpair.core.events import Event
     from sbpair.core.transfer.conclusion import Asked
+    from sbpair.core.transfer.report import DrainReport
+    from sbpair.ports import Observer
     from sbpair.runtime.inspection.backlog import FoundQueues
+    from sbpair.runtime.inspection.usage import Usage
     from sbpair.runtime.transfer.drain import DrainRequest
-    from sbpair.runtime.transfer.ledger import Ledger, Way
+    from sbpair.runtime.transfer.ledger import Ledger, Recorder, Way
+    from sbpair.runtime.transfer.processes import Share
 
 _log = logging.getLogger("sbpair")
 
@@ -61,6 +65,7 @@ def drain(
     if moves.report is not None:
         check_report(moves.report)
     chosen = pair_to_write(options, load_settings(options), pair, "Drain")
+    check_processes(chosen, moves)
     request = make_request(chosen, moves)
     patience = Patience.of(options, moves.give_up_after)
     request = replace(
@@ -81,7 +86,14 @@ def drain(
             _log.info(f"{doing('drain', chosen, moves)}.")
         with ledger_errors(moves.ledger):
             return await run_drain(
-                options, chosen, request, stop, only=only, ledger=moves.ledger, new_ledger=moves.new_ledger
+                options,
+                chosen,
+                request,
+                stop,
+                only=only,
+                ledger=moves.ledger,
+                new_ledger=moves.new_ledger,
+                processes=1 if moves.dry_run else moves.processes,
             )
 
     asked = what_was_asked(chosen, moves)
@@ -97,6 +109,26 @@ def drain(
         return result
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")
+
+
+def check_processes(pair: Pair, moves: DrainOptions) -> None:
+    """Refuse what several processes cannot keep to together.
+
+    Raises:
+        UsageError: a bound or a file that is for one process, or a credential that asks in a browser.
+    """
+    if moves.processes == 1:
+        return
+    for option, value in (
+        ("--limit", moves.limit),
+        ("--rate", moves.rate),
+        ("--reserve", moves.reserve),
+        ("--archive", moves.archive),
+    ):
+        if value is not None:
+            raise UsageError(f"{option} is kept by one process; --processes starts several. Nothing was moved.")
+    if any(side.auth is AuthMethod.BROWSER for side in (pair.primary, pair.secondary)):
+        raise UsageError("With --processes each process would ask in a browser. Use another credential.")
 
 
 def check_report(path: Path) -> None:
@@ -161,6 +193,7 @@ async def run_drain(
     only: tuple[str, ...] = (),
     ledger: Path | None = None,
     new_ledger: bool = False,
+    processes: int = 1,
 ) -> Drained:
     """Drain every backlog queue that exists, or `only` those, then read what the whole backlog holds.
 
@@ -172,6 +205,7 @@ async def run_drain(
     from sbpair.runtime.inspection.backlog import find_queues, is_own, read_backlog
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
     from sbpair.runtime.transfer.drain import drain as drain_backlog
+    from sbpair.runtime.transfer.processes import drain_in_processes
 
     opened_ledger = open_ledger(ledger, way_of(pair, request), new=new_ledger)
     usage, clock = Usage(), system_clock()
@@ -197,18 +231,31 @@ async def run_drain(
                     searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
                     found = await stoppable(stop, searching)
                     paths, facts = chosen_paths(pair, found, only), found.facts
-                report = await drain_backlog(
-                    replace(request, queues=paths),
-                    secondary=secondary,
-                    primary=sides.primary,
-                    admin=admin,
-                    clock=clock,
-                    observer=progress,
-                    ledger=opened_ledger,
-                    stop=stop,
-                    primary_admin=primary_admin,
-                    facts=facts,
-                )
+                if processes > 1 and len(paths) > 1:
+                    report = await drain_in_processes(
+                        replace(request, queues=paths),
+                        Sharing(options, pair.name, _hosts(pair)),
+                        processes,
+                        clock=clock,
+                        observer=progress,
+                        ledger=opened_ledger,
+                        stop=stop,
+                        facts=facts,
+                        usage=usage,
+                    )
+                else:
+                    report = await drain_backlog(
+                        replace(request, queues=paths),
+                        secondary=secondary,
+                        primary=sides.primary,
+                        admin=admin,
+                        clock=clock,
+                        observer=progress,
+                        ledger=opened_ledger,
+                        stop=stop,
+                        primary_admin=primary_admin,
+                        facts=facts,
+                    )
             finally:
                 if opened_ledger is not None:
                     await opened_ledger.close()
@@ -227,6 +274,47 @@ async def run_drain(
                 recount=False,
             )
     return Drained(report, backlog, usage.forecast(), before)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """`sbpair.runtime.transfer.processes.Work`: opens the pair anew, from the same configuration and environment."""
+
+    options: Options
+    pair: str
+    hosts: tuple[str, str]
+
+    async def __call__(
+        self, share: "Share", observer: "Observer", ledger: "Recorder | None", stop: "asyncio.Event"
+    ) -> "tuple[DrainReport, Usage]":
+        from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+        from sbpair.runtime.transfer.drain import drain as drain_backlog
+
+        pair, usage = load_settings(self.options, to_act=False).pair(self.pair), Usage()
+        if _hosts(pair) != self.hosts:
+            raise UsageError(
+                f"The configuration of {self.pair} was changed during the drain. What was moved until then has left "
+                "the backlog.",
+                hint=f"See what is left: sbpair status {self.pair}",
+            )
+        async with open_sides(pair) as sides:
+            report = await drain_backlog(
+                share.request,
+                secondary=CountedMessaging(sides.secondary, usage),
+                primary=sides.primary,
+                admin=CountedAdmin(sides.secondary_admin, usage),
+                clock=system_clock(),
+                observer=observer,
+                ledger=ledger,
+                stop=stop,
+                facts=share.facts,
+                part=True,
+            )
+        return report, usage
+
+
+def _hosts(pair: Pair) -> tuple[str, str]:
+    return pair.primary.host, pair.secondary.host
 
 
 def chosen_paths(pair: Pair, found: "FoundQueues", only: tuple[str, ...]) -> tuple[str, ...]:

@@ -254,11 +254,15 @@ class MoveOptions(OptionSet):
             ("--reserve", self.reserve),
             *self.filters.words(),
             ("--ledger", self.ledger),
+            *self._more_values(),
         )
         for option, value in values:
             if value is not None:
                 words += [option, str(value)]
         return shlex.join(words)
+
+    def _more_values(self) -> Iterator[tuple[str, str | None]]:
+        return iter(())
 
     def _flags(self) -> list[str]:
         flags = (("--dlq", self.dlq), ("--with-dlq", self.with_dlq), ("--only-entities", self.only_entities))
@@ -321,6 +325,15 @@ class DrainOptions(MoveOptions):
     """Options of drain: those of every move, how much, and what to do with the odd ones."""
 
     limit: LimitOption = None
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            max=64,
+            help="Share the queues among so many processes, where one core is too slow.",
+        ),
+    ] = 1
     deferred: Annotated[bool, typer.Option("--deferred", help="Fetch deferred messages too, after all others.")] = False
     on_missing: Annotated[
         OnMissing, typer.Option("--on-missing", help="What to do when a destination does not exist.")
@@ -341,3 +354,6 @@ class DrainOptions(MoveOptions):
 
     def _flags(self) -> list[str]:
         return [*MoveOptions._flags(self), *(["--deferred"] if self.deferred else [])]
+
+    def _more_values(self) -> Iterator[tuple[str, str | None]]:
+        yield "--processes", str(self.processes) if self.processes > 1 else None

@@ -497,9 +497,7 @@ class Settlement:
         self._mean_bytes += (size_bytes - self._mean_bytes) / 64
         if destination.abandoned is not None:
             self._leave(item, destination.abandoned)
-        elif (
-            self._ended and (end := self._ended.get(_lane_of(item) or ("", ""))) is not None and comes_before(end, item)
-        ):
+        elif self._ended and self._is_past_the_end(item):
             self._leave(item, WAITS_IN_SESSION)
         elif destination.too_large(item):
             self._dead_letter(item, *_too_large(destination))

@@ -23,6 +23,13 @@ class Usage:
     empty_receives: int = 0
     renewals: int = 0
 
+    def add(self, other: "Usage") -> None:
+        """What another process asked for."""
+        self.management_calls += other.management_calls
+        self.browses += other.browses
+        self.empty_receives += other.empty_receives
+        self.renewals += other.renewals
+
     def forecast(self) -> Forecast:
         return Forecast(self.management_calls, self.browses + self.empty_receives + self.renewals)
 

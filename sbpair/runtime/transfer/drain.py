@@ -32,7 +32,7 @@ from sbpair.core.transfer.verdict import Classifier, Judge
 from sbpair.ports import MOST_MOVED_AT_ONCE, Clock, MessageMover, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.browse import Found, survey
 from sbpair.runtime.transfer.dry_run import DryRun, ask_destinations
-from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.pump import Pump, Source
 from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink, TransactionSink
 
@@ -282,7 +282,10 @@ def raise_if_none_was_readable(sources: Sequence[Source]) -> None:
     """A run that could read nothing at all is an error, not a report."""
     errors = [source.failed for source in sources if source.failed is not None and not source.was_read]
     if errors and len(errors) == len(sources):
-        raise errors[0].with_state("No queue could be read; nothing was moved.")
+        raise errors[0].with_state(NONE_READABLE)
+
+
+NONE_READABLE = "No queue could be read; nothing was moved."
 
 
 IDLE_SECONDS = 1.0
@@ -306,7 +309,7 @@ async def drain(
     admin: NamespaceAdmin | None,
     clock: Clock,
     observer: Observer,
-    ledger: Ledger | None,
+    ledger: Recorder | None,
     stop: asyncio.Event,
     primary_admin: NamespaceAdmin | None = None,
     facts: Mapping[str, QueueFacts | None] | None = None,
@@ -315,12 +318,14 @@ async def drain(
     sources: Sequence[Source] | None = None,
     mover: MessageMover | None = None,
     archive: ArchiveSink | None = None,
+    part: bool = False,
 ) -> DrainReport:
     """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
     asked by a dry run only, for what a link to a destination does not tell. `facts`: what is known of the queues, by
     path, if they have just been listed. `judge`: instead of what the request says becomes of a message; `undeliverable`
     as for `Settlement`; `sources`: instead of the request's queues; `mover`: the receiver of the only source, if its
-    messages are to go in transactions; `archive`: instead of a new one, and left open.
+    messages are to go in transactions; `archive`: instead of a new one, and left open; `part`: others drain other
+    queues of the same run, so what ended this one is told by its report, also where nothing had moved.
 
     Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
 
@@ -344,7 +349,7 @@ async def drain(
     else:
         sink = make_sink(request, primary, clock) if mover is None else TransactionSink(mover, primary)
     try:
-        run = _Run(request, judge, sources, admin, clock, observer, undeliverable)
+        run = _Run(request, judge, sources, admin, clock, observer, undeliverable, part)
         return await run.carry_out(sink, ledger, stop)
     finally:
         if archive is None:
@@ -393,8 +398,10 @@ class _Run:
         clock: Clock,
         observer: Observer,
         undeliverable: str | None,
+        part: bool,
     ) -> None:
         self._request = request
+        self._part = part
         self._undeliverable = undeliverable
         self._sources = sources
         self._admin = admin
@@ -405,7 +412,7 @@ class _Run:
         self._found: dict[Source, Found] = {}
         self._fetched: set[tuple[Source, int]] = set()
 
-    async def carry_out(self, sink: Sink, ledger: Ledger | None, stop: asyncio.Event) -> DrainReport:
+    async def carry_out(self, sink: Sink, ledger: Recorder | None, stop: asyncio.Event) -> DrainReport:
         sent_before = ledger.forwarded if ledger is not None else frozenset()
         request, longest = self._request, longest_lock(self._sources)
         lock_wait = request.lock_wait_seconds if request.lock_wait_seconds is not None else longest + LOCK_GRACE_SECONDS
@@ -444,7 +451,8 @@ class _Run:
             raise broken
         if halt.is_set() and not stop.is_set():
             give_up_what_still_fails(self._sources)
-        raise_if_none_was_readable(self._sources)
+        if not self._part:
+            raise_if_none_was_readable(self._sources)
         for source in self._sources:
             if (found := self._found.get(source)) is not None:
                 path = source.receiver.source
@@ -464,7 +472,7 @@ class _Run:
             locked=locked_queues(self._sources, machine, self._clock),
             broken_off=None if broken is None else broken.message,
         )
-        if broken is not None and not report.has_moved:
+        if broken is not None and not report.has_moved and not self._part:
             raise broken.with_state("Nothing was moved.")
         return report
 

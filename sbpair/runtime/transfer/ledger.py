@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
@@ -75,6 +75,25 @@ class Way:
     """None: into an archive."""
 
 
+class Recorder(Protocol):
+    """What a run writes its entries with: a ledger, or the way to the process that has it."""
+
+    @property
+    def forwarded(self) -> frozenset[Key]:
+        """What earlier runs have already sent."""
+        ...
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        """Returns when the entries are on disk; OSError if they cannot be written."""
+        ...
+
+
+def lines_of(entries: Sequence[Entry], way: Way | None) -> bytes:
+    """The entries as they are written."""
+    between = {} if way is None else asdict(way)
+    return b"".join(entry.line(between) for entry in entries)
+
+
 class Ledger:
     """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
 
@@ -99,7 +118,7 @@ class Ledger:
         to: Mapping[str, str] = {},
     ) -> None:
         self.path = path
-        self._way = {} if way is None else asdict(way)
+        self.way = way
         self.forwarded: frozenset[Key] = frozenset()
         self._file = opened(path)
         try:
@@ -111,7 +130,7 @@ class Ledger:
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                self.forwarded = _cut_and_read(path, self._way, to)
+                self.forwarded = _cut_and_read(path, {} if way is None else asdict(way), to)
         except BaseException:
             self._file.close()
             raise
@@ -120,9 +139,11 @@ class Ledger:
 
     async def record(self, entries: Sequence[Entry]) -> None:
         """Returns when the entries are on disk."""
-        if not entries:
-            return
-        lines = b"".join(entry.line(self._way) for entry in entries)
+        if entries:
+            await self.append(lines_of(entries, self.way))
+
+    async def append(self, lines: bytes) -> None:
+        """The same for what `lines_of` gave somebody else."""
         written = asyncio.get_running_loop().create_future()
         self._waiting.append((lines, written))
         if self._writer is None or self._writer.done():

@@ -63,7 +63,7 @@ from sbpair.core.transfer.state import (
 from sbpair.ports import Clock, MessageReceiver, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.ledger import Entry, Ledger
+from sbpair.runtime.transfer.ledger import Entry, Recorder
 from sbpair.runtime.transfer.sinks import Sink
 from sbpair.runtime.transfer.stored import StoredMessages
 
@@ -125,7 +125,7 @@ class Pump:
         *,
         clock: Clock,
         observer: Observer,
-        ledger: Ledger | None,
+        ledger: Recorder | None,
         endless: bool,
         patience_seconds: float,
         unreached_seconds: float = math.inf,

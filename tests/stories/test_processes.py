@@ -1,0 +1,210 @@
+"""`sbpair drain --processes`: what holds for one process holds for several, whichever of them ends."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.stories.test_recovery import CONFIGURED
+from tests.stories.world import World, advised
+
+COUNT = 2400
+BOUND_SECONDS = 120.0
+_WORKER = b"spawn_main"
+"""In the command line of a process that multiprocessing has begun."""
+
+
+@pytest.fixture
+def stranded(world: World) -> tuple[World, list[str]]:
+    """A backlog in ten queues, with sessions, and namespaces far enough away that a drain can be met in the middle."""
+    world.backlog_queues(range(CONFIGURED), lock_seconds=5)  # what a killed process holds is waited for
+    world.destination("orders")
+    ids = world.strand("orders", COUNT, queues=range(CONFIGURED), sessions=20, size_bytes=500)
+    for side in ("primary", "secondary"):
+        assert world(f"sbpair emulator fault add local-{side} delay:rtt=100ms").code == 0
+    return world, ids
+
+
+def ledger_of(world: World) -> Path:
+    return world.home / "drain.jsonl"
+
+
+def start(world: World, *more: str, **options: object) -> "subprocess.Popen[str]":
+    line = ("drain", "local", "--processes", "3", "--ledger", "drain.jsonl", "-o", "json", *more)
+    return world.runner.start(*line, start_new_session=True, **options)
+
+
+def lines_in(ledger: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.is_file() else []
+
+
+def until(process: "subprocess.Popen[str]", when: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not when():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def moving(world: World, process: "subprocess.Popen[str]") -> None:
+    """Wait until some of it is moved, and most is not."""
+    ledger = ledger_of(world)
+    until(process, lambda: ledger.is_file() and ledger.stat().st_size > 20_000)
+
+
+def workers_of(process: "subprocess.Popen[str]") -> list[int]:
+    pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in pids if _WORKER in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def check_all_there(world: World, ids: list[str], *, doubles: int) -> None:
+    """Every message is there, in the order of its session, and only so many twice."""
+    arrived = world.arrived("orders")
+    counts = Counter(str(name) for _, name in arrived)
+    assert counts.keys() == set(ids)
+    assert counts.total() - len(counts) <= doubles
+    first = {name: place for place, (_, name) in reversed(list(enumerate(arrived)))}
+    for session in range(20):
+        places = [first[name] for place, name in enumerate(ids) if place % 20 == session]
+        assert places == sorted(places), session
+
+
+def test_several_processes_do_what_one_does(stranded: tuple[World, list[str]]) -> None:
+    world, ids = stranded
+    drained = world(f"sbpair drain local --processes 3 --ledger {ledger_of(world)} -o json")
+    assert drained.code == 0, drained
+    data = drained.data
+    assert (data["forwarded"], data["completed"], data["confirmed_empty"]) == (COUNT, COUNT, True)
+    assert (data["ended_by"], data["per_destination"]) == ("empty", {"orders": COUNT})
+    assert f"{COUNT:,} messages are back on local-primary. The backlog is empty: 10 queues read" in drained.stderr
+    assert sorted(str(line["message_id"]) for line in lines_in(ledger_of(world))) == sorted(ids)
+    check_all_there(world, ids, doubles=0)
+    again = world(f"sbpair drain local --queue 3 --processes 4 --ledger {ledger_of(world)} -o json")
+    assert (again.code, again.data["forwarded"], again.data["ended_by"]) == (0, 0, "empty")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_of_them_stops_them_as_one(stranded: tuple[World, list[str]], number: signal.Signals) -> None:
+    world, ids = stranded
+    process = start(world)
+    moving(world, process)
+    workers = workers_of(process)
+    assert len(workers) == 3
+    os.killpg(process.pid, number)  # as a terminal does on Ctrl-C, and a service manager that stops a service
+    out, err = process.communicate(timeout=BOUND_SECONDS)
+    assert process.returncode == 128 + number, err
+    assert err.count(f"{number.name}: finishing what is in flight") == 1
+    assert "Traceback" not in err
+    assert "stopped by a signal" in err
+    assert json.loads(out)["data"]["forwarded"] == len(lines_in(ledger_of(world))) < COUNT
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    (command,) = {one for one in advised_in(err) if one.startswith("sbpair drain")}
+    assert "--processes 3" in command
+    last = world(command)
+    assert last.code == 0, last
+    check_all_there(world, ids, doubles=0)
+
+
+def advised_in(err: str) -> list[str]:
+    from tests.cli.process import Ran
+
+    return advised(Ran(0, "", err))
+
+
+def test_one_process_is_killed_and_the_others_go_on(stranded: tuple[World, list[str]]) -> None:
+    world, ids = stranded
+    process = start(world)
+    moving(world, process)
+    os.kill(workers_of(process)[1], signal.SIGKILL)
+    out, err = process.communicate(timeout=BOUND_SECONDS)
+    data = json.loads(out)["data"]
+    assert process.returncode == 3, err
+    assert 3 <= len(data["failures"]) <= 4  # its queues, and those only
+    assert all("was ended by SIGKILL" in str(failure) for failure in data["failures"]), data
+    left = data["backlog"]["active"]
+    assert 0 < left < COUNT
+    assert data["forwarded"] <= COUNT
+    assert "Traceback" not in err
+    assert err.count("of this drain was ended by SIGKILL") == 1
+    recorded = len(lines_in(ledger_of(world)))
+    last = world(f"sbpair drain local --ledger {ledger_of(world)}", timeout=200)
+    assert last.code == 0, last
+    check_all_there(world, ids, doubles=COUNT - recorded)
+
+
+def test_the_first_process_is_killed_and_the_others_end(stranded: tuple[World, list[str]]) -> None:
+    world, ids = stranded
+    process = start(world)
+    moving(world, process)
+    workers = workers_of(process)
+    process.kill()
+    process.communicate(timeout=BOUND_SECONDS)  # its pipes are theirs, too: this is the end of all
+    deadline = time.monotonic() + BOUND_SECONDS
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    recorded = [str(line["message_id"]) for line in lines_in(ledger_of(world))]
+    last = world(f"sbpair drain local --processes 2 --ledger {ledger_of(world)} -o json", timeout=200)
+    assert last.code == 0, last
+    assert last.data["forwarded"] + len(recorded) == COUNT
+    check_all_there(world, ids, doubles=COUNT - len(recorded))
+
+
+def test_a_full_disk_under_the_ledger_ends_them_all(stranded: tuple[World, list[str]]) -> None:
+    world, ids = stranded
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    process = start(world, preexec_fn=limited)
+    _, err = process.communicate(timeout=BOUND_SECONDS)
+    assert process.returncode == 1, err
+    assert "Cannot write the ledger" in err
+    assert "Traceback" not in err
+    recorded = len(lines_in(ledger_of(world)))
+    last = world(f"sbpair drain local --ledger {ledger_of(world)} -o json", timeout=200)
+    assert last.code == 0, last
+    check_all_there(world, ids, doubles=COUNT - recorded)
+    assert {str(line["message_id"]) for line in lines_in(ledger_of(world))} == set(ids)
+
+
+def test_a_filter_that_cannot_be_evaluated_ends_them_all(stranded: tuple[World, list[str]]) -> None:
+    world, _ = stranded
+    refused = world("""sbpair drain local --where "sys.MessageId + 1 > 1" --processes 3 -o json""")
+    assert (refused.code, refused.error["code"]) == (2, "usage")
+    assert "cannot be evaluated for message" in refused.error["message"]
+    assert refused.error["message"].endswith("Nothing was moved.")
+    assert len(world.arrived("orders")) == 0
+
+
+def test_what_several_processes_cannot_keep_is_refused(world: World) -> None:
+    world.backlog_queues(range(2))
+    for option in ("--limit 5", "--rate 100", "--reserve 100", "--archive saved"):
+        refused = world(f"sbpair drain local --processes 2 {option}")
+        assert refused.code == 2
+        assert f"{option.split()[0]} is kept by one process" in refused.stderr
+
+
+def test_queues_that_cannot_be_read_are_told_as_one_process_tells_them(world: World) -> None:
+    world.backlog_queues(range(3))
+    world.destination("orders")
+    ids = world.strand("orders", 4, queues=[0, 1])
+    world.strand("orders", 2, queues=[2])
+    fault = "sbpair emulator fault add local-secondary unauthorized:operation=attach"
+    assert world(f"{fault},entity=*/2").code == 0
+    drained = world("sbpair drain local --processes 3 -o json")
+    assert drained.code == 4, drained  # that is why all is left that is left
+    assert (drained.data["forwarded"], [one["queue"][-1] for one in drained.data["failures"]]) == (4, ["2"])
+    assert "othing was moved" not in drained.stderr
+    assert world.ids("orders") == sorted(ids)
+    assert world(fault).code == 0
+    several, one = world("sbpair drain local --processes 3 -o json"), world("sbpair drain local -o json")
+    assert (several.code, several.error["code"]) == (one.code, one.error["code"]) == (4, "unauthorized")
+    assert several.error["message"].endswith("No queue could be read; nothing was moved.")
