@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from sbpair.core.durations import format_duration
 from sbpair.core.errors import (
     Category,
     ConnectionLostError,
@@ -64,7 +65,7 @@ async def within(seconds: float, call: Awaitable[T], *, what: str, entity: str |
         async with asyncio.timeout(seconds):
             return await call
     except TimeoutError:
-        raise OperationTimeoutError(f"{what}: no answer within {seconds:g} s.", entity=entity) from None
+        raise OperationTimeoutError(f"{what}: no answer within {format_duration(seconds)}.", entity=entity) from None
 
 
 async def abandoning(seconds: float, call: Coroutine[Any, Any, T], *, what: str, entity: str | None = None) -> T:
@@ -83,7 +84,7 @@ async def abandoning(seconds: float, call: Coroutine[Any, Any, T], *, what: str,
                 _strays.add(task)
                 task.add_done_callback(_retrieve_exception)
     if not done:
-        raise OperationTimeoutError(f"{what}: no answer within {seconds:g} s.", entity=entity)
+        raise OperationTimeoutError(f"{what}: no answer within {format_duration(seconds)}.", entity=entity)
     return task.result()
 
 
@@ -128,7 +129,7 @@ _around: ContextVar[int | None] = ContextVar("_around", default=None)
 @contextmanager
 def waiting(tried: str, within_seconds: float | None = None) -> Iterator[Wait]:
     """Let `waits` know what the block waits for, and what bounds it. A bound around it counts instead of its own: one
-    try of several is not what the work ends with."""
+    try of several is not what the work ends with. What happens after the bound is as the block around says."""
     number, now = next(_numbers), time.monotonic()
     # A task that outlives the block it was made in has its number still, but no longer its bound.
     around = None if (outer := _around.get()) is None else _waits.get(outer)
@@ -136,6 +137,8 @@ def waiting(tried: str, within_seconds: float | None = None) -> Iterator[Wait]:
     if around is not None and around.until is not None:
         until = around.until
     wait = _waits[number] = Wait(tried, now, until=until)
+    if around is not None:
+        wait.afterwards = around.afterwards
     _around.set(number)
     try:
         yield wait

@@ -105,7 +105,7 @@ class TalkHandler(logging.Handler):
         for kind, number in self._more.items():
             if number:
                 self._more[kind] = 0
-                say(f"{number:,} more {kind}.")
+                say(f"{number:,} more {kind if number > 1 else kind.replace('times ', 'time ', 1)}.")
 
 
 def json_line(level: str, message: str, *, at: float | None = None, more: Mapping[str, Any] | None = None) -> str:

@@ -284,7 +284,9 @@ class _Bash(BashComplete):
 class _Zsh(ZshComplete):
     def format_completion(self, item: CompletionItem) -> str:
         value = super().format_completion(_without_help(item))
-        return f"{value}:{super().format_completion(CompletionItem(item.help))}" if item.help else value
+        told = f"{value}:{super().format_completion(CompletionItem(item.help))}" if item.help else value
+        # All of it stands between single quotes, in which typer's way to write one, twice, is none at all.
+        return told.replace("''", "'\\''")
 
 
 class _Fish(FishComplete):

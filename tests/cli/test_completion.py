@@ -68,6 +68,7 @@ def complete(runner: Sbpair, *words: str) -> list[str]:
         ("sbpair ping orders orders ", ["invoices/incoming"]),
         ("sbpair peek orders --entity o", ["orders"]),
         ("sbpair peek orders --session-id ", []),
+        ("sbpair drain orders --destination i", ["invoices/incoming"]),
         ("sbpair peek --group-by destination,re", ["destination,reason"]),
         ("sbpair -o j", ["json", "jsonl", "junit"]),
         ("sbpair audit --output = pro", ["prometheus"]),
@@ -191,6 +192,22 @@ def test_zsh(configured: Sbpair, typed: str, whole: str) -> None:
     """The line editor of an interactive zsh ends the word by itself."""
     script = ZSH.format(script=COMPLETIONS / "sbpair.zsh", typed=typed, whole=whole)
     assert shell_says(configured, ["zsh", "-f", "-c", script])[-1] == "found"
+
+
+ZSH_TELLS = """\
+_arguments() {{ local action=${{1#*: :}}; eval "told=( ${{action[3,-3]}} )"; print -rl -- $told }}
+compdef() {{ }}
+source {script}
+words=(sbpair drain --des) CURRENT=3
+_sbpair_completion
+"""
+"""What zsh makes of an answer before it draws it."""
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_keeps_the_apostrophes_of_a_help(configured: Sbpair) -> None:
+    said = shell_says(configured, ["zsh", "-f", "-c", ZSH_TELLS.format(script=COMPLETIONS / "sbpair.zsh")])
+    assert said == ["--destination:Only messages whose destination matches, e.g. 'invoices/*'."]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])

@@ -146,6 +146,7 @@ class Filters(OptionSet):
             metavar="PATTERN",
             help="Only messages whose destination matches, e.g. 'invoices/*'.",
             show_default=False,
+            autocompletion=suggestions.entities,
         ),
     ] = None
     session_id: Annotated[

@@ -362,6 +362,8 @@ class FailoverSender:
         self, item: _Item, timeout_seconds: float | None, retry_seconds: float, stop: asyncio.Event | None
     ) -> SendResult:
         with waiting("") as wait:
+            if retry_seconds:
+                wait.afterwards = "tried again"
             return await self._send_until(item, timeout_seconds, retry_seconds, stop, wait)
 
     async def _send_until(

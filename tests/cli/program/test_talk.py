@@ -59,9 +59,12 @@ def test_failures_of_backlog_queues_are_told_once_and_then_counted(capsys: pytes
     for number in range(10):
         handler.handle(record(f"Queue {number} failed.", BacklogQueueLeft(0.0, f"q/{number}", "connection-lost", 1.0)))
     handler.flush()
+    handler.handle(record("Queue 1 failed.", BacklogQueueLeft(0.0, "q/1", "connection-lost", 1.0)))
+    handler.flush()
     assert capsys.readouterr().err.splitlines() == [
         "Queue 0 failed.",
         "9 more times a backlog queue failed: connection-lost.",
+        "1 more time a backlog queue failed: connection-lost.",
     ]
 
 
