@@ -5,6 +5,7 @@ fits the product no longer breaks by itself, which shows nothing: it counts as f
 """
 
 import inspect
+import os
 import statistics
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -276,23 +277,21 @@ def _failed_write_kept() -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]
-        ledger_sync(self._file.fileno())
+        os.fsync(self._file.fileno())
 
     put(AppendedFile, "append", append)
-
-
-def ledger_sync(number: int) -> None:
-    import os
-
-    os.fsync(number)
 
 
 @defect("the ledger is not synced")
 def _not_synced() -> None:
     def append(self: Any, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        before, rest = os.fstat(self._file.fileno()).st_size, memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(before)
+            raise
 
     put(AppendedFile, "append", append)
 

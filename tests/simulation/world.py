@@ -192,7 +192,7 @@ class World:
         self.loop = SimulatedLoop(dice)
         take_over(self.loop, dice)
         self.trace = Trace(self.loop.time, follow=follow)
-        self.truth = Truth(self.trace, strict_order=plan.movers == 1)
+        self.truth = Truth(self.trace, strict_order=plan.movers == 1, with_ledgers=plan.ledgers)
         self.truth.now, self.truth.wrong = self.loop.time, self.wrong
         self.loop.on_call = lambda process: self.trace.note("writing", process.name)
         self.disk = Disk(self.loop)
