@@ -185,7 +185,8 @@ def _contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_and_lines_stand_out_from_what_is_behind_them(scheme: str) -> None:
     """WCAG 2.2 AA: 4.5 for text, 3 for what is drawn."""
-    light, dark = files("sbpair.render").joinpath("style.css").read_text(encoding="utf-8").split("@media (prefers", 1)
+    style = files("sbpair.render").joinpath("style.css").read_text(encoding="utf-8")
+    light, dark = style.split("@media screen and (prefers", 1)
     colours = _colours(light if scheme == "light" else dark.split("* {")[0])
     for tone in ("plain", "good", "note", "warn", "bad"):
         assert _contrast(colours[tone], colours[f"{tone}-soft"]) >= 4.5, tone
@@ -215,4 +216,9 @@ async def test_a_browser_shows_it_at_every_width_without_complaint(tmp_path: Pat
                 assert await tab.evaluate("getComputedStyle(document.querySelector('h2')).fontWeight") == "700"
                 pictures.add(visit.screenshot)
         assert await tab.evaluate("typeof alert") == "function"
+        await tab.call("Emulation.setEmulatedMedia", media="print")
+        background = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == "rgb(255, 255, 255)", "paper is white, also for who reads in the dark"
+        text = await tab.evaluate("getComputedStyle(document.body).color")
+        assert text == "rgb(27, 32, 39)"
     assert len(pictures) == 4

@@ -78,7 +78,7 @@ async def test_a_browser_has_nothing_to_complain_of(sbpair: Sbpair) -> None:
     page(sbpair)
     async with browser(str(executable())) as tab:
         for name in ("audit",):
-            for width in (390, 1280):
+            for width in (390, 840, 1280):
                 visit = await tab.visit(Path(sbpair.home / f"{name}.html"), width=width, scheme="dark")
                 assert visit.complaints == []
                 assert len([url for url in visit.requests if not url.startswith("data:")]) == 1
