@@ -46,8 +46,8 @@ def _confirmed(question: str) -> bool:
     return typer.confirm(last.removesuffix(_ANSWERS), default=False, err=True)
 
 
-_ANSWERS = " [y/N]: "
-"""What typer puts after a question."""
+_ANSWERS = "_[y/N]:_"
+"""Room for what typer puts after a question, on the line of its last word."""
 
 
 def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:

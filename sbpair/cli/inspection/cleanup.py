@@ -231,7 +231,7 @@ def _check_unused(configured: Sequence[Pair], pairs: Iterable[Pair], primaries: 
             label = other.primary.label.lower()
             if label in primaries and other.secondary.host.lower() == pair.secondary.host.lower():
                 raise UsageError(
-                    f"The backlog queues of {label} on {pair.secondary.host} are in use: they are those of pair "
+                    f"The backlog queues of {label} on {pair.secondary.label} are in use: they are those of pair "
                     f"{other.name!r}.",
                     hint=f"Its extra ones: sbpair cleanup {other.name}",
                 )
@@ -243,7 +243,7 @@ def _nothing_of(plans: Planned, primaries: Collection[str]) -> Iterator[str]:
         left = {parse_backlog_queue_path(step.queue) for step in plan.steps}
         for label in primaries:
             if not any(name is not None and name.primary_label == label for name in left):
-                yield f"There is no backlog queue of {label} on {pair.secondary.host}."
+                yield f"There is no backlog queue of {label} on {pair.secondary.label}."
 
 
 def _check_confirmed(plans: Planned, confirm: Sequence[str]) -> None:

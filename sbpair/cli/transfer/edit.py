@@ -255,6 +255,8 @@ def _in_editor(text: str) -> tuple[str, Path]:
             return path.read_bytes().decode(), path
     except (OSError, UnicodeDecodeError) as error:
         path.unlink(missing_ok=True)
-        raise UsageError(f"The editor {words[0]} did not work: {error}. {_STATE}") from error
+        raise UsageError(
+            f"The editor {words[0]} did not work: {getattr(error, 'strerror', None) or error}. {_STATE}"
+        ) from error
     path.unlink(missing_ok=True)
     raise UsageError(f"The editor {words[0]} ended with exit code {code}. {_STATE}")

@@ -425,9 +425,16 @@ def _ask(
 
     new = sum(step.action is not Action.KEEP for step in steps)
     messages = sum(move.counted for move in moves)
+    nothing = (
+        f"{wish.ends.source.label} holds nothing that was counted. Browse all of it, and move what is found or comes"
+    )
     doing = (
-        f"Create {counted(new, 'entity', 'entities')} on {named(wish.ends.target)} and move "
-        f"{counted(messages, 'message')} there from {named(wish.ends.source)}"
+        f"{nothing} to {named(wish.ends.target)}"
+        if not new and not messages
+        else (
+            f"Create {counted(new, 'entity', 'entities')} on {named(wish.ends.target)} and move "
+            f"{counted(messages, 'message')} there from {named(wish.ends.source)}"
+        )
     )
     go_ahead(options, doing, yes=yes, state=NOT_TOUCHED)
 

@@ -248,7 +248,7 @@ def test_left_overs_are_archived_before_they_go(local: Sbpair, leave: Callable[[
     assert sorted(json.loads(line)["message_id"] for line in lines) == ["old-0", "old-1"]
     gone = local("cleanup", "local", *LEFT_OVERS)
     assert (gone.code, gone.records) == (0, [])
-    assert "There is no backlog queue of contoso-old on 127.0.0.1" in gone.stderr
+    assert "There is no backlog queue of contoso-old on local-secondary." in gone.stderr
 
 
 def test_backlog_queues_that_a_configured_pair_uses_are_no_left_overs(

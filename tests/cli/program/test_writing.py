@@ -78,6 +78,7 @@ def test_it_says_where_it_writes_and_a_no_changes_nothing(
     screen = answer(home, *arguments, question="[y/N]", typed="n", environ=configured(home))
     shown = " ".join(screen.shown.split())
     assert question in shown, shown
+    assert shown.count("[y/N]") == 1, shown
     assert screen.code == 2, shown
     assert f"The answer was no. {state}" in shown
 
@@ -104,6 +105,7 @@ def test_a_yes_goes_on_and_so_does_the_option(home: Sbpair) -> None:
     screen = answer(home, *send, question="[y/N]", typed="y", environ=configured(home))
     assert screen.code == 0, screen
     assert "Send to asked on local-primary [production], to the backlog on local-secondary" in screen.shown
+    assert screen.shown.count("[y/N]") == 1, "also where the question needs two lines"
     quiet = home(*send, "--yes", env=configured(home))
     assert (quiet.code, "[y/N]" in quiet.stderr) == (0, False)
     browsed = home("peek", "local", "--entity", "asked", "--side", "primary", "-o", "json")
