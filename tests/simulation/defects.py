@@ -227,13 +227,12 @@ async def _nothing(*_: Any) -> None:
 
 @defect("the receipt is settled without waiting for the ledger")
 def _settled_before_the_line() -> None:
-    async def record(self: Any, entries: Sequence[Any]) -> None:
-        lines = b"".join(entry.line(self._way) for entry in entries)
+    async def append(self: Any, lines: bytes) -> None:
         self._waiting.append((lines, ledger.asyncio.get_running_loop().create_future()))
         if self._writer is None or self._writer.done():
             self._writer = ledger.asyncio.create_task(self._write_groups())
 
-    put(ledger.Ledger, "record", record)
+    put(ledger.Ledger, "append", append)
 
 
 @defect("what earlier runs have sent is not read")
