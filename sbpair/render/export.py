@@ -6,8 +6,10 @@ in; every value goes through the quoting of the file's own language. Settings of
 names, so that a template makes the queues that `sbpair provision` makes.
 """
 
+import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.core.inspection.audit.findings import Thresholds
 from sbpair.core.names import BACKLOG_INFIX
 from sbpair.core.pairing import backlog_settings
+from sbpair.core.redact import printable
 from sbpair.render.dashboard import dashboard
 from sbpair.version import __version__
 
@@ -192,8 +195,16 @@ def _environment(pair: ExportedPair, method: str) -> dict[str, str]:
 
 
 def dns_name(name: str, most: int) -> str:
-    """`name` as the label of a host can be written: lower case, digits and hyphens, at most so many characters."""
-    return re.sub(r"[^a-z0-9-]", "-", name.lower())[:most].rstrip("-")
+    """`name` as the label of a host can be written: lower case, digits and hyphens, at most so many characters.
+    One that had to be changed ends in a digest of what it was: two pairs never share objects."""
+    label = re.sub(r"[^a-z0-9-]", "-", name.lower())
+    if label == name and len(label) <= most and not label.endswith("-"):
+        return label
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{label[: most - len(digest) - 1].rstrip('-')}-{digest}"
+
+
+_DIGEST_CHARACTERS = 5
 
 
 def _filled(template: str, **values: Any) -> str:
@@ -218,8 +229,26 @@ def _templates() -> "Environment":
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"json": json.dumps, "hcl": in_hcl, "bicep": in_bicep}
+    environment.filters |= {"yaml": in_yaml, "action": in_action, "hcl": in_hcl, "bicep": in_bicep, "shell": in_shell}
     return environment
+
+
+def in_yaml(value: object) -> str:
+    """A value as YAML writes it. It has JSON's escapes, but none that needs two of them for one sign."""
+    return _LINE_ENDS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+_LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
+
+
+def in_action(value: object) -> str:
+    """A value in a file of GitHub Actions; nothing in a text is taken for an expression."""
+    return in_yaml(value).replace("${{", "${{ '${{' }}")
+
+
+def in_shell(text: str) -> str:
+    """A word of a command line that stands in a comment."""
+    return shlex.quote(printable(text))
 
 
 def in_hcl(value: object) -> str:
@@ -231,4 +260,5 @@ def in_bicep(value: object) -> str:
     """A value as Bicep writes it; nothing in a text is taken for a template."""
     if not isinstance(value, str):
         return json.dumps(value)
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\${") + "'"
+    signs = {"\\": "\\\\", "'": "\\'", "${": "\\${", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return "'" + re.sub(r"[\\'\n\r\t]|\$\{", lambda sign: signs[sign[0]], value) + "'"

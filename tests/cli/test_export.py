@@ -17,7 +17,7 @@ import yaml
 from sbpair.core import events
 from sbpair.core.events import Event
 from sbpair.render.dashboard import PANELS, dashboard
-from sbpair.render.export import Kind, dns_name, in_bicep, in_hcl
+from sbpair.render.export import Kind, dns_name, in_action, in_bicep, in_hcl, in_shell, in_yaml
 from sbpair.render.service import ServiceMetrics
 from sbpair.settings import load
 from tests.cli.process import Sbpair
@@ -34,8 +34,10 @@ pairs:
     failover_interval: 15m5s
     hold_sessions: true
     entities: [orders, invoices/incoming]
+    environment: "prod \\"EU\\" 'x' #1: \U0001f680 $HOME `id` ${{ x }} \\\\ end"
 """
 PAIR = "orders_EU"
+AWKWARD = "prod \"EU\" 'x' #1: \U0001f680 \u8ba2\u5355 \x7f\x85\u2028\ufeff $HOME `id` ${{ x }} {{ y }} %h \\ \n end"
 DIVERT = """
 import asyncio
 from sbpair import compose, for_backlog, open_sides
@@ -131,8 +133,17 @@ def test_no_file_has_a_gap_or_a_key(files: Files, kind: Kind) -> None:
 
 
 def test_names_and_texts_in_other_languages() -> None:
-    assert dns_name("sbpair-Orders_EU-2", 16) == "sbpair-orders-eu"
+    assert dns_name("sbpair-orders-eu", 16) == "sbpair-orders-eu"
+    alike = ("sbpair-Orders_EU", "sbpair-orders_eu", "sbpair-orders-eu-2", "sbpair-orders-eu-3", "sbpair-orders-e-")
+    made = {dns_name(name, 16) for name in alike}
+    assert len(made) == len(alike), "of two pairs neither replaces the other"
+    assert all(re.fullmatch(r"sbpair-[a-z0-9-]{0,8}[a-z0-9]", name) for name in made), made
+    assert len(dns_name("sbpair-" + "x" * 90, 32)) == 32
     assert in_hcl('a"${b}%{c}') == '"a\\"$${b}%%{c}"'
+    assert yaml.safe_load(in_yaml(AWKWARD)) == AWKWARD
+    assert yaml.safe_load(in_action("a ${{ b")) == "a ${{ '${{' }} b"
+    assert in_bicep("a\n\tb") == "'a\\n\\tb'"
+    assert shlex.split(in_shell("rg (north) 'x' $y")) == ["rg (north) 'x' $y"]
     assert in_bicep("it's ${b}\\") == "'it\\'s \\${b}\\\\'"
     assert (in_bicep(True), in_bicep(5120), in_hcl(False)) == ("true", "5120", "false")
 
@@ -351,7 +362,7 @@ def test_the_manifests_hang_together(files: Files) -> None:
     assert [one["kind"] for one in (account, config, deployment, job)] == [
         "ServiceAccount", "ConfigMap", "Deployment", "CronJob",
     ]  # fmt: skip
-    assert config["metadata"]["name"] == name == "sbpair-orders-eu"
+    assert config["metadata"]["name"] == name == dns_name(f"sbpair-{PAIR}", 40)
     assert all(isinstance(value, str) for value in config["data"].values())
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
@@ -373,7 +384,8 @@ def test_the_variables_of_a_container_say_what_the_configuration_says(files: Fil
     configured = load(config=files.sbpair.home / "sbpair.yaml", environ=here).pair(PAIR)
     data = manifests(files)[1]["data"]
     bicep = files.one(Kind.CONTAINER_APPS)
-    of_bicep = dict(re.findall(r"name: '(\w+)'\n +value: '(.*)'\n", bicep.replace("\\${", "${")))
+    written = re.findall(r"name: '(\w+)'\n +value: '(.*)'\n", bicep)
+    of_bicep = {name: re.sub(r"\\(.)", r"\1", value) for name, value in written}
     assert of_bicep | {"SBPAIR_AUTH": "workload-identity", "XDG_STATE_HOME": "/tmp"} == data
     assert "secretRef: 'primary'" in bicep
     empty = tmp_path / "empty"
