@@ -6,10 +6,12 @@ by `sbpair.amqp.sections`.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sbpair.core.delivered import Head
 from sbpair.core.values import value_class
+
+if TYPE_CHECKING:
+    from sbpair.core.delivered import Head
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 
@@ -90,7 +92,7 @@ class Received:
     """Of a message out of a file, whose number and source are only its place in the file; otherwise None."""
     decoded: Decoded | None = field(default=None, compare=False, repr=False)
     """Only of a message with a receipt: most others are not looked into again."""
-    head: Head | None = field(default=None, compare=False, repr=False)
+    head: "Head | None" = field(default=None, compare=False, repr=False)
     """Where the sections of these bytes begin, if a broker has delivered it as most."""
 
     @property

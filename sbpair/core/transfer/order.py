@@ -90,6 +90,10 @@ LOCK_GRACE_SECONDS = 5.0
 """Waited beyond a queue's lock duration before a foreign lock counts as one that is being renewed."""
 
 
+_MOST_STALE = 1000
+"""How many numbers a heap may hold beyond twice those that are there."""
+
+
 class Numbers:
     """Sequence numbers with the lowest at hand."""
 
@@ -104,6 +108,8 @@ class Numbers:
 
     def discard(self, number: int) -> None:
         self._all.discard(number)
+        if len(self._heap) > 2 * len(self._all) + _MOST_STALE:
+            self._heap = sorted(self._all)  # a heap, too; nobody may ever ask for the lowest
 
     def lowest(self) -> int | None:
         while self._heap and self._heap[0] not in self._all:

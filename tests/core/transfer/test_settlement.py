@@ -1,6 +1,9 @@
 """The pump's machine by hand: what it wants done after what it was told. No clock, no I/O."""
 
+import gc
+import sys
 from dataclasses import replace
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -792,3 +795,35 @@ def test_a_busy_backlog_gets_its_settlements_later():
     assert pump.settles() == []
     pump.now = 10.0
     assert pump.settles() == [settle]
+
+
+def held_bytes(root):
+    """Memory of everything that an object leads to, classes and code aside."""
+    seen, left, total = {id(root)}, [root], 0
+    while left:
+        one = left.pop()
+        total += sys.getsizeof(one)
+        for other in gc.get_referents(one):
+            if id(other) not in seen and not isinstance(other, type | FunctionType | ModuleType):
+                seen.add(id(other))
+                left.append(other)
+    return total
+
+
+@pytest.mark.parametrize("sessions", [0, 20])
+def test_what_is_settled_is_forgotten(sessions):
+    """A syphon runs for months."""
+    pump = Pump()
+    after = []
+    for number in range(1, 40_001):
+        pump.arrive(number << 8, session=f"s{number % sessions}" if sessions else None)
+        if number % 100 == 0:
+            while batches := pump.sends():
+                for batch in batches:
+                    pump.machine.sent(batch, pump.now)
+                pump.confirm(pump.settles())
+            pump.now += 1.0
+        if number in (4_000, 40_000):
+            assert pump.machine.live == 0
+            after.append(held_bytes(pump.machine))
+    assert after[1] < 1.5 * after[0], after
