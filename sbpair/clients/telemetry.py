@@ -15,19 +15,23 @@ def record(event: Event, pair: str) -> None:
         return
     match event:
         case Diverted(entity=entity, messages=messages):
-            counters["diverted"].add(messages, {"sbpair.pair": pair, "messaging.destination.name": entity})
+            counters["diverted"].add(messages, {**_of(pair), "messaging.destination.name": entity})
         case FailedOver(entity=entity, cause=cause):
-            attributes = {"sbpair.pair": pair, "messaging.destination.name": entity, "error.type": cause}
+            attributes = {**_of(pair), "messaging.destination.name": entity, "error.type": cause}
             counters["failovers"].add(1, attributes)
             _span(f"failover {entity}", attributes)
         case FailedBack(entity=entity, seconds_away=seconds):
-            attributes = {"sbpair.pair": pair, "messaging.destination.name": entity}
+            attributes = {**_of(pair), "messaging.destination.name": entity}
             counters["away"].record(seconds, attributes)
             _span(f"failback {entity}", attributes)
         case SideFaulted(side=side, error_code=code):
-            counters["faults"].add(1, {"sbpair.pair": pair, "sbpair.side": side, "error.type": code})
+            counters["faults"].add(1, {**_of(pair), "sbpair.side": side, "error.type": code})
         case _:
             return
+
+
+def _of(pair: str) -> dict[str, Any]:
+    return {"sbpair.pair": pair, "messaging.system": "servicebus"}
 
 
 def _span(name: str, attributes: dict[str, Any]) -> None:

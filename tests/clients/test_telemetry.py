@@ -42,11 +42,12 @@ print([span.name for span in spans.get_finished_spans()])
 def test_what_happened_is_counted_and_traced() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    of_orders = "('messaging.destination.name', 'orders'), ('sbpair.pair', 'pair')"
+    of_orders = "('messaging.destination.name', 'orders'), ('messaging.system', 'servicebus'), ('sbpair.pair', 'pair')"
     assert sorted(done.stdout.splitlines()) == [
         "['failover orders', 'failback orders']",
         f"sbpair.failover.duration 8.0 [{of_orders}]",
         f"sbpair.failovers 1 [('error.type', 'timeout'), {of_orders}]",
         f"sbpair.messages.diverted 5 [{of_orders}]",
-        "sbpair.side.faults 1 [('error.type', 'unauthorized'), ('sbpair.pair', 'pair'), ('sbpair.side', 'secondary')]",
+        "sbpair.side.faults 1 [('error.type', 'unauthorized'), ('messaging.system', 'servicebus'), "
+        "('sbpair.pair', 'pair'), ('sbpair.side', 'secondary')]",
     ]

@@ -1,8 +1,9 @@
 """The syphon's counters and spans for OpenTelemetry, where its API is installed: the samples are those of Prometheus.
 
 Nothing is configured here: `opentelemetry-instrument sbpair syphon ...` and the variables `OTEL_...` say where they go.
-The samples are taken in the service's own thread every 15 seconds and at its end; the exporter's thread reads the last
-ones.
+Attributes and kinds of spans follow OpenTelemetry's "Semantic conventions for Azure Messaging Systems" as far as they
+are known. A span tells of a batch, so it has no links to the contexts of its messages, which pass unchanged. Samples
+are taken in the service's own thread every 15 seconds and at its end; the exporter's thread reads the last ones.
 """
 
 import asyncio
@@ -33,6 +34,21 @@ def instrument_name(metric: Metric) -> str:
     return metric.name.removesuffix("_total").replace("sbpair_syphon_", "sbpair.syphon.", 1)
 
 
+_UNITS = {
+    "seconds": "s",
+    "bytes": "By",
+    "messages": "{message}",
+    "ratio": "1",
+    "locks": "{lock}",
+    "restarts": "{restart}",
+}
+
+
+def unit_of(metric: Metric) -> str:
+    """The unit that the name of a sample ends in, in UCUM's spelling."""
+    return _UNITS.get(metric.name.removesuffix("_total").rpartition("_")[2], "1")
+
+
 class Instruments:
     """An observable instrument for each name of a sample, made when the first sample of that name is there."""
 
@@ -57,7 +73,7 @@ class Instruments:
     def _make(self, metric: Metric) -> None:
         name = instrument_name(metric)
         make = self._meter.create_observable_counter if metric.counter else self._meter.create_observable_gauge
-        make(name, [lambda options: self._last[name]], description=metric.help)
+        make(name, [lambda options: self._last[name]], unit=unit_of(metric), description=metric.help)
 
 
 class Spans:
@@ -76,22 +92,34 @@ class Spans:
             return
         match event:
             case Forwarded(queue=queue, entity=entity, messages=messages, size_bytes=size):
-                attributes = {"sbpair.queue": queue, "messaging.destination.name": entity, "sbpair.size_bytes": size}
-                attributes["messaging.batch.message_count"] = messages
-                self._tell(f"forward {entity}", event.at, attributes)
+                attributes = {
+                    "sbpair.queue": queue,
+                    "sbpair.size_bytes": size,
+                    "messaging.batch.message_count": messages,
+                }
+                self._tell("forward", entity, event.at, attributes, operation="send")
             case DeadLettered(queue=queue, reason=reason, sequence_number=number):
-                attributes = {"sbpair.queue": queue, "sbpair.reason": reason, "sbpair.sequence_number": number}
-                self._tell(f"dead-letter {queue}", event.at, attributes, failed=True)
+                attributes = {"sbpair.queue": queue, "sbpair.reason": reason, "error.type": reason}
+                attributes["messaging.servicebus.disposition_status"] = "dead_letter"
+                attributes["sbpair.sequence_number"] = number
+                self._tell("dead-letter", queue, event.at, attributes, operation="settle")
             case Paused(entity=entity, error_code=code):
-                attributes = {"messaging.destination.name": entity, "error.type": code}
-                self._tell(f"pause {entity}", event.at, attributes, failed=True)
+                self._tell("pause", entity, event.at, {"error.type": code})
 
-    def _tell(self, name: str, at: float, attributes: dict[str, Any], *, failed: bool = False) -> None:
+    def _tell(
+        self, name: str, destination: str, at: float, attributes: dict[str, Any], *, operation: str | None = None
+    ) -> None:
+        """`operation`: what the conventions call it; None if it is none on a namespace."""
         tracer = self._api.get_tracer("sbpair", __version__)
-        every = {"sbpair.pair": self._pair, "messaging.system": "servicebus"}
+        every = {"sbpair.pair": self._pair, "messaging.system": "servicebus", "messaging.destination.name": destination}
+        if operation is not None:
+            every |= {"messaging.operation.name": name, "messaging.operation.type": operation}
+        kind = self._api.SpanKind.INTERNAL if operation is None else self._api.SpanKind.CLIENT
         nanoseconds = round(at * 1e9)
-        span = tracer.start_span(name, attributes=every | attributes, start_time=nanoseconds)
-        if failed:
+        span = tracer.start_span(
+            f"{name} {destination}", kind=kind, attributes=every | attributes, start_time=nanoseconds
+        )
+        if "error.type" in attributes:
             span.set_status(self._api.StatusCode.ERROR)
         span.end(end_time=nanoseconds)
 

@@ -34,11 +34,11 @@ class Meter:
     def __init__(self) -> None:
         self.made: dict[str, tuple[str, Any]] = {}
 
-    def create_observable_counter(self, name: str, callbacks: list[Any], description: str) -> None:
+    def create_observable_counter(self, name: str, callbacks: list[Any], unit: str, description: str) -> None:
         assert name not in self.made, "an instrument is made once"
         self.made[name] = "counter", callbacks[0]
 
-    def create_observable_gauge(self, name: str, callbacks: list[Any], description: str) -> None:
+    def create_observable_gauge(self, name: str, callbacks: list[Any], unit: str, description: str) -> None:
         assert name not in self.made, "an instrument is made once"
         self.made[name] = "gauge", callbacks[0]
 
@@ -113,6 +113,10 @@ def test_the_sdk_takes_the_instruments() -> None:
         assert set(found) == {instrument_name(one) for one in metrics.samples()}
         (point,) = found["sbpair.syphon.forwarded_messages"]
         assert (point.value, point.attributes["messaging.destination.name"]) == (5, "orders")
+        units = {one.name: one.unit for one in scope.metrics}
+        assert units["sbpair.syphon.forwarded_bytes"] == "By"
+        assert units["sbpair.syphon.start_timestamp_seconds"] == "s"
+        assert {unit for name, unit in units.items() if name.endswith("_messages")} == {"{message}"}
 
 
 PROGRAM = """
@@ -145,7 +149,11 @@ for event in (Forwarded(1.5, "q", "orders", 5, 500), DeadLettered(2.0, "q", 7, "
     spans.notify(event)
 for span in exporter.get_finished_spans():
     many = span.attributes.get("messaging.batch.message_count")
-    print(span.name, span.start_time, span.status.status_code.name, many)
+    print(span.name, span.start_time, span.status.status_code.name, many, span.kind.name)
+    assert span.attributes["messaging.system"] == "servicebus", "what the conventions require"
+    assert span.name.endswith(span.attributes["messaging.destination.name"])
+    assert span.attributes["messaging.operation.type"] in ("send", "settle")
+    assert span.status.is_ok or span.attributes["error.type"] == "TooLarge"
 for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
     for point in metric.data.data_points:
         print(metric.name, point.value)
@@ -160,4 +168,4 @@ def test_a_service_tells_at_its_end_what_came_after_the_last_time() -> None:
     assert "sbpair.syphon.forwarded_messages 5" in done.stdout.splitlines()
     assert "sbpair.syphon.healthy_ratio 1" in done.stdout.splitlines()
     spans = [line for line in done.stdout.splitlines() if not line.startswith("sbpair.")]
-    assert spans == ["forward orders 1500000000 UNSET 5", "dead-letter q 2000000000 ERROR None"]
+    assert spans == ["forward orders 1500000000 UNSET 5 CLIENT", "dead-letter q 2000000000 ERROR None CLIENT"]
