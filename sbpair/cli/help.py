@@ -77,7 +77,7 @@ EXIT_CODES = {
     Exit.OK: "done, nothing to report",
     Exit.FAILED: "the work failed",
     Exit.USAGE: "wrong options or configuration",
-    Exit.PARTIAL: "some items failed or were skipped for a reason other than nothing to do",
+    Exit.PARTIAL: "messages or other items are left, failed, or were skipped",
     Exit.DENIED: "authentication or authorisation",
     Exit.FINDINGS: "audit found something at or above --fail-on; a dry run found changes; send diverted messages",
     Exit.UNREACHABLE: "a namespace could not be reached in time",

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from sbpair.cli.transfer.telemetry import Instruments, instrument_name
 from sbpair.core import events
 from sbpair.render.result import Metric
 from sbpair.render.service import ServiceMetrics
+from tests.readme import README, ROOT
 
 QUEUE = "p/x-servicebus-transfer/0"
 
@@ -169,3 +171,14 @@ def test_a_service_tells_at_its_end_what_came_after_the_last_time() -> None:
     assert "sbpair.syphon.healthy_ratio 1" in done.stdout.splitlines()
     spans = [line for line in done.stdout.splitlines() if not line.startswith("sbpair.")]
     assert spans == ["forward orders 1500000000 UNSET 5 CLIENT", "dead-letter q 2000000000 ERROR None CLIENT"]
+
+
+def test_the_readme_names_the_protocol_of_the_exporter_that_the_extra_brings() -> None:
+    """Without it the distribution asks for gRPC's exporter, and ends before it tells anything."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = project["optional-dependencies"]["otel"]
+    assert [one for one in extra if one.startswith("opentelemetry-exporter-otlp-proto-http")]
+    told = " ".join(README.split())
+    assert told.count("opentelemetry-instrument") == told.count(
+        "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf opentelemetry-instrument"
+    )
