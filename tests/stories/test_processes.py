@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.stories.test_recovery import CONFIGURED
-from tests.stories.world import World, advised
+from tests.stories.world import PRIMARY, World, advised
 
 COUNT = 2400
 BOUND_SECONDS = 120.0
@@ -173,6 +173,33 @@ def test_a_full_disk_under_the_ledger_ends_them_all(stranded: tuple[World, list[
     assert last.code == 0, last
     check_all_there(world, ids, doubles=COUNT - recorded)
     assert {str(line["message_id"]) for line in lines_in(ledger_of(world))} == set(ids)
+
+
+def test_what_they_wait_for_is_said(world: World) -> None:
+    world.backlog_queues(range(2), lock_seconds=10)
+    world.destination("orders")
+    world.strand("orders", 4, queues=[0, 1])
+    killed = world.runner.python(HOLD, f"{PRIMARY}/x-servicebus-transfer/0")
+    assert killed == "2"
+    drained = world("sbpair drain local --processes 2 -o json")
+    assert (drained.code, drained.data["forwarded"]) == (0, 4), drained
+    assert f"Waiting for 2 messages of {PRIMARY}/x-servicebus-transfer/0" in drained.stderr
+
+
+HOLD = """
+import asyncio, os, sys
+from sbpair.connect import open_sides
+from sbpair.settings import load
+
+async def main(path):
+    async with open_sides(load().pair("local")) as sides:
+        held = await sides.secondary.receiver(path).receive(10, wait_seconds=20)
+        sys.stdout.write(str(len(held)))
+        sys.stdout.flush()
+        os._exit(0)  # what it has locked stays so
+
+asyncio.run(main(sys.argv[1]))
+"""
 
 
 def test_a_filter_that_cannot_be_evaluated_ends_them_all(stranded: tuple[World, list[str]]) -> None:

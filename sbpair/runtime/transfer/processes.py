@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -55,6 +56,10 @@ class Share:
     """Of the ledger; None without one."""
     forwarded: frozenset[Key]
     """What the ledger has of its queues."""
+
+
+_Told = tuple[str, float, str, float | None, str, str]
+"""The fields of a wait, and last its sentence. Its clock is that of the machine."""
 
 
 class Work(Protocol):
@@ -279,16 +284,13 @@ class _Worker:
             self._told_bytes += event.size_bytes
         self._observer.notify(event)
 
-    def _waits_for(self, theirs: Wait | None) -> None:
-        ours = self._wait
-        if ours is None:
+    def _waits_for(self, told: _Told | None) -> None:
+        """What it waits for is what this one waits for."""
+        if self._wait is None:
             return
-        if theirs is None:
-            ours.tried = ours.error = ""
-            ours.until = None
-            return
-        ours.tried, ours.since, ours.error = theirs.tried, theirs.since, theirs.error
-        ours.until, ours.afterwards = theirs.until, theirs.afterwards
+        wait, nothing = self._wait, ("", 0.0, "", None, "", "")
+        wait.tried, wait.since, wait.error, wait.until, wait.afterwards, sentence = nothing if told is None else told
+        wait.told = partial(str, sentence)
 
     def _gone(self) -> None:
         """The process has ended without a word. What it told of is all that is known."""
@@ -385,12 +387,12 @@ class _There:
 
     async def tell_waits(self) -> None:
         """What is waited for here, whenever that is another thing than before."""
-        told: Wait | None = None
+        told: _Told | None = None
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            wait = next(iter(waits()), None)
-            if wait != told:
-                told = None if wait is None else replace(wait)
+            known = [(one.tried, one.since, one.error, one.until, one.afterwards, one.sentence) for one in waits()[:1]]
+            if (wait := next(iter(known), None)) != told:
+                told = wait
                 self._send("wait", told)
 
     def read(self, loop: asyncio.AbstractEventLoop) -> None:
