@@ -40,14 +40,15 @@ def _confirmed(question: str) -> bool:
     """The answer to a question, asked again until it is yes or no."""
     from sbpair.render.prose import laid_out, terminal_columns
 
-    *before, last = laid_out(f"{printable(question)}{_ANSWERS}", terminal_columns(sys.stderr))
+    # The answers stand behind the last words of the question, never on a line of their own.
+    *before, last = laid_out(printable(question), terminal_columns(sys.stderr) - len(_ANSWERS))
     for line in before:
         say(line)
-    return typer.confirm(last.removesuffix(_ANSWERS), default=False, err=True)
+    return typer.confirm(last, default=False, err=True)
 
 
-_ANSWERS = "_[y/N]:_"
-"""Room for what typer puts after a question, on the line of its last word."""
+_ANSWERS = " [y/N]: "
+"""What typer puts after a question."""
 
 
 def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:
@@ -56,15 +57,16 @@ def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:
     return f"{label} [{pair.environment}]" if pair.environment else label
 
 
-def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> None:
+def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> bool:
     """Ask on a terminal whether to do what `doing` says; taken for granted with `--yes` or where nobody can answer.
-    `state`: how things stand if the answer is no.
+    `state`: how things stand if the answer is no. Whether somebody was asked, and so has read what begins.
 
     Raises:
         UsageError: the answer was no.
     """
     if not agreed(options, f"{doing}?", yes=yes):
         raise UsageError(f"The answer was no. {state}", hint="--yes does it without asking.")
+    return not yes and can_ask(options)
 
 
 def go_ahead_by_name(options: Options, doing: str, name: str, *, yes: bool, state: str) -> None:

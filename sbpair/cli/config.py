@@ -10,6 +10,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, before_the_command, command
+from sbpair.core.access import spoken_name
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import scrub
@@ -87,7 +88,13 @@ def check(options: Options) -> CommandResult:
         error.hint = again
         raise
     checked = tuple(
-        CheckedPair(pair.name, pair.primary.host, pair.secondary.host, pair.primary.auth.value) for pair in pairs
+        CheckedPair(
+            pair.name,
+            spoken_name(pair.primary.label, pair.primary.host),
+            spoken_name(pair.secondary.label, pair.secondary.host),
+            pair.primary.auth.value,
+        )
+        for pair in pairs
     )
     columns = tuple(Column(key, key.capitalize()) for key in ("pair", "primary", "secondary", "auth"))
     return CommandResult(

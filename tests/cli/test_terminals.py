@@ -201,6 +201,16 @@ def test_the_question_before_a_deletion_is_coloured_unless_forbidden(full: Sbpai
     assert (typed.code, "deleted" in typed.talk) == (0, True), typed
 
 
+def test_a_question_is_read_once_whatever_the_answer(full: Sbpair) -> None:
+    drain = ("drain", "local", "--destination", "nothing/that/is/there/so/that/the/question/takes/two/lines")
+    for answered, code in (("n", 2), ("y", 0)):
+        screen = answer(full, *drain, question="[y/N]", typed=answered)
+        lines = [line for line in screen.lines if line]
+        (asked,) = [line for line in lines if "[y/N]" in line]
+        assert re.search(rf"\w\? \[y/N\]: ?{answered}$", asked), "the answers stand behind words"
+        assert (screen.code, screen.shown.count("Drain local")) == (code, 1), screen
+
+
 def test_a_dumb_terminal_shows_every_look_as_it_comes(full: Sbpair) -> None:
     watch = ("status", "local", "--watch", "--interval", "10ms", "--count", "3")
     screen = show(full, *watch, environ={"TERM": "dumb"})

@@ -13,7 +13,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.core.access import credential_name
+from sbpair.core.access import credential_name, spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import ConfigurationError, UsageError, for_pair
 from sbpair.core.names import check_entity_path, parse_backlog_queue_path
@@ -333,7 +333,7 @@ def _pinged(pair: Pair, row: "PingRow", by: By) -> PingedEntity:
     answered = error is None and row.accepted > 0
     return PingedEntity(
         side=row.side,
-        namespace=access.host,
+        namespace=spoken_name(access.label, access.host),
         entity=row.entity,
         by=by,
         result="ok" if answered else error.exit_name if error else "unreachable",

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
 
 import typer
 
-from sbpair.cli.options import PAIR, duration_option
+from sbpair.cli.asking import go_ahead, tell_that_it_reads
+from sbpair.cli.options import PAIR, Options, duration_option
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError, for_pair
 from sbpair.core.outcome import Exit, exit_of_failures
@@ -122,6 +123,23 @@ def open_input(path: Path | None) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror or error}") from error
+
+
+def ask_for_input(
+    options: Options, file: Path | None, doing: str, *, only_look: bool, yes: bool
+) -> tuple[BinaryIO, bool]:
+    """Where the lines come from, and whether somebody was asked. Those of a file are asked about; who types them has
+    said enough.
+
+    Raises:
+        UsageError: the file cannot be read, or the answer was no.
+    """
+    source = open_input(file)
+    if file is None:
+        tell_that_it_reads(options)
+        return source, False
+    asked = not only_look and go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
+    return source, asked
 
 
 MOST_FAILURES_SHOWN = 20

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
+from sbpair.cli.asking import YesOption, pair_to_write, side_named
 from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock, unchanged
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
@@ -21,7 +20,7 @@ from sbpair.cli.failover.records import (
     InputFormat,
     InputOption,
     Lines,
-    open_input,
+    ask_for_input,
     to_payload,
     values_of,
 )
@@ -200,12 +199,12 @@ def send(
         access = settings.named_namespace(namespace, auth)
         environment = settings.environment_of(access)
         doing = f"Send to {entity} on {access.label}{f' [{environment}]' if environment else ''}"
-        source = _input(options, file, doing, only_look=only_look, yes=yes)
+        source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
         if only_look:
             lines = _Tally(streaming=False, known=())
             return dry_run(options, "send", [(None, access)], entity, lines, source, form, to_message)
         reading = _Reading(source, form, to_message, concurrency, retry_seconds)
-        return _send_to_one(options, access, entity, doing, reading)
+        return _send_to_one(options, access, entity, "" if told else doing, reading)
     if auth is not None:
         raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
     chosen = (
@@ -215,7 +214,7 @@ def send(
     after = format_duration(pair.options.failover_interval_seconds)
     backlog = f"to the backlog on {pair.secondary.label} once that has failed for {after}"
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
-    source = _input(options, file, doing, only_look=only_look, yes=yes)
+    source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
     if only_look:
         lines = _Tally(streaming=False, known=pair.entities)
         to_primary = [(Side.PRIMARY, pair.primary)]
@@ -224,7 +223,8 @@ def send(
     async def work(stop: "asyncio.Event") -> "_Tally":
         from sbpair.connect import open_pairing
 
-        logging.getLogger("sbpair").info(f"{doing}.")
+        if not told:
+            logging.getLogger("sbpair").info(f"{doing}.")
 
         tally = _Tally(options.output is Format.JSONL, known=pair.entities)
         async with AsyncExitStack() as stack:
@@ -247,16 +247,6 @@ def send(
     return run_and_show(options, work, lambda tally: tally.result(entity, verbose=options.verbose))
 
 
-def _input(options: Options, file: Path | None, doing: str, *, only_look: bool, yes: bool) -> BinaryIO:
-    """Where the lines come from. Those of a file are asked about; who types them has said enough."""
-    source = open_input(file)
-    if file is None:
-        tell_that_it_reads(options)
-    elif not only_look:
-        go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
-    return source
-
-
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """What is read and how it is sent."""
@@ -271,14 +261,15 @@ class _Reading:
 def _send_to_one(
     options: Options, access: NamespaceAccess, entity: str, doing: str, reading: _Reading
 ) -> CommandResult:
-    """Send to a namespace without its partner."""
+    """Send to a namespace without its partner. `doing`: what is told first."""
 
     async def work(stop: "asyncio.Event") -> "_Tally":
         from sbpair.connect import open_namespace
         from sbpair.runtime.failover.direct import send_all
         from sbpair.runtime.links import close_quietly
 
-        logging.getLogger("sbpair").info(f"{doing}.")
+        if doing:
+            logging.getLogger("sbpair").info(f"{doing}.")
         tally = _Tally(options.output is Format.JSONL, known=())
         async with open_namespace(access) as (messaging, _):
             sender = messaging.sender(entity)

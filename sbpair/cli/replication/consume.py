@@ -187,13 +187,14 @@ def consume(
     pair = pair_to_write(options, load_settings(options), pair_name, f"Consume {source} of")
     sides = " and ".join(side_named(pair, one) for one in request.sides)
     doing = f"Consume {source} on {sides}: each message goes to {words[0]}, then it is completed"
-    go_ahead(options, doing, yes=yes, state="Nothing was received.")
+    told = go_ahead(options, doing, yes=yes, state="Nothing was received.")
     store = journal_at(journal, journal_key)
     seconds = duration_option(handler_timeout) or 0.0
     environ = inherited(os.environ, exec_env or ())
 
     async def work(stop: "asyncio.Event") -> "ConsumeReport":
-        logging.getLogger("sbpair").info(f"{doing}.")
+        if not told:
+            logging.getLogger("sbpair").info(f"{doing}.")
         return await _consume(options, pair, request, store, words, seconds, environ, stop)
 
     return run_and_show(options, work, lambda report: _consumed(pair, source, report))

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import typer
 
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named, tell_that_it_reads
+from sbpair.cli.asking import YesOption, pair_to_write, side_named
 from sbpair.cli.context import load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
@@ -20,7 +20,7 @@ from sbpair.cli.failover.records import (
     InputFormat,
     InputOption,
     Lines,
-    open_input,
+    ask_for_input,
     to_payload,
 )
 from sbpair.cli.options import Options, command, duration_option
@@ -126,11 +126,7 @@ def send(
         else pair_to_write(options, settings, pair_name, f"Send to {queue} on both sides of")
     )
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
-    source = open_input(file)
-    if file is None:
-        tell_that_it_reads(options)
-    elif not only_look:
-        go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
+    source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
     to_message = partial(_payload, session=session_id)
     if only_look:
         lines = _Sent(streaming=False, journal=False)
@@ -141,7 +137,8 @@ def send(
     delay_seconds = duration_option(delay) or 0.0
 
     async def work(stop: "asyncio.Event") -> "_Sent":
-        logging.getLogger("sbpair").info(f"{doing}.")
+        if not told:
+            logging.getLogger("sbpair").info(f"{doing}.")
         tally = _Sent(streaming=options.output is Format.JSONL, journal=store is not None)
         async with AsyncExitStack() as stack:
             sides = await stack.enter_async_context(open_sides(pair))

@@ -78,11 +78,10 @@ def drain(
         leave_missing=moves.on_missing is OnMissing.LEAVE,
     )
     only = named_paths(chosen, moves.queues)
-    if not moves.dry_run:
-        go_ahead(options, doing("drain", chosen, moves), yes=moves.yes, state="Nothing was moved.")
+    told = moves.dry_run or go_ahead(options, doing("drain", chosen, moves), yes=moves.yes, state="Nothing was moved.")
 
     async def work(stop: "asyncio.Event") -> Drained:
-        if not moves.dry_run:
+        if not told:
             _log.info(f"{doing('drain', chosen, moves)}.")
         with ledger_errors(moves.ledger):
             return await run_drain(

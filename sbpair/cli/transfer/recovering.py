@@ -357,10 +357,11 @@ def perform(
     planned = recovery.plan()
     if (shown_only := _shown(planned, dry_run=dry_run, waits=recovery.waits)) is not None:
         return _result_of(command, shown_only, doing, remarks=recovery.remarks)
-    _tell_plan(options, planned, doing, yes=yes)
+    told = _tell_plan(options, planned, doing, yes=yes)
     ask(counted(planned.report.forwarded or planned.report.purged, doing.noun))
     done, ended = recovery.carry_out(ledger, new_ledger=new_ledger)
-    return _result_of(command, with_unreached(done, planned.report), doing, ended, remarks=recovery.remarks)
+    result = _result_of(command, with_unreached(done, planned.report), doing, ended, remarks=recovery.remarks)
+    return replace(result, notes=tuple(note for note in result.notes if note not in told))
 
 
 def _shown(planned: Recovered, *, dry_run: bool, waits: bool) -> Recovered | None:
@@ -372,11 +373,12 @@ def _shown(planned: Recovered, *, dry_run: bool, waits: bool) -> Recovered | Non
     return replace(planned, report=replace(planned.report, dry_run=False))
 
 
-def _tell_plan(options: Options, planned: Recovered, doing: Doing, *, yes: bool) -> None:
-    """Before the question: what the dry run found that will not go."""
-    if can_ask(options) and not yes:
-        for line in notes(planned, doing):
-            _log.info(line)
+def _tell_plan(options: Options, planned: Recovered, doing: Doing, *, yes: bool) -> tuple[str, ...]:
+    """Before the question: what the dry run found that will not go, and what else there is to know. What was told."""
+    told = tuple(notes(planned, doing)) if can_ask(options) and not yes else ()
+    for line in told:
+        _log.info(line)
+    return told
 
 
 def _result_of(

@@ -131,8 +131,7 @@ def restore(
     doing = f"Restore {counted(len(messages), 'message')} to {way.named}"
     if ledger is None:
         doing += "; without --ledger the same command would send them again"
-    if not dry_run:
-        go_ahead(options, doing, yes=yes, state="Nothing was sent.")
+    told = dry_run or go_ahead(options, doing, yes=yes, state="Nothing was sent.")
 
     async def work(stop: "asyncio.Event") -> "Restored":
         from sbpair.connect import open_namespace
@@ -142,7 +141,7 @@ def restore(
         from sbpair.runtime.transfer.restore import Restored
         from sbpair.runtime.transfer.restore import restore as send_back
 
-        if not dry_run:
+        if not told:
             logging.getLogger("sbpair").info(f"{doing}.")
         async with open_namespace(way.came_from) as (source, _), open_namespace(way.to) as (target, _):
             done = frozenset() if ledger is None or new_ledger else sent_in(ledger)

@@ -28,6 +28,7 @@ from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
 from sbpair.runtime.transfer.ledger import sent_in
 from sbpair.runtime.transfer.move import Ends, move
 from tests.cli.process import Sbpair
+from tests.cli.screens import answer
 from tests.cli.transfer.entities import Entities
 from tests.fakes import RecordingObserver
 
@@ -88,6 +89,15 @@ def test_until_idle_takes_what_comes_later_too(made: Entities, sessions: bool) -
     assert sorted(as_sent(one.payload).payload for one in made.lying(other)) == sorted(sent)
     ran = made.runner(*until_idle, "100ms")
     assert (ran.code, ran.data["forwarded"], made.ids(queue)) == (0, 0, []), ran
+
+
+def test_what_was_told_before_the_question_is_not_told_again(made: Entities) -> None:
+    queue, other = made.queue(named("orders")), made.queue(named("other"))
+    made.send(queue, *messages("one"))
+    screen = answer(made.runner, "move", queue, other, question="[y/N]", typed="y")
+    assert (screen.code, made.ids(other)) == (0, ["one"])
+    said = screen.shown + screen.talk
+    assert [said.count(words) for words in ("Exactly once:", "All bytes", "were moved", "was moved")] == [1, 1, 0, 1]
 
 
 def test_how_long_a_side_may_fail_is_said_by_one_option_or_the_time_out() -> None:
