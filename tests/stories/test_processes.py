@@ -213,7 +213,7 @@ def test_a_filter_that_cannot_be_evaluated_ends_them_all(stranded: tuple[World, 
 
 def test_what_several_processes_cannot_keep_is_refused(world: World) -> None:
     world.backlog_queues(range(2))
-    for option in ("--limit 5", "--rate 100", "--reserve 100", "--archive saved"):
+    for option in ("--limit 5", "--rate 100", "--reserve 100", "--archive saved", "--until-idle 5s"):
         refused = world(f"sbpair drain local --processes 2 {option}")
         assert refused.code == 2
         assert f"{option.split()[0]} is kept by one process" in refused.stderr

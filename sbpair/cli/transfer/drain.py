@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead, pair_to_write
-from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, stoppable, system_clock
+from sbpair.cli.context import (
+    EventLog,
+    configure_logging,
+    load_settings,
+    open_sides,
+    run_and_show,
+    stoppable,
+    system_clock,
+)
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.transfer.options import DrainOptions, OnMissing, Patience
 from sbpair.cli.transfer.report import (
@@ -123,6 +131,7 @@ def check_processes(pair: Pair, moves: DrainOptions) -> None:
         ("--rate", moves.rate),
         ("--reserve", moves.reserve),
         ("--archive", moves.archive),
+        ("--until-idle", moves.until_idle),
     ):
         if value is not None:
             raise UsageError(f"{option} is kept by one process; --processes starts several. Nothing was moved.")
@@ -289,6 +298,7 @@ class Sharing:
         from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
         from sbpair.runtime.transfer.drain import drain as drain_backlog
 
+        configure_logging(self.options)
         pair, usage = load_settings(self.options, to_act=False).pair(self.pair), Usage()
         if _hosts(pair) != self.hosts:
             raise UsageError(
