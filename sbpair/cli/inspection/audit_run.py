@@ -149,6 +149,7 @@ def _result(
             tuple(_audited_pair(one) for one in audited), tuple(FailedPair(name, error) for name, error in errors), used
         ),
         (found, skipped) if skipped.rows else (found,),
+        screen=(findings_table(reports, each=each, lines=True), *((skipped,) if skipped.rows else ())),
         notes=shown,
         details=(calls_of(snapshots),),
         summary=summary_of(reports),

@@ -30,8 +30,9 @@ FINDING_COLUMNS = (
 SKIPPED_COLUMNS = (Column("pair", "Pair"), Column("code", "Code"), Column("reason", "Skipped, because"))
 
 
-def findings_table(reports: Sequence[AuditReport], *, each: bool = False) -> Table:
-    """Findings of all pairs, the worst first; one row for those of one check, or with `each` one row each."""
+def findings_table(reports: Sequence[AuditReport], *, each: bool = False, lines: bool = False) -> Table:
+    """Findings of all pairs, the worst first; one row for those of one check, or with `each` one row each. With `lines`
+    each step of what to do is a line, so that a terminal keeps commands whole."""
     rows = [
         {
             "severity": some.first.severity.value,
@@ -40,7 +41,7 @@ def findings_table(reports: Sequence[AuditReport], *, each: bool = False) -> Tab
             "count": len(some.findings),
             "subject": some.subject,
             "message": some.message,
-            "remedy": audit.in_one_line(some.remedy),
+            "remedy": some.remedy if lines else audit.in_one_line(some.remedy),
         }
         for report in reports
         for some in ([audit.Likes((one,)) for one in report.findings] if each else audit.alike(report.findings))
