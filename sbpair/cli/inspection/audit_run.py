@@ -152,7 +152,7 @@ def _result(
         screen=(findings_table(reports, each=each, lines=True), *((skipped,) if skipped.rows else ())),
         notes=shown,
         details=(calls_of(snapshots),),
-        summary=summary_of(reports),
+        summary=summary_of(reports, snapshots),
         exit=_exit(audited, errors, fail_on),
         checks=checks_of(reports, snapshots, errors),
         metrics=tuple(metrics_of(reports, snapshots)),

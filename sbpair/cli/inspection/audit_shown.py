@@ -69,8 +69,10 @@ def calls_of(snapshots: Sequence[Snapshot]) -> str:
     return f"{management}, {counted(sum(one.calls.throttling_credits for one in snapshots), 'throttling credit')}."
 
 
-def summary_of(reports: Sequence[AuditReport]) -> str:
-    """`2 errors, 1 warning in 3 pairs; 4 checks skipped.`"""
+def summary_of(reports: Sequence[AuditReport], snapshots: Sequence[Snapshot]) -> str:
+    """`497 messages wait in 8 queues, the oldest for 10s. 2 errors, 1 warning in 3 pairs; 4 checks skipped.` What waits
+    comes first: a check that calls young messages no more than a note must not hide them behind an "OK"."""
+    pairs = [_Pair(snapshot, report) for snapshot, report in zip(snapshots, reports, strict=True)]
     counts = Counter(finding.severity for report in reports for finding in report.findings)
     found = [counted(counts[severity], severity.value) for severity in reversed(Severity) if counts[severity]]
     skipped = sum(len(report.skipped) for report in reports)
@@ -80,7 +82,8 @@ def summary_of(reports: Sequence[AuditReport]) -> str:
         f"{counted(skipped, 'check')} skipped" if skipped else "",
         f"{counted(ignored, 'finding')} ignored" if ignored else "",
     ]
-    return "; ".join(part for part in parts if part) + "."
+    found_of_all = "; ".join(part for part in parts if part) + "."
+    return " ".join(one for one in (_waiting_sentence(pairs), found_of_all) if one)
 
 
 def counted(number: int, noun: str) -> str:
@@ -325,17 +328,24 @@ def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
         yield f"{severity.value.capitalize()}: {title[0].lower()}{title[1:]}{times}."
     if len(grave) > MOST_HEADLINES:
         yield f"And {counted(len(grave) - MOST_HEADLINES, 'more kind')} of finding."
-    waiting, dead = sum(pair.waiting for pair in pairs), sum(pair.dead_letter for pair in pairs)
-    if waiting or dead:
-        queues = sum(bool(one.facts.counts.total) for pair in pairs for one in pair.queues)
-        amounts = [counted(waiting, "message")] if waiting else []
-        amounts += [counted(dead, "dead letter")] if dead else []
-        ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
-        oldest = f", the oldest for {format_duration(max(ages))}" if ages else ""
-        verb = "waits" if waiting + dead == 1 else "wait"
-        yield f"{' and '.join(amounts)} {verb} in {counted(queues, 'queue')}{oldest}."
+    if waiting := _waiting_sentence(pairs):
+        yield waiting
         if not grave and not silent:
             yield "No errors or warnings."
+
+
+def _waiting_sentence(pairs: Sequence[_Pair]) -> str:
+    """`497 messages and 3 dead letters wait in 8 queues, the oldest for 10s.`; empty if none are known to wait."""
+    waiting, dead = sum(pair.waiting for pair in pairs), sum(pair.dead_letter for pair in pairs)
+    if not (waiting or dead):
+        return ""
+    queues = sum(bool(one.facts.counts.total) for pair in pairs for one in pair.queues)
+    amounts = [counted(waiting, "message")] if waiting else []
+    amounts += [counted(dead, "dead letter")] if dead else []
+    ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
+    oldest = f", the oldest for {format_duration(max(ages))}" if ages else ""
+    verb = "waits" if waiting + dead == 1 else "wait"
+    return f"{' and '.join(amounts)} {verb} in {counted(queues, 'queue')}{oldest}."
 
 
 def _facts(pairs: Sequence[_Pair]) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,14 @@ def test_a_large_fleet_begins_with_the_worst_and_tells_equal_findings_once(sbpai
     assert "<strong>billing-39: contoso/" in text.replace("<wbr>", "")
 
 
+def test_the_last_line_tells_what_waits_before_anything_else(sbpair: Sbpair) -> None:
+    page(sbpair)
+    ran = sbpair("audit", "billing", "--snapshot", "fleet.json", "-o", "nagios")
+    waits = "3,000 messages and 3 dead letters wait in 2 queues, the oldest for 7h30m."
+    assert ran.stdout.startswith(f"SBPAIR CRITICAL - {waits} 1 error, 6 warnings"), ran
+    assert waits not in sbpair("audit", "well", "--snapshot", "fleet.json", "-o", "nagios").stdout
+
+
 def test_one_silent_namespace_is_one_row_of_what_was_skipped(sbpair: Sbpair) -> None:
     page(sbpair)
     ran = sbpair("audit", "silent", "--snapshot", "fleet.json", "-o", "markdown")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import EntityStatus, Tier, TopicFacts
-from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Severity, View
+from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Severity, Thresholds, View
 from sbpair.core.inspection.plan import PARTITIONS
 from sbpair.core.inspection.snapshot import QueueSeen
 from sbpair.core.words import counted
@@ -189,6 +189,7 @@ def used_share(queue: QueueSeen) -> float:
     return queue.facts.size_in_bytes / (settings.max_size_in_megabytes * factor * _MEGABYTE)
 
 
+_LIMITS = Thresholds()
 CONTENT_CHECKS = (
     Check(
         "SBP008",
@@ -196,7 +197,9 @@ CONTENT_CHECKS = (
         Severity.WARNING,
         "Diverted messages wait for a syphon to move them back. With none running they wait for ever: the retired "
         "library's default was not to run one. The age is that of the oldest message where a browse was possible, "
-        "otherwise the time since anybody touched the queue.",
+        "otherwise the time since anybody touched the queue. A queue is noted at first, is a warning once "
+        f"its oldest message has waited {format_duration(_LIMITS.stranded_warning_seconds)}, and an error after "
+        f"{format_duration(_LIMITS.stranded_error_seconds)}.",
         "sbpair drain {pair}\nor run sbpair syphon {pair} as a service",
         _stranded,
     ),
