@@ -316,7 +316,16 @@ def _compatibility() -> CommandResult:
     names = ("client", "version", "language", "passed", "scenarios", *lists)
     columns = tuple(Column(name, name.replace("_", " ").capitalize()) for name in names)
     shown = [one | {name: "; ".join(one[name]) for name in lists} for one in to_plain(tried)]
-    return CommandResult("emulator", tried, (Table("", columns, shown),))
+    in_short = [one | {"passed": f"{one['passed']} of {one['scenarios']}"} for one in shown]
+    few = tuple(Column(name, name.capitalize(), right=name == "passed") for name in names[:4])
+    notes = [
+        f"{one['client']} {one['version']}: {name.replace('_', ' ')}: {one[name]}."
+        for name in lists
+        for one in shown
+        if one[name]
+    ]
+    screen = (Table("", few, in_short, compact=True),)
+    return CommandResult("emulator", tried, (Table("", columns, shown),), notes=tuple(notes), screen=screen)
 
 
 def _read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any], Sequence[str]]:
