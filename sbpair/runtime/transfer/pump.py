@@ -153,7 +153,7 @@ class Pump:
         self._done_bytes: Counter[tuple[str, str]] = Counter()
         self._progress_at = 0.0
         self.moved = asyncio.Event()
-        """Set whenever a message has left its queue."""
+        """Set whenever messages have come, or have left their queue."""
         self.fatal: BaseException | None = None
 
     # For whoever runs it
@@ -288,6 +288,8 @@ class Pump:
             until = source.locks.deadline(one.locked_until, now_utc=now_utc, now=now)
             lock_seconds = source.locks.lock_seconds
             self.machine.arrived(one, verdict, lock_until=until, lock_seconds=lock_seconds, now=now)
+        if received:
+            self.moved.set()
         self._changed()
 
     def _refuse(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> None:

@@ -47,7 +47,9 @@ __all__ = ["DrainRequest", "SyphonRun", "ToArchive", "ToPrimary", "ToQueue", "dr
 POLL_SECONDS = 900.0
 """4 receives an hour for each backlog queue ("Paired Namespaces: Implementation Details and Cost")."""
 RECOUNT_SECONDS = 30.0
-"""So soon after messages have moved what waits is counted again."""
+"""So soon what waits is counted again while messages move or are held back."""
+SOON_SECONDS = 3.0
+"""After the first message in a while: others come with it."""
 
 
 async def syphon(
@@ -173,7 +175,7 @@ class _Queues:
     poll_seconds: float
 
     async def follow(self) -> None:
-        """Look once a poll, and soon after messages have moved.
+        """Look once a poll, soon after messages have come or moved, and as long as some are held back.
 
         One list of all queues each time, not a question for each: a syphon is billed for its polls, and this must not
         double them. Without the right to list, and with later queues wanted, the next indexes are opened instead: one
@@ -185,11 +187,13 @@ class _Queues:
                 return
             self.pump.moved.clear()
             await self.clock.sleep(min(RECOUNT_SECONDS, self.poll_seconds))
-            try:
-                async with asyncio.timeout(max(0.0, self.poll_seconds - RECOUNT_SECONDS)):
-                    await self.pump.moved.wait()
-            except TimeoutError:
-                pass  # nothing moved: time for the next poll's count
+            if not (self.pump.moved.is_set() or self.pump.machine.live):
+                try:
+                    async with asyncio.timeout(max(0.0, self.poll_seconds - RECOUNT_SECONDS)):
+                        await self.pump.moved.wait()
+                    await self.clock.sleep(SOON_SECONDS)
+                except TimeoutError:
+                    pass  # nothing moved: time for the next poll's count
             await self._look()
 
     def _tell(self) -> None:

@@ -27,7 +27,15 @@ from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_me
 from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.syphon import DrainRequest, ToArchive, ToQueue, drain, syphon
+from sbpair.runtime.transfer.syphon import (
+    RECOUNT_SECONDS,
+    SOON_SECONDS,
+    DrainRequest,
+    ToArchive,
+    ToQueue,
+    drain,
+    syphon,
+)
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 
@@ -858,6 +866,25 @@ async def test_the_syphon_counts_what_waits_with_one_management_call_for_all_que
     world.divert(message(100))
     await asyncio.sleep(45)
     assert world.observer.of(BacklogCounted)[-1].at >= EPOCH + 2000
+    world.stop.set()
+    await running
+
+
+@virtual_time
+async def test_the_syphon_counts_what_waits_while_the_primary_is_dark():
+    """Who looks at the metric in an outage sees the backlog grow."""
+    world = World(queues=1)
+    running = asyncio.create_task(world.syphon())
+    await asyncio.sleep(400)
+    world.primary.go_dark()
+    for number in range(100):
+        world.divert(message(number))
+    await asyncio.sleep(SOON_SECONDS + 1)
+    assert world.observer.of(BacklogCounted)[-1].messages == 100
+    for number in range(100, 5000):
+        world.divert(message(number))
+    await asyncio.sleep(RECOUNT_SECONDS + 1)
+    assert world.observer.of(BacklogCounted)[-1].messages == 5000, "more than it holds under lock"
     world.stop.set()
     await running
 
