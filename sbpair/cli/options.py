@@ -23,7 +23,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.typer_private import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
-from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError, for_pair
+from sbpair.core.errors import EntityNotFoundError, HostNotFoundError, SbpairError, UsageError, for_pair
 from sbpair.render.console import check_format, check_writable, colors_wanted
 from sbpair.render.output import Format
 
@@ -268,6 +268,8 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         except SbpairError as error:
             if isinstance(error, EntityNotFoundError):
                 error.looking_like(suggestions.known_entities(ctx))
+            if isinstance(error, HostNotFoundError) and (near := suggestions.misspelt_namespace(ctx)):
+                error.hint = f"Did you mean {near!r}?"
             error.hint = for_pair(error.hint, _pair_in(values))
             return Finished(called, options, error=error)
         except typer.BadParameter as error:

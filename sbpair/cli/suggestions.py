@@ -32,6 +32,19 @@ def configured_namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(sorted({str(name) for key in keys if (name := settings.get(key))}), incomplete)
 
 
+def misspelt_namespace(ctx: typer.Context) -> str | None:
+    """A configured namespace that looks like one on the command line that is none of them."""
+    import difflib
+
+    known = configured_namespaces(ctx, "")
+    given = [value.partition(":")[0] for value in ctx.params.values() if isinstance(value, str)]
+    near = (difflib.get_close_matches(one, known, n=1, cutoff=_ALIKE) for one in given if one not in known)
+    return next((found[0] for found in near if found), None)
+
+
+_ALIKE = 0.8
+
+
 def entities(ctx: typer.Context, incomplete: str) -> list[str]:
     """Queues and topics that the configuration names for the pair in use."""
     return _matching(_entities(ctx), incomplete)

@@ -25,6 +25,8 @@ class Column:
     drawn: bool = False
     advice: bool = False
     """Our own words on what to do next: a page lets a reader copy the commands in them."""
+    counts: bool = False
+    """Numbers of things, which people read with a comma after the thousands; others may be names, to be copied."""
     spare: bool = False
     """A screen that is too narrow leaves it out, and says so; every other format has it."""
 

@@ -9,10 +9,10 @@ times, columns that are marked as spare.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sbpair.core.redact import printable
 from sbpair.core.words import counted
@@ -131,7 +131,7 @@ def _shortened(table: Table) -> tuple[Table, str]:
     """The table without what can be spared, and what every row says as one line."""
     columns, rows, said = [], [dict(row) for row in table.rows], []
     for column in table.columns:
-        cells = [formats.cell(row.get(column.key)) for row in rows]
+        cells = [_cell(row, column) for row in rows]
         if column.drawn or not any(cells):
             continue
         if len(rows) > 2 and len(set(cells)) == 1:
@@ -174,12 +174,17 @@ def _short_times(cells: list[str]) -> tuple[str, list[str]] | None:
     return "", [_TIME.sub(r"\2 \3", cell) for cell in cells]
 
 
+def _cell(row: Mapping[str, Any], column: Column) -> str:
+    value = row.get(column.key)
+    return f"{value:,}" if column.counts and isinstance(value, int) else formats.cell(value)
+
+
 def _needed(table: Table, column: Column) -> int:
     from rich.cells import cell_len
 
     if column.drawn:
         return BAR_COLUMNS
-    cells = [formats.cell(row.get(column.key)) for row in table.rows]
+    cells = [_cell(row, column) for row in table.rows]
     longest_line = max(cell_len(line) for cell in (column.title, *cells) for line in cell.splitlines() or [""])
     longest_word = max(cell_len(word) for cell in (column.title, *cells) for word in cell.split() or [""])
     return min(longest_line, max(READABLE_COLUMNS, min(longest_word, NAME_COLUMNS)))
@@ -204,8 +209,7 @@ def _grid(table: Table, *, narrow: bool = False) -> "RichTable":
     bars = {index: terminal_bars(table, table.columns[index]) for index in drawn}
     for number, row in enumerate(table.rows):
         cells = (
-            bars[index][number] if index in bars else formats.cell(row.get(column.key))
-            for index, column in enumerate(table.columns)
+            bars[index][number] if index in bars else _cell(row, column) for index, column in enumerate(table.columns)
         )
         grid.add_row(*map(Text, cells), style=_style(table, number))
     return grid
@@ -218,7 +222,7 @@ def _blocks(table: Table, width: int) -> "Iterator[RenderableType]":
     if table.title:
         yield Text(table.title, style="italic")
     for number, row in enumerate(table.rows):
-        fields = ((_label(column), formats.cell(row.get(column.key))) for column in table.columns)
+        fields = ((_label(column), _cell(row, column)) for column in table.columns)
         yield from _flowing([field for field in fields if field[1]], width, _style(table, number))
         yield Text()
 

@@ -7,10 +7,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import typer
 
 from sbpair.cli.app import COMMANDS
+from sbpair.cli.suggestions import misspelt_namespace
+from sbpair.settings import load
 from tests.cli.process import Sbpair
 
 COMPLETIONS = Path(__file__).parents[2] / "completions"
@@ -216,3 +221,20 @@ def test_completion_prints_a_script_and_edits_nothing(sbpair: Sbpair, shell: str
     assert ran.code == 0
     assert "_SBPAIR_COMPLETE" in ran.stdout
     assert sorted(path.name for path in sbpair.home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ({"namespace": "contoso-we", "entity": "orders"}, "contoso-weu"),
+        ({"entity": "contoso-ne:orders", "dlq": False}, "contoso-neu"),
+        ({"namespace": "contoso-weu"}, None),
+        ({"namespace": "fabrikam"}, None),
+    ],
+)
+def test_a_misspelt_namespace_is_known_by_the_configured_one_it_looks_like(
+    configured: Sbpair, given: dict[str, object], near: str | None
+) -> None:
+    settings = load(environ=configured.variables(), directory=configured.home)
+    context = SimpleNamespace(params=given, meta={"settings": settings})
+    assert misspelt_namespace(cast(typer.Context, context)) == near

@@ -41,7 +41,7 @@ def test_a_picture_stands_alone_and_in_the_readme(name: str) -> None:
 
 def test_the_status_shows_every_queue_and_their_sum() -> None:
     text = " ".join(words(PICTURES["status.svg"]))
-    assert all(str(number) in text for number in (*WAITING, sum(WAITING)))
+    assert all(f"{number:,}" in text for number in (*WAITING, sum(WAITING)))
     assert "sbpair drain orders" in text
     assert len(status_lines()) < 24, "with the prompt they are one screen"
 

@@ -156,3 +156,9 @@ def test_what_a_screen_shows_may_differ_from_the_table_of_line_formats() -> None
     result = CommandResult("x", {}, (QUEUES,), screen=(FINDING,))
     assert "SBP001" in render(result, Format.TABLE)
     assert "x-servicebus-transfer/3\t30" in render(result, Format.TSV)
+
+
+def test_numbers_of_things_have_commas_for_people_and_names_have_none() -> None:
+    columns = (Column("number", "Number", right=True), Column("messages", "Messages", right=True, counts=True))
+    table = Table("", columns, [{"number": 12345, "messages": 1234567}])
+    assert as_text(CommandResult("x", None, (table,))).split()[-2:] == ["12345", "1,234,567"]

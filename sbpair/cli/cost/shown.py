@@ -103,7 +103,7 @@ LINE_COLUMNS = (
     Column("part", "Part"),
     Column("what", "What"),
     Column("arithmetic", "Arithmetic", spare=True),
-    Column("operations", "Operations", right=True),
+    Column("operations", "Operations", right=True, counts=True),
     Column("amount", "Amount", right=True),
     Column("source", "Rule", spare=True),
 )
@@ -193,7 +193,7 @@ def comparison(workload: Workload, prices: PriceTable, scenario: Scenario) -> Co
         Column("total", f"{prices.currency} a month", right=True),
         Column("above_best", "Above best", right=True),
         Column("above_best", "", drawn=True),
-        Column("operations", "Operations", right=True),
+        Column("operations", "Operations", right=True, counts=True),
         Column("choice", ""),
         Column("problems", "Does not work, because"),
     )

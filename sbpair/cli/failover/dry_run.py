@@ -117,7 +117,11 @@ def _result(name: str, found: SendDryRun) -> CommandResult:
     ]
     if found.stopped_at is not None:
         notes.append(f"It would stop at {found.stopped_at}; nothing after it would be sent.")
-    columns = (Column("what", "What"), Column("where", "Where"), Column("messages", "Messages", right=True))
+    columns = (
+        Column("what", "What"),
+        Column("where", "Where"),
+        Column("messages", "Messages", right=True, counts=True),
+    )
     places = " and ".join(place.namespace for place in found.places)
     exit = Exit.FINDINGS if found.messages else Exit.OK
     return CommandResult(

@@ -374,7 +374,7 @@ class _Tally(Lines[FailedLine]):
         columns = (
             Column("where", "Where"),
             Column("queue", "Backlog queue"),
-            Column("messages", "Messages", right=True),
+            Column("messages", "Messages", right=True, counts=True),
         )
         data = SendResult(entity, accepted, diverted, self._uncertain, self.failed, tuple(self.failures), self.bad_line)
         return CommandResult(

@@ -213,8 +213,8 @@ _FLEET_COLUMNS = (
     Column("primary", "Primary"),
     Column("secondary", "Secondary"),
     Column("queues", "Backlog queues", right=True),
-    Column("messages", "Messages", right=True),
-    Column("dead_letter", "Dead letters", right=True),
+    Column("messages", "Messages", right=True, counts=True),
+    Column("dead_letter", "Dead letters", right=True, counts=True),
     Column("oldest", "Oldest", right=True),
     Column("findings", "Findings"),
 )

@@ -86,9 +86,9 @@ COLUMNS = (
     Column("path", "Entity"),
     Column("kind", "Kind"),
     Column("status", "Status"),
-    Column("active", "Active", right=True),
-    Column("dead_letter", "Dead", right=True),
-    Column("scheduled", "Scheduled", right=True),
+    Column("active", "Active", right=True, counts=True),
+    Column("dead_letter", "Dead", right=True, counts=True),
+    Column("scheduled", "Scheduled", right=True, counts=True),
 )
 
 

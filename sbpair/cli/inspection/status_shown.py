@@ -31,9 +31,9 @@ COLUMNS = (
     Column("name", "Name"),
     Column("state", "State"),
     Column("tier", "Tier"),
-    Column("active", "Messages", right=True),
+    Column("active", "Messages", right=True, counts=True),
     Column("active", "", drawn=True),
-    Column("dead_letter", "Dead letters", right=True),
+    Column("dead_letter", "Dead letters", right=True, counts=True),
     Column("oldest", "Oldest", right=True),
     Column("answered_in_ms", "ms", right=True),
     Column("detail", "Detail"),
@@ -49,9 +49,9 @@ _SIDE_COLUMNS = (
 _QUEUE_COLUMNS = (
     Column("name", "Queue"),
     Column("state", "State"),
-    Column("active", "Messages", right=True),
+    Column("active", "Messages", right=True, counts=True),
     Column("drawn", "", drawn=True),
-    Column("dead_letter", "Dead", right=True),
+    Column("dead_letter", "Dead", right=True, counts=True),
     Column("oldest", "Oldest", right=True),
     Column("detail", "Detail"),
 )
@@ -62,10 +62,12 @@ def result(
 ) -> CommandResult:
     """What is shown of the later one of two samples. `leave` says on the screen how to end a watch."""
     rate = rate_per_second(before, after)
+    troubled = [side for side in _sides(after) if side.detail]
+    last_with = {side.hint: side.side for side in troubled}
     notes = [
-        f"{side.side.capitalize()} {_name(side)}: {with_hint(side.detail, for_pair(side.hint, after.pair))}"
-        for side in _sides(after)
-        if side.detail
+        f"{side.side.capitalize()} {_name(side)}: "
+        + with_hint(side.detail, for_pair(side.hint, after.pair) if last_with[side.hint] == side.side else "")
+        for side in troubled
     ]
     told = {f": {side.detail.rstrip('.')}" for side in _sides(after) if side.detail}
     notes += [_without(str(one), told) for one in further(after)]

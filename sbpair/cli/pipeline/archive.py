@@ -177,7 +177,7 @@ def _per_queue(files: "list[ArchiveFile]") -> dict[str, int]:
 
 def _table(per_queue: dict[str, int]) -> Table:
     rows = [{"queue": path, "messages": count} for path, count in sorted(per_queue.items())]
-    return Table("", (Column("queue", "Queue"), Column("messages", "Messages", right=True)), rows)
+    return Table("", (Column("queue", "Queue"), Column("messages", "Messages", right=True, counts=True)), rows)
 
 
 def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:

@@ -157,7 +157,11 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
     rows += [{"what": "left", "where": NOT_CONFIGURED + path, "messages": n} for path, n in report.elsewhere.items()]
     others = (("already done", report.already_done), ("copies left out", report.duplicates))
     rows += [{"what": what, "where": "", "messages": count} for what, count in others if count]
-    columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+    columns = (
+        Column("what", "What"),
+        Column("where", "Where or why"),
+        Column("messages", "Messages", right=True, counts=True),
+    )
     verb = "would be sent" if report.dry_run else "sent"
     notes = (
         [f"{report.resent:,} were sent again after an unclear answer, with the same MessageId."]

@@ -58,7 +58,7 @@ _COLUMNS = (
 )
 _DESTINATIONS = (
     Column("destination", "Queue"),
-    Column("messages", "Messages", right=True),
+    Column("messages", "Messages", right=True, counts=True),
     Column("on_primary", "On primary", right=True),
     Column("on_secondary", "On secondary", right=True),
     Column("stamped", "Stamped", right=True),

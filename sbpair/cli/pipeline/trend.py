@@ -34,8 +34,8 @@ FINDING_COLUMNS = (
 GROWTH_COLUMNS = (
     Column("pair", "Pair"),
     Column("queue", "Queue"),
-    Column("active", "Messages", right=True),
-    Column("dead_letter", "Dead letters", right=True),
+    Column("active", "Messages", right=True, counts=True),
+    Column("dead_letter", "Dead letters", right=True, counts=True),
     Column("size_bytes", "Bytes", right=True),
     Column("messages_per_hour", "Messages an hour", right=True),
     Column("bytes_per_hour", "Bytes an hour", right=True),

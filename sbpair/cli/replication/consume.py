@@ -268,7 +268,7 @@ def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
         seconds=report.seconds,
         ended_by=report.ended_by,
     )
-    columns = (Column("side", "Side"), Column("result", "Result"), Column("copies", "Copies", right=True))
+    columns = (Column("side", "Side"), Column("result", "Result"), Column("copies", "Copies", right=True, counts=True))
     unread = (f"Not read: {one.side}: {with_hint(one.error.message, one.error.hint)}" for one in data.not_read)
     return CommandResult(
         "replicate consume",

@@ -216,7 +216,7 @@ class _Sent(Lines[FailedLine]):
             tuple(self.failures),
             self.bad_line,
         )
-        columns = (Column("where", "Where"), Column("messages", "Messages", right=True))
+        columns = (Column("where", "Where"), Column("messages", "Messages", right=True, counts=True))
         return CommandResult(
             "replicate send",
             data,

@@ -49,7 +49,7 @@ class Reasons:
 
 REASON_COLUMNS = (
     Column("reason", "Reason"),
-    Column("messages", "Messages", right=True),
+    Column("messages", "Messages", right=True, counts=True),
     Column("oldest", "Oldest"),
     Column("newest", "Newest"),
     Column("description", "Description"),

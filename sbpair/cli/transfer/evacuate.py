@@ -112,23 +112,27 @@ STEP_COLUMNS = (Column("path", "Entity"), Column("action", "There"), Column("not
 MOVE_COLUMNS = (
     Column("entity", "From"),
     Column("to", "To"),
-    Column("counted", "Counted", right=True),
-    Column("moved", "Moved", right=True),
-    Column("there_now", "There now", right=True),
+    Column("counted", "Counted", right=True, counts=True),
+    Column("moved", "Moved", right=True, counts=True),
+    Column("there_now", "There now", right=True, counts=True),
 )
 LINE_COLUMNS = (
     Column("entity", "Entity"),
     Column("kind", "Kind"),
     Column("action", "There"),
     Column("to", "To"),
-    Column("counted", "Counted", right=True),
-    Column("moved", "Moved", right=True),
-    Column("accepted", "Accepted", right=True),
-    Column("there_now", "There now", right=True),
-    Column("left", "Left", right=True),
+    Column("counted", "Counted", right=True, counts=True),
+    Column("moved", "Moved", right=True, counts=True),
+    Column("accepted", "Accepted", right=True, counts=True),
+    Column("there_now", "There now", right=True, counts=True),
+    Column("left", "Left", right=True, counts=True),
     Column("note", "Note"),
 )
-LEFT_COLUMNS = (Column("entity", "Left in"), Column("messages", "Messages", right=True), Column("reason", "Why"))
+LEFT_COLUMNS = (
+    Column("entity", "Left in"),
+    Column("messages", "Messages", right=True, counts=True),
+    Column("reason", "Why"),
+)
 
 
 @command(output="cli.transfer.evacuate:Evacuation")

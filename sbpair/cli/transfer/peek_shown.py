@@ -206,7 +206,7 @@ def readable_body(payload: bytes) -> tuple[BodyEncoding, str]:
 def group_columns(keys: Iterable[GroupKey]) -> tuple[Column, ...]:
     return (
         *(Column(key.value, key.value.capitalize()) for key in keys),
-        Column("messages", "Messages", right=True),
+        Column("messages", "Messages", right=True, counts=True),
         Column("size_bytes", "Bytes", right=True),
         Column("oldest", "Oldest"),
         Column("newest", "Newest"),

@@ -45,7 +45,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("sbpair")
 _FACTS_SECONDS = 10.0
 """Bound of the wait for properties that the work can do without."""
-COLUMNS = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+COLUMNS = (
+    Column("what", "What"),
+    Column("where", "Where or why"),
+    Column("messages", "Messages", right=True, counts=True),
+)
 
 
 @asynccontextmanager

@@ -196,7 +196,11 @@ def report_result(
         used=None if report.dry_run else operations,
         backlog=backlog,
     )
-    columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+    columns = (
+        Column("what", "What"),
+        Column("where", "Where or why"),
+        Column("messages", "Messages", right=True, counts=True),
+    )
     takes = (f"{'Moving them would take' if report.dry_run else 'It took'} {in_words(operations)}.",) if verbose else ()
     return CommandResult(
         command,

@@ -90,7 +90,7 @@ def _sections(drained: Drained, result: CommandResult, course: Course) -> Iterat
         rest = most_first[_MOST_BARS:]
         note = f"{len(rest):,} others with {sum(one[1] for one in rest):,} together." if rest else ""
         yield Bars(title, tuple(Bar(name, messages) for name, messages in most_first[:_MOST_BARS]), note)
-    why = (Column("why", "Why"), Column("messages", "Messages", right=True))
+    why = (Column("why", "Why"), Column("messages", "Messages", right=True, counts=True))
     if report.dead_letter_reasons:
         dead = [{"why": reason, "messages": messages} for reason, messages in report.dead_letter_reasons]
         yield Table("Would be dead-lettered" if report.dry_run else "Dead-lettered in this run", why, dead)
@@ -99,7 +99,7 @@ def _sections(drained: Drained, result: CommandResult, course: Course) -> Iterat
     if left:
         yield Table("Would be left in the backlog" if report.dry_run else "Left in the backlog", why, left)
     if report.per_destination[_MOST_BARS:]:
-        columns = (Column("destination", "Destination"), Column("messages", "Messages", right=True))
+        columns = (Column("destination", "Destination"), Column("messages", "Messages", right=True, counts=True))
         went = [{"destination": name, "messages": messages} for name, messages in most_first]
         yield Table("All destinations", columns, went)
     if rows := list(_queues(backlog, course)):

@@ -355,7 +355,11 @@ def _result(way: _Way, count: int, report: "Restored", dry_run: bool) -> Command
     if report.already_sent:
         rows.append({"what": "sent before", "where": "", "messages": report.already_sent})
     rows += [{"what": "left", "where": why, "messages": number} for why, number in sorted(report.left.items())]
-    columns = (Column("what", "What"), Column("where", "Where or why"), Column("messages", "Messages", right=True))
+    columns = (
+        Column("what", "What"),
+        Column("where", "Where or why"),
+        Column("messages", "Messages", right=True, counts=True),
+    )
     sent = sum(report.sent.values())
     plural = "s" if count != 1 else ""
     again = f"{report.sent_again:,} were sent again after an unclear answer, with the same MessageId."

@@ -49,6 +49,14 @@ class StatusReader:
             self._side("secondary", self._pair.secondary, self._secondary, silent),
         )
         backlog = self._unread(taken_at, second) if second.state == UNREACHABLE else await self._backlog()
+        # Words differ by what was tried, and the cause is the same: it is told of the side.
+        alike = [
+            replace(queue, detail=second.detail)
+            if queue.error_code and queue.error_code == second.error_code
+            else queue
+            for queue in backlog.queues
+        ]
+        backlog = replace(backlog, queues=tuple(alike))
         if second.state == "denied" and any(queue.known for queue in backlog.existing):
             second = replace(second, state=LIMITED, detail=_NO_MANAGE["secondary"], hint="")
         return PairStatus(self._pair.name, taken_at, first, second, backlog, self._pair.environment)

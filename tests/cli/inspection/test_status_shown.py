@@ -69,3 +69,16 @@ def test_why_a_side_does_not_answer_is_told_once() -> None:
     assert all(not row["detail"] for row in told.screen[1].rows if row["name"] != "total")
     details = {row["detail"] for table in told.tables for row in table.rows if row["what"] == "backlog queue"}
     assert details == {"connection-lost"}
+
+
+def test_what_helps_both_sides_is_told_once() -> None:
+    hint = "Check that the key is one of this namespace's."
+    sides = [
+        SideStatus(side, f"{side}.example", "denied", detail=f"{side} refuses.", hint=hint)
+        for side in ("primary", "secondary")
+    ]
+    told = result(None, PairStatus("orders", 1000.0, sides[0], sides[1], Backlog("orders", 1000.0, ())))
+    assert told.notes[:2] == (
+        "Primary primary.example: primary refuses.",
+        f"Secondary secondary.example: secondary refuses. {hint}",
+    )
