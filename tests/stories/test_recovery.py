@@ -129,6 +129,10 @@ def test_what_went_elsewhere_is_not_called_back_on_the_primary(world: World) -> 
     world.backlog_queues(range(CONFIGURED))
     world.destination("kept")
     world.strand("orders", 3)
+    shown = world("sbpair drain local --archive saved --dry-run --report shown.md")
+    assert "3 messages would be archived in saved. Nothing was changed." in shown.stderr
+    assert shown.records[0]["what"] == "archived"
+    assert "| Would be archived | 3 |" in (world.home / "shown.md").read_text(encoding="utf-8")
     archived = world("sbpair drain local --archive saved")
     assert archived.code == 0
     [file] = (world.home / "saved").iterdir()

@@ -9,6 +9,7 @@ from typing import Any
 from sbpair.cli.transfer.report import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY, Drained
 from sbpair.core.durations import format_duration
 from sbpair.core.inspection.backlog import Backlog
+from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import spoken_time
@@ -154,10 +155,16 @@ def _amount(label: str, messages: int | None, *, good: bool = False) -> Card:
     return Card(label, number(messages), "", Tone.WARN if messages else Tone.GOOD if good else Tone.PLAIN)
 
 
+def _by_number(path: str) -> tuple[str, int]:
+    """Backlog queue 10 comes after 9, whichever process drained it."""
+    name = parse_backlog_queue_path(path)
+    return (path, 0) if name is None else (name.primary_label, name.index)
+
+
 def _queues(backlog: Backlog | None, course: Course) -> Iterator[dict[str, Any]]:
     """Every queue that either look has seen; what was not counted is said to be unknown."""
     after = {one.queue: one for one in backlog.queues if not one.missing} if backlog is not None else {}
-    for path in dict.fromkeys((*course.before, *after)):
+    for path in sorted({*course.before, *after}, key=_by_number):
         seen = after.get(path)
         found = {name: getattr(seen, name, None) for name in ("active", "dead_letter", "deferred")}
         known = {name: "unknown" if value is None else value for name, value in found.items()}

@@ -383,7 +383,8 @@ async def _dry_run(
         finally:
             await sink.close()
     report = run.report(seen, seconds=clock.monotonic() - began, stopped=stop.is_set())
-    return replace(report, failures=failures_of(sources))
+    archive = request.to.directory if isinstance(request.to, ToArchive) else None
+    return replace(report, failures=failures_of(sources), archive=archive)
 
 
 class _Run:
