@@ -70,6 +70,7 @@ FAILED BACK events after 1s: 128 messages went to the backlog.
 FAILED BACK orders after 1s: 128 messages went to the backlog.
 FAILED BACK invoices/incoming after 1.1s: 129 messages went to the backlog.
 [  4.1s] All accepted: 532 by the primary, 468 by the backlog.
+[  4.1s] A session that was diverted stays diverted until the drain, so that its order holds.
 [  4.2s] The backlog holds 468 messages: 128 for events, 212 for invoices/incoming, 128 for orders.
 [  5.7s] Sent 468 messages back to the primary in 1.5 s; the backlog is confirmed empty.
 [ 12.1s] orders: 334 of 334 arrived, each once, byte for byte.

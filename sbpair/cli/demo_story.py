@@ -258,6 +258,7 @@ async def _send_through_an_outage(story: Story, stage: Stage) -> None:
         stage.say(f"Paired. Sending {stage.count:,} messages to a queue, a queue with sessions and a topic.")
         await _send_everything(story, stage, pairing)
     stage.say(f"All accepted: {story.sent['primary']:,} by the primary, {story.sent['backlog']:,} by the backlog.")
+    stage.say("A session that was diverted stays diverted until the drain, so that its order holds.")
 
 
 async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespaces") -> None:
