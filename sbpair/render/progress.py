@@ -27,7 +27,7 @@ class LiveView:
     def __init__(self, *, color: bool = True) -> None:
         from rich.live import Live
 
-        self._live = Live(console=make_console(color=color), auto_refresh=False, vertical_overflow="visible")
+        self._live = Live(console=make_console(color=color), auto_refresh=False, vertical_overflow="ellipsis")
 
     def __enter__(self) -> Self:
         self._live.start()

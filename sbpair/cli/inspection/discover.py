@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli import suggestions
+from sbpair.cli.asking import LOCAL_PAIR
 from sbpair.cli.context import load_settings, run_async, stoppable, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, resource_manager_url
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 COLUMNS = (
-    Column("namespace", "On namespace"),
+    Column("namespace", "Namespace"),
     Column("primary", "Backlog of"),
     Column("indexes", "Queues"),
     Column("active", "Messages", right=True, counts=True),
@@ -173,8 +174,9 @@ def _look(
 
 
 def _complete(settings: "Settings") -> "Iterator[Pair]":
-    """The pairs that are configured rightly: a search is where one starts, so half a pair must not end it."""
-    for name in settings.pair_names():
+    """The pairs that are configured rightly: a search is where one starts, so half a pair must not end it. Those that a
+    file names come first: they may be the embedded namespaces, too."""
+    for name in sorted(settings.pair_names(), key=lambda name: name == LOCAL_PAIR):
         with suppress(UsageError):
             yield settings.pair(name)
 
@@ -231,7 +233,7 @@ def _rows(discovery: "Discovery") -> Iterator[dict[str, Any]]:
     now = datetime.now(UTC).timestamp()
     for namespace in discovery.namespaces:
         if not namespace.transfer:
-            none = "no backlog queue" if namespace.found_by is not None else "not read"
+            none = "no queue" if namespace.found_by is not None else "not read"
             yield {"namespace": namespace.namespace, "state": none}
         for one in namespace.transfer:
             at = one.oldest_enqueued_at

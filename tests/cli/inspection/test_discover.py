@@ -49,6 +49,18 @@ def test_every_primary_is_found_and_messages_that_no_pair_covers_are_named(home:
     assert "2 namespaces read: 2 backlogs found, 1 with messages." in ran.stderr
 
 
+def test_a_pair_of_ones_own_is_named_before_the_one_that_is_always_there(home: Sbpair, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "version: 1\npairs:\n  mine: {primary: {namespace: local-primary, connection_string: {env: ONE}}, "
+        "secondary: {namespace: local-secondary, connection_string: {env: OTHER}}}\n"
+    )
+    state = home.home / "state" / "sbpair"
+    one, other = ((state / f"emulator-local-{side}.connection").read_text() for side in ("primary", "secondary"))
+    words = ("--config", str(tmp_path / "mine.yaml"), "discover", "-o", "json")
+    ran = home(*words, env={"ONE": one.strip(), "OTHER": other.strip()})
+    assert [one["pair"] for one in ran.data["namespaces"][1]["transfer"]] == [None, "mine"], ran
+
+
 def test_the_configuration_it_writes_is_one_that_finds_the_messages(home: Sbpair, tmp_path: Path) -> None:
     written = tmp_path / "found.yaml"
     ran = home("discover", "local-secondary", "--pairs-out", str(written))
@@ -88,7 +100,7 @@ def test_a_namespace_that_does_not_answer_is_6_and_nothing_is_said_of_it(sbpair:
     ran = sbpair("discover", "--timeout", "2s", env=environ)
     assert ran.code == 6, ran
     assert "Nothing is known: 1 namespace could not be read." in ran.stderr
-    assert "no backlog queue" not in ran.stdout + ran.stderr
+    assert "no queue" not in ran.stdout + ran.stderr
 
 
 def test_a_wrong_key_is_4_and_nothing_is_said_of_what_is_there(home: Sbpair) -> None:
