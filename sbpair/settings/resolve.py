@@ -362,8 +362,9 @@ class Settings:
 
 _CHOICES_OF_HOST = ("namespace", "ca_file", "management_url")
 HOW_TO_CONFIGURE = (
-    "Write sbpair.yaml (see `sbpair help config`), or set SBPAIR_PRIMARY_CONNECTION_STRING and "
-    "SBPAIR_SECONDARY_CONNECTION_STRING. `sbpair demo` and the pair `local` need no configuration."
+    "Name both namespaces as PRIMARY:SECONDARY, write sbpair.yaml (see `sbpair help config`), or set "
+    "SBPAIR_PRIMARY_CONNECTION_STRING and SBPAIR_SECONDARY_CONNECTION_STRING. `sbpair demo` and the pair `local` need "
+    "no configuration."
 )
 
 
