@@ -129,7 +129,7 @@ def export(
         "export",
         Exported(kind.value, chosen.name if chosen else None, done),
         (Table("", (Column("path", "File"), Column("result", "Result")), to_plain(done)),),
-        notes=() if dry_run else (f"Before it counts: {_CHECKS[kind]}",),
+        notes=() if dry_run else (f"Check before you use it: {_CHECKS[kind]}",),
         summary=f"{counted(new, 'file')} would be written." if dry_run else f"{counted(new, 'file')} written.",
         closing=True,
         exit=Exit.FINDINGS if dry_run and new else Exit.OK,
