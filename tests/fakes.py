@@ -261,6 +261,8 @@ class FakeNamespace:
         """Seconds that an operation takes, by its name."""
         self.processor: FakeProcessor | None = None
         """What receives, browses, settlements and sends take besides, one after another; None: nothing."""
+        self.gives_nothing_until = 0.0
+        """Seconds of the monotonic clock: before it every receive is in vain, whatever lies in the queue."""
         self.max_message_bytes = 256 * 1024
         self.hook: Callable[[str, str], Awaitable[None]] | None = None
         """Awaited before every operation with its name and entity: for tests that act at an exact moment."""
@@ -532,6 +534,9 @@ class FakeReceiver:
     async def receive(self, max_messages: int, *, wait_seconds: float) -> list[Received]:
         await self._messaging.begin("receive", self._path)
         until = self._namespace.clock.monotonic() + wait_seconds
+        if until < self._namespace.gives_nothing_until:
+            await self._namespace.clock.sleep(wait_seconds)
+            return []
         while True:
             queue = self._namespace.queue(self._path)
             waiting = self._namespace.available(queue, self._session_id, max_messages)

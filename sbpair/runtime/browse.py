@@ -83,17 +83,19 @@ class Found:
     not_visible: int = 0
     deferred: list[int] = field(default_factory=list)
     """Sequence numbers of the deferred ones."""
+    whole: bool = True
+    """It was browsed to its end; otherwise there is more of everything."""
 
     @property
     def empty(self) -> bool:
-        return not (self.by_state or self.unexplained or self.explained or self.not_visible)
+        return self.whole and not (self.by_state or self.unexplained or self.explained or self.not_visible)
 
     def compare_with(self, counted: int | None) -> None:
         """Hold it against the administration's count of active (and deferred) messages, if there is one.
 
         Counting less than was seen proves nothing: a namespace that throttles counts 0.
         """
-        if counted is not None:
+        if counted is not None and self.whole:
             seen = self.by_state[State.DEFERRED.value] + len(self.unexplained) + self.explained
             self.not_visible = max(0, counted - seen)
             self.by_state = +self.by_state
@@ -224,9 +226,10 @@ async def survey(
     unreached_seconds: float = UNREACHED_SECONDS,
     visit: Callable[[Received], None] | None = None,
     also: Collection[State] = (),
+    enough: int | None = None,
 ) -> Found:
-    """Browse a queue to its end. `left`: what was left on purpose; `visit` is shown every active message, and those in
-    the states `also` as if they were active.
+    """Browse a queue to its end, or until so many messages (`enough`) are seen that nothing accounts for. `left`: what
+    was left on purpose; `visit` is shown every active message, and those in the states `also` as if they were active.
 
     A page that fails is tried again, with pauses, for up to `patience_seconds`; the first one, as long as nobody
     answers, for `unreached_seconds`.
@@ -238,6 +241,9 @@ async def survey(
     unexplained: set[Key] = set()
     asked = pages(receiver, clock=clock, patience_seconds=patience_seconds, unreached_seconds=unreached_seconds)
     async for page in asked:
+        if enough is not None and len(unexplained) >= enough:
+            found.whole = False
+            break
         for received in page:
             if key_of(received) in left:
                 found.explained += 1

@@ -291,6 +291,9 @@ NONE_READABLE = "No queue could be read; nothing was moved."
 IDLE_SECONDS = 1.0
 """How long a receive waits before a source counts as idle."""
 MOST_IDLE_SECONDS = 2.0
+ENOUGH_UNEXPLAINED = 1000
+"""Messages of a queue that lie there although a receive brought none: after so many a browse need not go on to know
+that the queue has to be asked again."""
 
 
 async def halt_in_time(halt: asyncio.Event, stop: asyncio.Event, seconds: float | None) -> None:
@@ -455,7 +458,7 @@ class _Run:
         if not self._part:
             raise_if_none_was_readable(self._sources)
         for source in self._sources:
-            if (found := self._found.get(source)) is not None:
+            if (found := self._found.get(source)) is not None and found.whole:
                 path = source.receiver.source
                 locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
                 left += found.reasons(machine.uncompleted, locked)
@@ -495,10 +498,11 @@ class _Run:
         while await pump.settle_down(halt):
             if pump.machine.total_reached or pump.machine.left_full:
                 return False
-            unexplained = await self._look_unless(halt, pump)
+            unexplained = await self._look_unless(halt, pump, enough=ENOUGH_UNEXPLAINED)
             if unexplained is None:
                 return False
-            if await self._take_deferred(pump):
+            whole = all(found.whole for found in self._found.values())
+            if whole and await self._take_deferred(pump):
                 continue
             if not unexplained and (quiet := self._still_to_wait(pump.machine)) > 0:
                 wait.told = self._until_more_comes(pump.machine, waits_for_more(self._utc() + quiet))
@@ -511,10 +515,13 @@ class _Run:
                 pump.machine.stalled(source.receiver.source, now) for source in self._sources if source in unexplained
             )
             if stalled or patience.exhausted(unexplained, longest_lock(self._sources), now):
+                if not whole:
+                    await self._look_unless(halt, pump, enough=None)  # what is left is counted
                 return False
             locks_end = self._utc() + patience.since + longest_lock(self._sources) - now
             locked = {source.receiver.source: len(keys) for source, keys in unexplained.items()}
-            wait.told = self._until_more_comes(pump.machine, waits_for_locks(locked, locks_end))
+            if whole:
+                wait.told = self._until_more_comes(pump.machine, waits_for_locks(locked, locks_end))
             pump.poll_again(list(unexplained), wait_seconds=wait_seconds)
             wait_seconds = min(wait_seconds * 2, MOST_IDLE_SECONDS)
         return False
@@ -546,12 +553,15 @@ class _Run:
             await pump.take_deferred(source, numbers)
         return any(wanted.values())
 
-    async def _look_unless(self, halt: asyncio.Event, pump: Pump) -> dict[Source, frozenset[Key]] | None:
+    async def _look_unless(
+        self, halt: asyncio.Event, pump: Pump, *, enough: int | None
+    ) -> dict[Source, frozenset[Key]] | None:
         """`_look`, given up on `halt`."""
-        return await unless(halt, self._look(pump))
+        return await unless(halt, self._look(pump, enough))
 
-    async def _look(self, pump: Pump) -> dict[Source, frozenset[Key]]:
-        """Browse the sources that could be read; what has no explanation yet, by source."""
+    async def _look(self, pump: Pump, enough: int | None) -> dict[Source, frozenset[Key]]:
+        """Browse the sources that could be read; what has no explanation yet, by source. Not more than `enough` of
+        each: where a service was slow for a moment, all of a large backlog still lies there."""
         readable = [source for source in self._sources if source.failed is None]
         explained = pump.machine.left()
         patience = self._request.patience_seconds
@@ -563,6 +573,7 @@ class _Run:
                     clock=self._clock,
                     patience_seconds=patience,
                     unreached_seconds=patience if source.was_read else self._request.unreached_seconds,
+                    enough=enough,
                 )
                 for source in readable
             ),

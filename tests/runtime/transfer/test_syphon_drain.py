@@ -26,6 +26,7 @@ from sbpair.core.message import Disposition
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
 from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
+from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import (
     RECOUNT_SECONDS,
@@ -906,6 +907,30 @@ async def test_the_syphon_survives_the_secondary():
     await world.syphon()
     await healing
     assert ids(world.orders.payloads) == ["m1"]
+
+
+@virtual_time
+async def test_a_service_that_is_slow_for_a_moment_makes_nobody_browse_a_large_backlog():
+    world = World(queues=1)
+    for number in range(6000):
+        world.divert(message(number))
+    world.secondary.gives_nothing_until = world.clock.monotonic() + 2.5
+    report = await world.drain()
+    assert (report.forwarded, report.confirmed_empty, report.left) == (6000, True, ())
+    browsed = world.secondary.calls["peek", world.paths[0]]
+    assert browsed < 6000 / PAGE_MESSAGES, browsed
+
+
+@virtual_time
+async def test_a_large_backlog_that_others_have_locked_is_counted_at_the_end():
+    world = World(queues=1, lock_seconds=5.0)
+    for number in range(3000):
+        world.divert(message(number))
+    for stored in world.queues[0].messages.values():
+        stored.lock, stored.locked_until = -1, world.secondary.epoch() + 600.0
+    report = await world.drain()
+    assert (report.forwarded, report.confirmed_empty) == (0, False)
+    assert sum(left.count for left in report.left) == 3000
 
 
 @virtual_time
