@@ -103,6 +103,7 @@ def full(local: Sbpair) -> Sbpair:
         "environment: \u00e4rger}\n",
         encoding="utf-8",
     )
+    assert local("status", "local", "--interval", "0").code == 0  # the first use of that file is told here
     return local
 
 
