@@ -431,7 +431,7 @@ def _locked_counts_as_empty() -> None:
 
     async def confirmed(self: Any, moving: Any, halt: Any) -> bool:
         while await moving.settle_down(halt):
-            if await self._look_unless(halt, moving) is None:
+            if await self._look_unless(halt, moving, enough=None) is None:
                 return False
             return all(found.empty for found in self._found.values())
         return False
