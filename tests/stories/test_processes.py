@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -176,27 +177,41 @@ def test_a_full_disk_under_the_ledger_ends_them_all(stranded: tuple[World, list[
 
 
 def test_what_they_wait_for_is_said(world: World) -> None:
-    world.backlog_queues(range(2), lock_seconds=10)
+    world.backlog_queues(range(2), lock_seconds=5)
     world.destination("orders")
     world.strand("orders", 4, queues=[0, 1])
-    killed = world.runner.python(HOLD, f"{PRIMARY}/x-servicebus-transfer/0")
-    assert killed == "2"
-    drained = world("sbpair drain local --processes 2 -o json")
-    assert (drained.code, drained.data["forwarded"]) == (0, 4), drained
-    assert f"Waiting for 2 messages of {PRIMARY}/x-servicebus-transfer/0" in drained.stderr
+    queue = f"{PRIMARY}/x-servicebus-transfer/0"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, queue], stdout=subprocess.PIPE, env=world.runner.variables(), cwd=world.home
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.read(1) == b"2"
+        drain = world.runner.start("drain", "local", "--processes", "2", "-o", "json")
+        assert drain.stderr is not None
+        assert any(f"Waiting for 2 messages of {queue}" in line for line in drain.stderr)
+    finally:
+        holder.kill()
+        holder.wait()
+    out, err = drain.communicate(timeout=BOUND_SECONDS)
+    assert drain.returncode == 0, err
+    assert json.loads(out)["data"]["forwarded"] == 4
 
 
 HOLD = """
-import asyncio, os, sys
+import asyncio, sys
 from sbpair.connect import open_sides
 from sbpair.settings import load
 
 async def main(path):
     async with open_sides(load().pair("local")) as sides:
-        held = await sides.secondary.receiver(path).receive(10, wait_seconds=20)
+        receiver = sides.secondary.receiver(path)
+        held = await receiver.receive(10, wait_seconds=20)
         sys.stdout.write(str(len(held)))
         sys.stdout.flush()
-        os._exit(0)  # what it has locked stays so
+        while True:
+            await asyncio.sleep(1)
+            for one in held:
+                await receiver.renew_lock(one)
 
 asyncio.run(main(sys.argv[1]))
 """
