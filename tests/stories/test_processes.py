@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.process import Ran
 from tests.stories.test_recovery import CONFIGURED
 from tests.stories.world import PRIMARY, World, advised
 
@@ -114,8 +115,6 @@ def test_a_signal_to_all_of_them_stops_them_as_one(stranded: tuple[World, list[s
 
 
 def advised_in(err: str) -> list[str]:
-    from tests.cli.process import Ran
-
     return advised(Ran(0, "", err))
 
 

@@ -334,6 +334,10 @@ def _headlines(pairs: Sequence[_Pair], errors: Errors) -> Iterator[str]:
             yield "No errors or warnings."
 
 
+def _oldest_seconds(pairs: Sequence[_Pair]) -> float | None:
+    return max((age for pair in pairs if (age := pair.oldest_seconds) is not None), default=None)
+
+
 def _waiting_sentence(pairs: Sequence[_Pair]) -> str:
     """`497 messages and 3 dead letters wait in 8 queues, the oldest for 10s.`; empty if none are known to wait."""
     waiting, dead = sum(pair.waiting for pair in pairs), sum(pair.dead_letter for pair in pairs)
@@ -342,8 +346,7 @@ def _waiting_sentence(pairs: Sequence[_Pair]) -> str:
     queues = sum(bool(one.facts.counts.total) for pair in pairs for one in pair.queues)
     amounts = [counted(waiting, "message")] if waiting else []
     amounts += [counted(dead, "dead letter")] if dead else []
-    ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
-    oldest = f", the oldest for {format_duration(max(ages))}" if ages else ""
+    oldest = "" if (age := _oldest_seconds(pairs)) is None else f", the oldest for {format_duration(age)}"
     verb = "waits" if waiting + dead == 1 else "wait"
     return f"{' and '.join(amounts)} {verb} in {counted(queues, 'queue')}{oldest}."
 
@@ -394,8 +397,7 @@ def _figures(pairs: Sequence[_Pair], errors: Errors) -> Iterator[Card]:
     yield Card("Warnings", f"{warnings:,}", notes, Tone.WARN if warnings else Tone.GOOD)
     blind = len(errors) + sum(not pair.known for pair in pairs)
     messages = sum(pair.waiting for pair in pairs)
-    ages = [age for pair in pairs if (age := pair.oldest_seconds) is not None]
-    oldest = f"oldest {format_duration(max(ages))}" if ages else "in backlog queues"
+    oldest = "in backlog queues" if (age := _oldest_seconds(pairs)) is None else f"oldest {format_duration(age)}"
     yield _amount("Messages waiting", messages, oldest, blind, total)
     dead = sum(pair.dead_letter for pair in pairs)
     yield _amount("Dead letters", dead, "of backlog queues", blind, total)

@@ -213,7 +213,6 @@ async def run_drain(
     from sbpair.runtime.inspection.backlog import find_queues, is_own, read_backlog
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
     from sbpair.runtime.transfer.drain import drain as drain_backlog
-    from sbpair.runtime.transfer.processes import drain_in_processes
 
     opened_ledger = open_ledger(ledger, way_of(pair, request), new=new_ledger)
     usage, clock = Usage(), system_clock()
@@ -240,6 +239,8 @@ async def run_drain(
                     found = await stoppable(stop, searching)
                     paths, facts = chosen_paths(pair, found, only), found.facts
                 if processes > 1 and len(paths) > 1:
+                    from sbpair.runtime.transfer.processes import drain_in_processes
+
                     report = await drain_in_processes(
                         replace(request, queues=paths),
                         Sharing(options, pair.name, _hosts(pair)),

@@ -518,9 +518,10 @@ class _Run:
                 if not whole:
                     await self._look_unless(halt, pump, enough=None)  # what is left is counted
                 return False
-            locks_end = self._utc() + patience.since + longest_lock(self._sources) - now
-            locked = {source.receiver.source: len(keys) for source, keys in unexplained.items()}
+            wait.told = None  # where a browse ended early, not all that lies there need be locked
             if whole:
+                locks_end = self._utc() + patience.since + longest_lock(self._sources) - now
+                locked = {source.receiver.source: len(keys) for source, keys in unexplained.items()}
                 wait.told = self._until_more_comes(pump.machine, waits_for_locks(locked, locks_end))
             pump.poll_again(list(unexplained), wait_seconds=wait_seconds)
             wait_seconds = min(wait_seconds * 2, MOST_IDLE_SECONDS)

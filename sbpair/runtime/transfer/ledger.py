@@ -88,10 +88,14 @@ class Recorder(Protocol):
         ...
 
 
-def lines_of(entries: Sequence[Entry], way: Way | None) -> bytes:
-    """The entries as they are written."""
-    between = {} if way is None else asdict(way)
-    return b"".join(entry.line(between) for entry in entries)
+def between(way: Way | None) -> dict[str, Any]:
+    """What each line says of the way of its message."""
+    return {} if way is None else asdict(way)
+
+
+def lines_of(entries: Sequence[Entry], way: Mapping[str, Any]) -> bytes:
+    """The entries as they are written; `way` as `between` gives it."""
+    return b"".join(entry.line(way) for entry in entries)
 
 
 class Ledger:
@@ -119,6 +123,7 @@ class Ledger:
     ) -> None:
         self.path = path
         self.way = way
+        self._between = between(way)
         self.forwarded: frozenset[Key] = frozenset()
         self._file = opened(path)
         try:
@@ -130,7 +135,7 @@ class Ledger:
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                self.forwarded = _cut_and_read(path, {} if way is None else asdict(way), to)
+                self.forwarded = _cut_and_read(path, self._between, to)
         except BaseException:
             self._file.close()
             raise
@@ -140,7 +145,7 @@ class Ledger:
     async def record(self, entries: Sequence[Entry]) -> None:
         """Returns when the entries are on disk."""
         if entries:
-            await self.append(lines_of(entries, self.way))
+            await self.append(lines_of(entries, self._between))
 
     async def append(self, lines: bytes) -> None:
         """The same for what `lines_of` gave somebody else."""

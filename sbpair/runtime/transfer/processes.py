@@ -33,9 +33,8 @@ from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.inspection.usage import Usage
 from sbpair.runtime.transfer.drain import NONE_READABLE, DrainRequest
-from sbpair.runtime.transfer.ledger import Entry, Ledger, Recorder, Way, lines_of
+from sbpair.runtime.transfer.ledger import Entry, Ledger, Recorder, Way, between, lines_of
 
-MOST_PROCESSES = 64
 STOP_SECONDS = 30.0
 """A process that has been told to stop is ended after this time: a drain stops within ten."""
 _EXIT_SECONDS = 1.0
@@ -52,8 +51,9 @@ class Share:
     request: DrainRequest
     """With its own queues."""
     facts: Mapping[str, QueueFacts | None] | None
+    has_ledger: bool
     way: Way | None
-    """Of the ledger; None without one."""
+    """That of the ledger."""
     forwarded: frozenset[Key]
     """What the ledger has of its queues."""
 
@@ -130,14 +130,11 @@ async def _halt_on(stop: asyncio.Event, halt: asyncio.Event) -> None:
 
 def _share(request: DrainRequest, ledger: Ledger | None, facts: Mapping[str, QueueFacts | None] | None) -> Share:
     own = {path.lower() for path in request.queues}
-    return Share(
-        request,
-        None if facts is None else {path: one for path, one in facts.items() if path.lower() in own},
-        None if ledger is None else ledger.way,
-        frozenset()
-        if ledger is None
-        else frozenset(key for key in ledger.forwarded if key[0].lower().removesuffix(_DEAD_LETTERS) in own),
-    )
+    known = None if facts is None else {path: one for path, one in facts.items() if path.lower() in own}
+    if ledger is None:
+        return Share(request, known, has_ledger=False, way=None, forwarded=frozenset())
+    forwarded = frozenset(key for key in ledger.forwarded if key[0].lower().removesuffix(_DEAD_LETTERS) in own)
+    return Share(request, known, has_ledger=True, way=ledger.way, forwarded=forwarded)
 
 
 _DEAD_LETTERS = f"/{DEAD_LETTER_SUFFIX}".lower()
@@ -198,9 +195,7 @@ class _Worker:
             await asyncio.gather(*self._recording)
         finally:
             await end(stopping)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await asyncio.to_thread(self._process.join, STOP_SECONDS)
+        await asyncio.to_thread(self._process.join, STOP_SECONDS)
 
     def _start(self, work: Work) -> Connection:
         context = multiprocessing.get_context("spawn")
@@ -348,7 +343,7 @@ async def _in_process(connection: Connection, work: Work, share: Share) -> tuple
     threading.Thread(target=there.read, args=(asyncio.get_running_loop(),), daemon=True).start()
     telling = asyncio.create_task(there.tell_waits())
     try:
-        return "done", await work(share, there, None if share.way is None else there, there.stop)
+        return "done", await work(share, there, there if share.has_ledger else None, there.stop)
     except Exception as error:  # noqa: BLE001 - raised in the process that began this one
         if not isinstance(error, SbpairError | OSError):
             error.add_note("".join(traceback.format_exception(error)))
@@ -363,7 +358,7 @@ class _There:
     def __init__(self, connection: Connection, share: Share) -> None:
         self.forwarded = share.forwarded
         self.stop = asyncio.Event()
-        self._way = share.way
+        self._between = between(share.way)
         self._connection = connection
         self._numbers = itertools.count()
         self._unwritten: dict[int, asyncio.Future[None]] = {}
@@ -379,7 +374,7 @@ class _There:
             raise _nobody_writes()
         number = next(self._numbers)
         written = self._unwritten[number] = asyncio.get_running_loop().create_future()
-        self._send("lines", (number, lines_of(entries, self._way)))
+        self._send("lines", (number, lines_of(entries, self._between)))
         try:
             await written
         finally:
