@@ -19,6 +19,7 @@ folders carry the same words on every floor: transfer (drain, syphon), failover 
     { render            tables, JSON, monitoring formats, HTML, progress
       settings }        sbpair.yaml, environment, what wins and where a value came from
     pipeline            the Spark jobs; the only room with PySpark
+    operations          the verbs of the command line as calls: open ends and a request in, a result out
     runtime             asyncio: carries out what the machines of core decide
     { azure             the only room that knows the SDKs; wire.py alone touches their private parts
       journal           where active/active consumers agree: SQLite, Cosmos DB
@@ -41,7 +42,7 @@ from sbpair.version import __version__
 
 if TYPE_CHECKING:
     from sbpair.clients.sync import ServiceBusClient, ServiceBusSender
-    from sbpair.connect import open_pairing, open_sides
+    from sbpair.connect import open_ends, open_pairing, open_sides, run
     from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
     from sbpair.core.errors import SbpairError, ServiceError
     from sbpair.core.failover.coupling import Condition
@@ -80,13 +81,15 @@ __all__ = [
     "compose",
     "for_backlog",
     "for_primary",
+    "open_ends",
     "open_pairing",
     "open_sides",
+    "run",
 ]
 
 _MODULES = {
     "clients.sync": ("ServiceBusClient", "ServiceBusSender"),
-    "connect": ("open_pairing", "open_sides"),
+    "connect": ("open_ends", "open_pairing", "open_sides", "run"),
     "core.access": ("AuthMethod", "NamespaceAccess", "Secret"),
     "core.errors": ("SbpairError", "ServiceError"),
     "core.failover.machine": ("DOCUMENTED", "SDK", "Policy", "State"),

@@ -1,9 +1,10 @@
 """Puts the Azure adapters under a pair: the composition behind the command line and behind `sbpair.open_pairing`."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.failover.machine import Policy
@@ -13,35 +14,29 @@ from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.snapshot import Snapshot
-    from sbpair.ports import Messaging, NamespaceAdmin, Observer, Topology, TransactedMessaging
+    from sbpair.operations.ends import Ends, Sides
+    from sbpair.ports import NamespaceAdmin, Observer, Topology, TransactedMessaging
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
 SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Both namespaces of a pair, opened on first use and closed together."""
-
-    pair: Pair
-    primary: "Messaging"
-    secondary: "Messaging"
-    primary_admin: "NamespaceAdmin"
-    secondary_admin: "NamespaceAdmin"
-
-
 @asynccontextmanager
-async def open_sides(pair: Pair) -> AsyncIterator[Sides]:
-    """Connect a pair's messaging and administration; nothing goes over the wire until it is used."""
+async def open_sides(
+    pair: Pair, *, reopen: "Callable[[], AbstractAsyncContextManager[Sides]] | None" = None
+) -> "AsyncIterator[Sides]":
+    """Connect a pair's messaging and administration; nothing goes over the wire until it is used. `reopen`: see
+    `Sides`."""
     from sbpair.azure.connect import make_admin, make_messaging
+    from sbpair.operations.ends import Sides
 
     async with AsyncExitStack() as stack:
         primary, secondary = make_messaging(pair.primary), make_messaging(pair.secondary)
         primary_admin, secondary_admin = make_admin(pair.primary), make_admin(pair.secondary)
         for part in (primary, secondary, primary_admin, secondary_admin):
             stack.push_async_callback(part.close)
-        yield Sides(pair, primary, secondary, primary_admin, secondary_admin)
+        yield Sides(pair, primary, secondary, primary_admin, secondary_admin, reopen)
 
 
 @asynccontextmanager
@@ -54,6 +49,21 @@ async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[Transa
         for part in (messaging, admin):
             stack.push_async_callback(part.close)
         yield messaging, admin
+
+
+@asynccontextmanager
+async def open_ends(source: NamespaceAccess, target: NamespaceAccess | None = None) -> "AsyncIterator[Ends]":
+    """Connect two namespaces, or one twice where `target` is None or the same host; nothing goes over the wire until
+    it is used."""
+    from sbpair.operations.ends import Ends
+
+    async with AsyncExitStack() as stack:
+        messaging, admin = await stack.enter_async_context(open_namespace(source))
+        if target is None or target.host.lower() == source.host.lower():
+            yield Ends(messaging, messaging, admin, admin, messaging)
+        else:
+            to_messaging, to_admin = await stack.enter_async_context(open_namespace(target))
+            yield Ends(messaging, to_messaging, admin, to_admin)
 
 
 @asynccontextmanager
@@ -146,3 +156,82 @@ async def open_pairing(
         )
         async with pairing:
             yield pairing
+
+
+_Request = TypeVar("_Request", contravariant=True)
+_Result = TypeVar("_Result", covariant=True)
+
+
+class Verb(Protocol[_Request, _Result]):
+    """A function of `sbpair.operations`."""
+
+    async def __call__(
+        self, ends: Any, request: _Request, /, *, observer: "Observer | None", stop: asyncio.Event | None
+    ) -> _Result: ...
+
+
+Where = str | Pair | NamespaceAccess | tuple[NamespaceAccess, NamespaceAccess]
+"""What a verb works on: a configured pair's name or a pair; for the verbs that take `Ends`, one namespace or two."""
+
+
+def run(
+    verb: Verb[_Request, _Result], where: Where, request: _Request, *, observer: "Observer | None" = None
+) -> _Result:
+    """Call a verb of `sbpair.operations` from code that is not asynchronous.
+
+        result = sbpair.run(drain, "orders", DrainRequest(ledger=Path("drain.jsonl")))
+
+    Connects, runs one event loop until the verb has returned, and closes. Ctrl-C stops the verb as its `stop` does,
+    which settles or releases the messages in flight, before KeyboardInterrupt is raised.
+
+    Args:
+        verb: for example `sbpair.operations.drain`.
+        where: the name of a pair in the configuration, or a `Pair`. For a verb that takes `Ends`: the namespace, or
+            source and target.
+        request: what to do; see the verb.
+        observer: gets the events on the way, in this thread.
+
+    Raises:
+        ConfigurationError: no such pair is configured.
+        RuntimeError: an event loop runs in this thread already; await the verb there.
+    """
+    return asyncio.run(_open_and_call(verb, where, request, observer))
+
+
+async def _open_and_call(
+    verb: Verb[_Request, _Result], where: Where, request: _Request, observer: "Observer | None"
+) -> _Result:
+    async with _opened(where) as ends:
+        stop = asyncio.Event()
+        called = asyncio.ensure_future(verb(ends, request, observer=observer, stop=stop))
+        try:
+            return await asyncio.shield(called)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait({called})
+            raise
+
+
+def _opened(where: Where) -> "AbstractAsyncContextManager[Any]":
+    match where:
+        case str(name):
+            from sbpair.settings import load
+
+            return open_sides(load().pair(name), reopen=_Configured(name))
+        case Pair() as pair:
+            return open_sides(pair)
+        case (source, target):
+            return open_ends(source, target)
+    return open_ends(where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    """Opens a configured pair in another process."""
+
+    name: str
+
+    def __call__(self) -> "AbstractAsyncContextManager[Sides]":
+        from sbpair.settings import load
+
+        return open_sides(load().pair(self.name), reopen=self)

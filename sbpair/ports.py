@@ -204,6 +204,18 @@ class NamespaceAdmin(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Two open namespaces, or one twice. `admin`, `target_admin`: None where there is none."""
+
+    source: Messaging
+    target: Messaging
+    admin: NamespaceAdmin | None = None
+    target_admin: NamespaceAdmin | None = None
+    transactions: TransactedMessaging | None = None
+    """The namespace, if it is one that has transactions: a message is sent and completed in one."""
+
+
 class Topology(Protocol):
     """All entities of one namespace with all their settings, for commands that create, compare and delete them.
 

@@ -23,9 +23,9 @@ from sbpair.core.outcome import Exit
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.connect import Sides
     from sbpair.core.events import Event
     from sbpair.core.pairing import Pair
+    from sbpair.operations.ends import Sides
     from sbpair.render.result import CommandResult
     from sbpair.runtime.clock import SystemClock
     from sbpair.settings import Settings

@@ -23,12 +23,12 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription
 from sbpair.emulator.namespace import Namespace
-from sbpair.ports import NamespaceAdmin
+from sbpair.ports import Ends, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.drain import DrainRequest, ToQueue, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.move import Ends, move
+from sbpair.runtime.transfer.move import move
 from sbpair.runtime.transfer.sinks import NamespaceSink
 from tests.simulation.determinism import wall
 from tests.simulation.loop import Process

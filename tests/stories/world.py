@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from sbpair.connect import Sides, open_sides
+from sbpair.connect import open_sides
 from sbpair.core.entities import EntityStatus, QueueSettings
 from sbpair.core.message import Disposition
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.operations.ends import Sides
 from sbpair.settings import load
 from tests.cli.process import Ran, Sbpair
 

@@ -26,7 +26,7 @@ from sbpair.render.result import Check, Column, CommandResult, Metric, Severity,
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.connect import Sides
+    from sbpair.operations.ends import Sides
     from sbpair.runtime.failover.ping import Latency, PingReport, PingResult, PingRow, PingTarget
 
 DEFAULT_COUNT = 4

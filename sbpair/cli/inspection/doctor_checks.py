@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from sbpair.connect import Sides, fetch_token
+from sbpair.connect import fetch_token
 from sbpair.core.access import NamespaceAccess, credential_name, key_name, spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
@@ -23,6 +23,7 @@ from sbpair.core.errors import (
 from sbpair.core.inspection.audit import Thresholds
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict
 from sbpair.core.pairing import Pair
+from sbpair.operations.ends import Sides
 from sbpair.ports import Messaging, NamespaceAdmin
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.doctor import (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from sbpair.cli.transfer.peek_shown import GroupKey
-    from sbpair.connect import Sides
+    from sbpair.operations.ends import Sides
     from sbpair.runtime.browse import BrowseReport
 
 DEFAULT_LIMIT = 50

@@ -2,8 +2,8 @@
 
 import logging
 import shlex
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from sbpair.core.transfer.destinations import DestinationSeen
     from sbpair.core.transfer.report import DrainReport
     from sbpair.core.transfer.verdict import Judge
+    from sbpair.ports import Ends
     from sbpair.runtime.transfer.drain import DrainRequest
-    from sbpair.runtime.transfer.move import Ends
 
 _log = logging.getLogger("sbpair")
 _FACTS_SECONDS = 10.0
@@ -52,19 +52,11 @@ COLUMNS = (
 )
 
 
-@asynccontextmanager
-async def open_ends(source: Place, target: Place | None) -> AsyncIterator["Ends"]:
-    """Both namespaces, or the one twice; nothing goes over the wire until it is used."""
-    from sbpair.connect import open_namespace
-    from sbpair.runtime.transfer.move import Ends
+def open_ends(source: Place, target: Place | None) -> AbstractAsyncContextManager["Ends"]:
+    """See `sbpair.connect.open_ends`."""
+    from sbpair.connect import open_ends as connect
 
-    async with AsyncExitStack() as stack:
-        messaging, admin = await stack.enter_async_context(open_namespace(source.access))
-        if target is not None and target.access.host.lower() != source.access.host.lower():
-            to_messaging, to_admin = await stack.enter_async_context(open_namespace(target.access))
-            yield Ends(messaging, to_messaging, admin, to_admin)
-        else:
-            yield Ends(messaging, messaging, admin, admin, messaging)
+    return connect(source.access, None if target is None else target.access)
 
 
 class Recovery:

@@ -34,14 +34,12 @@ from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import (
     MOST_MOVED_AT_ONCE,
     Clock,
+    Ends,
     MessageMover,
     MessageReceiver,
     MessageSender,
-    Messaging,
-    NamespaceAdmin,
     Observer,
     ScheduledMover,
-    TransactedMessaging,
 )
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly, keep_session
@@ -70,18 +68,6 @@ LOOK_AGAIN_SECONDS = 2.0
 """How often sessions are looked for that have got messages: nothing tells of them."""
 CANCEL_SECONDS = 30.0
 _DEALT_WITH = "dealt with while it was browsed"
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Two open namespaces, or one twice. `admin`, `target_admin`: None where there is none."""
-
-    source: Messaging
-    target: Messaging
-    admin: NamespaceAdmin | None = None
-    target_admin: NamespaceAdmin | None = None
-    transactions: TransactedMessaging | None = None
-    """The namespace, if it is one that has transactions: a message is sent and completed in one."""
 
 
 async def move(

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from sbpair.connect import Sides, open_sides
+from sbpair.connect import open_sides
 from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, Received
 from sbpair.core.pairing import Side
+from sbpair.operations.ends import Sides
 from sbpair.settings import load
 from tests.cli.process import Sbpair
 

@@ -12,7 +12,6 @@ import pytest
 
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.options import Patience
-from sbpair.connect import Sides
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import LocksLostError
 from sbpair.core.message import Disposition, Received, State
@@ -22,11 +21,12 @@ from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.recovery import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Wishes
 from sbpair.core.transfer.report import DrainReport
-from sbpair.ports import TransactedMessaging
+from sbpair.operations.ends import Sides
+from sbpair.ports import Ends, TransactedMessaging
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
 from sbpair.runtime.transfer.ledger import sent_in
-from sbpair.runtime.transfer.move import Ends, move
+from sbpair.runtime.transfer.move import move
 from tests.cli.process import Sbpair
 from tests.cli.screens import answer
 from tests.cli.transfer.entities import Entities

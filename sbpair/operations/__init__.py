@@ -1,0 +1,37 @@
+"""The verbs of the command line as calls: what `sbpair drain orders` does, `await drain(sides, request)` does too.
+
+    from sbpair import open_sides
+    from sbpair.operations import DrainRequest, drain
+
+    async with open_sides(pair) as sides:
+        result = await drain(sides, DrainRequest(ledger=Path("drain.jsonl")))
+
+Each verb takes open ends, a request that says everything about what to do, and two optional arguments: `observer` gets
+the events on the way, `stop` ends the run early. It returns a result, which says what was done until then. A dry run is
+a field of the request. `sbpair.run` calls a verb from code that is not asynchronous.
+
+A verb prints nothing, asks nothing and reads no configuration. Names are imported when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sbpair.operations.ends import Ends, Sides
+
+__all__ = ["Ends", "Sides"]
+
+_MODULES = {
+    "ends": ("Ends", "Sides"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
