@@ -340,19 +340,21 @@ async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
 
 
 async def _bring_home(story: Story, stage: Stage) -> None:
-    from sbpair.runtime.transfer.drain import DrainRequest, drain
+    from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 
     began = stage.say.seconds()
     async with open_sides(stage.pair) as sides:
         story.drained = await drain(
-            DrainRequest(queues=stage.pair.backlog_paths()),
-            secondary=sides.secondary,
-            primary=sides.primary,
-            admin=sides.secondary_admin,
-            clock=system_clock(),
-            observer=EventLog(),
-            ledger=None,
-            stop=asyncio.Event(),
+            DrainJob(
+                DrainRequest(queues=stage.pair.backlog_paths()),
+                secondary=sides.secondary,
+                primary=sides.primary,
+                admin=sides.secondary_admin,
+                clock=system_clock(),
+                observer=EventLog(),
+                ledger=None,
+                stop=asyncio.Event(),
+            )
         )
     seconds = stage.say.seconds() - began
     stage.say(

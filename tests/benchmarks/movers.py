@@ -26,8 +26,8 @@ from sbpair.azure.wire import ReceiverWire, SenderWire, make_sdk_receiver, make_
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.message import Disposition, Received
 from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.syphon import DrainRequest, drain
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded
 
 RECEIVE = 100
@@ -207,14 +207,15 @@ async def ours(primary: str, secondary: str, goal: Goal, ledger: Ledger | None =
     home, away = AzureMessaging(_access("primary", primary)), _Timed(_access("secondary", secondary))
     away.goal = goal
     await drain(
-        DrainRequest(BACKLOG),
-        secondary=away,
-        primary=home,
-        admin=None,
-        clock=SystemClock(),
-        observer=Quiet(),
-        ledger=ledger,
-        stop=asyncio.Event(),
+        DrainJob(
+            DrainRequest(BACKLOG),
+            secondary=away,
+            primary=home,
+            clock=SystemClock(),
+            observer=Quiet(),
+            ledger=ledger,
+            stop=asyncio.Event(),
+        )
     )
     await home.close()
     await away.close()

@@ -9,7 +9,7 @@ from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.events import Polled
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.syphon import DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
 from tests.fakes import RecordingObserver
 
@@ -31,14 +31,15 @@ async def drained(on: Embedded) -> tuple[dict[str, dict[str, int]], list[int]]:
     observer = RecordingObserver()
     home, away, admin = AzureMessaging(on.primary), AzureMessaging(on.secondary), DataPlaneAdmin(on.secondary)
     report = await drain(
-        DrainRequest(BACKLOG),
-        secondary=away,
-        primary=home,
-        admin=admin,
-        clock=SystemClock(),
-        observer=observer,
-        ledger=None,
-        stop=asyncio.Event(),
+        DrainJob(
+            DrainRequest(BACKLOG),
+            secondary=away,
+            primary=home,
+            admin=admin,
+            clock=SystemClock(),
+            observer=observer,
+            stop=asyncio.Event(),
+        )
     )
     for part in (home, away, admin):
         await part.close()

@@ -25,7 +25,7 @@ from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND as CREDITS
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.syphon import DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
 from tests.benchmarks.pipeline import Bench, Cost, bench
 from tests.benchmarks.table import Row, print_rows
@@ -101,14 +101,15 @@ async def _drain(on: Embedded, request: DrainRequest) -> None:
     admin = DataPlaneAdmin(on.secondary)
     try:
         report = await drain(
-            request,
-            secondary=secondary,
-            primary=primary,
-            admin=admin,
-            clock=SystemClock(),
-            observer=RecordingObserver(),
-            ledger=None,
-            stop=asyncio.Event(),
+            DrainJob(
+                request,
+                secondary=secondary,
+                primary=primary,
+                admin=admin,
+                clock=SystemClock(),
+                observer=RecordingObserver(),
+                stop=asyncio.Event(),
+            )
         )
     finally:
         await asyncio.gather(primary.close(), secondary.close(), admin.close())

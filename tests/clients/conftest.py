@@ -20,7 +20,7 @@ from sbpair.emulator.namespace import new_auth_rule
 from sbpair.events import Event
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairingState
-from sbpair.runtime.transfer.syphon import DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 
 QUEUES = 3
 FAST = {"retry_total": 0}
@@ -94,14 +94,14 @@ class World:
         pair = self.pair()
         primary, secondary = AzureMessaging(pair.primary), AzureMessaging(pair.secondary)
         report = await drain(
-            DrainRequest(pair.backlog_paths()),
-            secondary=secondary,
-            primary=primary,
-            admin=None,
-            clock=SystemClock(),
-            observer=Quiet(),
-            ledger=None,
-            stop=asyncio.Event(),
+            DrainJob(
+                DrainRequest(pair.backlog_paths()),
+                secondary=secondary,
+                primary=primary,
+                clock=SystemClock(),
+                observer=Quiet(),
+                stop=asyncio.Event(),
+            )
         )
         await primary.close()
         await secondary.close()

@@ -18,7 +18,8 @@ from sbpair.core.rewrite import for_backlog, for_primary
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
+from sbpair.runtime.transfer.drain import DrainRequest, drain
+from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import RecordingObserver
 from tests.golden.recorded import (
     DIRECTLY,

@@ -28,7 +28,7 @@ from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces
 from sbpair.runtime.transfer import pump
-from sbpair.runtime.transfer.drain import DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
 from tests.simulation.brokers import Broker
@@ -496,14 +496,16 @@ class World:
                 report = await self._syphon(request, secondary, primary, admin, ledger, stop)
             else:
                 report = await drain(
-                    request,
-                    secondary=secondary,
-                    primary=primary,
-                    admin=admin,
-                    clock=self.clock,
-                    observer=Quiet(),
-                    ledger=ledger,
-                    stop=stop,
+                    DrainJob(
+                        request,
+                        secondary=secondary,
+                        primary=primary,
+                        admin=admin,
+                        clock=self.clock,
+                        observer=Quiet(),
+                        ledger=ledger,
+                        stop=stop,
+                    )
                 )
         finally:
             if ledger is not None:
@@ -534,14 +536,16 @@ class World:
     ) -> DrainReport:
         async def once(uncompleted: Any) -> SyphonRun:
             return await syphon_until(
-                stop,
-                request,
-                secondary=secondary,
-                primary=primary,
-                admin=admin,
-                clock=self.clock,
-                observer=Quiet(),
-                ledger=ledger,
+                DrainJob(
+                    request,
+                    secondary=secondary,
+                    primary=primary,
+                    admin=admin,
+                    clock=self.clock,
+                    observer=Quiet(),
+                    ledger=ledger,
+                    stop=stop,
+                ),
                 uncompleted=uncompleted,
             )
 

@@ -212,6 +212,7 @@ async def run_drain(
     from sbpair.render.progress import MoveProgress
     from sbpair.runtime.inspection.backlog import find_queues, is_own, read_backlog
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+    from sbpair.runtime.transfer.drain import DrainJob
     from sbpair.runtime.transfer.drain import drain as drain_backlog
 
     opened_ledger = open_ledger(ledger, way_of(pair, request), new=new_ledger)
@@ -254,16 +255,18 @@ async def run_drain(
                     )
                 else:
                     report = await drain_backlog(
-                        replace(request, queues=paths),
-                        secondary=secondary,
-                        primary=sides.primary,
-                        admin=admin,
-                        clock=clock,
-                        observer=progress,
-                        ledger=opened_ledger,
-                        stop=stop,
-                        primary_admin=primary_admin,
-                        facts=facts,
+                        DrainJob(
+                            replace(request, queues=paths),
+                            secondary=secondary,
+                            primary=sides.primary,
+                            admin=admin,
+                            clock=clock,
+                            observer=progress,
+                            ledger=opened_ledger,
+                            stop=stop,
+                            primary_admin=primary_admin,
+                            facts=facts,
+                        )
                     )
             finally:
                 if opened_ledger is not None:
@@ -297,6 +300,7 @@ class Sharing:
         self, share: "Share", observer: "Observer", ledger: "Recorder | None", stop: "asyncio.Event"
     ) -> "tuple[DrainReport, Usage]":
         from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+        from sbpair.runtime.transfer.drain import DrainJob
         from sbpair.runtime.transfer.drain import drain as drain_backlog
 
         configure_logging(self.options)
@@ -309,16 +313,18 @@ class Sharing:
             )
         async with open_sides(pair) as sides:
             report = await drain_backlog(
-                share.request,
-                secondary=CountedMessaging(sides.secondary, usage),
-                primary=sides.primary,
-                admin=CountedAdmin(sides.secondary_admin, usage),
-                clock=system_clock(),
-                observer=observer,
-                ledger=ledger,
-                stop=stop,
-                facts=share.facts,
-                part=True,
+                DrainJob(
+                    share.request,
+                    secondary=CountedMessaging(sides.secondary, usage),
+                    primary=sides.primary,
+                    admin=CountedAdmin(sides.secondary_admin, usage),
+                    clock=system_clock(),
+                    observer=observer,
+                    ledger=ledger,
+                    stop=stop,
+                    facts=share.facts,
+                    part=True,
+                )
             )
         return report, usage
 

@@ -133,6 +133,7 @@ async def run_service(
     from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.inspection.backlog import find_queues
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+    from sbpair.runtime.transfer.drain import DrainJob
     from sbpair.runtime.transfer.syphon import serve, syphon_until
 
     metrics = ServiceMetrics(pair.name, poll_seconds=service.poll_seconds)
@@ -167,17 +168,19 @@ async def run_service(
                     paths = chosen_paths(pair, found, only)
                     _say_what_begins(pair, paths, service)
                     done = await syphon_until(
-                        end,
-                        replace(request, queues=paths),
-                        secondary=secondary,
-                        primary=sides.primary,
-                        admin=admin,
-                        clock=clock,
-                        observer=observer,
-                        ledger=opened_ledger,
+                        DrainJob(
+                            replace(request, queues=paths),
+                            secondary=secondary,
+                            primary=sides.primary,
+                            admin=admin,
+                            clock=clock,
+                            observer=observer,
+                            ledger=opened_ledger,
+                            facts=found.facts,
+                            stop=end,
+                        ),
                         poll_seconds=service.poll_seconds,
                         uncompleted=uncompleted,
-                        facts=found.facts,
                         totals=metrics.totals,
                     )
                     if done.broken is None:

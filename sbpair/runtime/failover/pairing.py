@@ -38,7 +38,8 @@ from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKee
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.links import Links, close_quietly
-from sbpair.runtime.transfer.syphon import DrainRequest, SyphonRun, serve, syphon_until
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
+from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
 
 # Makes the backlog queues of a pairing when it opens ("Paired Namespaces: Implementation Details and Cost"): list,
 # create what is missing, three tries each.
@@ -508,14 +509,14 @@ def _usual_syphon(
 ) -> Coroutine[Any, Any, DrainReport]:
     async def run(uncompleted: frozenset[Key]) -> SyphonRun:
         return await syphon_until(
-            stop,
-            DrainRequest(queues=queues),
-            secondary=secondary,
-            primary=primary,
-            admin=None,
-            clock=clock,
-            observer=observer,
-            ledger=None,
+            DrainJob(
+                DrainRequest(queues=queues),
+                secondary=secondary,
+                primary=primary,
+                clock=clock,
+                observer=observer,
+                stop=stop,
+            ),
             uncompleted=uncompleted,
         )
 

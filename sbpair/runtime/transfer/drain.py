@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
 from sbpair.concurrency import Wait, unless, waiting
@@ -242,8 +242,6 @@ def make_report(
     confirmed_empty: bool,
     ended_by: str,
     sink: Sink,
-    locked: tuple[LockedQueue, ...] = (),
-    broken_off: str | None = None,
 ) -> DrainReport:
     """The machine's tally as a report. `sent_before`: what an earlier run had sent."""
     return DrainReport(
@@ -255,8 +253,6 @@ def make_report(
         confirmed_empty=confirmed_empty,
         ended_by=ended_by,
         archive=sink.path if isinstance(sink, ArchiveSink) else None,
-        locked=locked,
-        broken_off=broken_off,
         seconds=seconds,
     )
 
@@ -304,70 +300,82 @@ async def halt_in_time(halt: asyncio.Event, stop: asyncio.Event, seconds: float 
     halt.set()
 
 
-async def drain(
-    request: DrainRequest,
-    *,
-    secondary: Messaging,
-    primary: Messaging,
-    admin: NamespaceAdmin | None,
-    clock: Clock,
-    observer: Observer,
-    ledger: Recorder | None,
-    stop: asyncio.Event,
-    primary_admin: NamespaceAdmin | None = None,
-    facts: Mapping[str, QueueFacts | None] | None = None,
-    judge: Judge | None = None,
-    undeliverable: str | None = DEAD_LETTERED,
-    sources: Sequence[Source] | None = None,
-    mover: MessageMover | None = None,
-    archive: ArchiveSink | None = None,
-    part: bool = False,
-) -> DrainReport:
-    """Bring the backlog back to the primary once. `admin` is the secondary's, None if there is none; the primary's is
-    asked by a dry run only, for what a link to a destination does not tell. `facts`: what is known of the queues, by
-    path, if they have just been listed. `judge`: instead of what the request says becomes of a message; `undeliverable`
-    as for `Settlement`; `sources`: instead of the request's queues; `mover`: the receiver of the only source, if its
-    messages are to go in transactions; `archive`: instead of a new one, and left open; `part`: others drain other
-    queues of the same run, so what ended this one is told by its report, also where nothing had moved.
+@dataclass(frozen=True, slots=True)
+class DrainJob:
+    """One drain: what it is to do, between which namespaces, and who is told of it. Not to be used twice: it holds the
+    event that stops it.
 
-    Setting `stop` ends it within about 10 seconds: what is on its way is settled, what waits is released.
+    Args:
+        secondary, primary: where messages come from and go to; both stay open.
+        admin: the secondary's; None where there is none.
+        ledger: what it has is completed without being sent again; gets a line for each message.
+        stop: ends the drain within about 10 seconds once it is set: what is on its way is settled, what waits is
+            released.
+        primary_admin: asked by a dry run only, for what a link to a destination does not show.
+        facts: what is known of the queues, by path, if they have just been listed.
+        judge: decides what becomes of a message, in place of the request.
+        undeliverable: as for `Settlement`.
+        sources: read in place of the request's queues.
+        mover: the receiver of the only source, if its messages are to go in transactions.
+        archive: used in place of a new one, and left open.
+        part: other drains of the same run empty other queues, so the report says what ended this one even where nothing
+            had moved.
+    """
+
+    request: DrainRequest
+    _: KW_ONLY
+    secondary: Messaging
+    primary: Messaging
+    clock: Clock
+    observer: Observer
+    stop: asyncio.Event
+    admin: NamespaceAdmin | None = None
+    ledger: Recorder | None = None
+    primary_admin: NamespaceAdmin | None = None
+    facts: Mapping[str, QueueFacts | None] | None = None
+    judge: Judge | None = None
+    undeliverable: str | None = DEAD_LETTERED
+    sources: Sequence[Source] | None = None
+    mover: MessageMover | None = None
+    archive: ArchiveSink | None = None
+    part: bool = False
+
+
+async def drain(job: DrainJob) -> DrainReport:
+    """Bring the backlog back to the primary once.
 
     Raises:
         ServiceError: no queue at all could be read; the first one's error.
         FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the report says so.
         OSError: the ledger or archive cannot be written.
     """
+    request, clock = job.request, job.clock
+    facts = job.facts
     if facts is None:
-        facts = await facts_unless_stopped(admin, request.queues, stop)
-    sources = sources or make_sources(request, secondary, facts, wait_seconds=IDLE_SECONDS)
+        facts = await facts_unless_stopped(job.admin, request.queues, job.stop)
+    sources = job.sources or make_sources(request, job.secondary, facts, wait_seconds=IDLE_SECONDS)
     for path, known in facts.items():
         if known is not None:
-            observer.notify(BacklogCounted(clock.now().timestamp(), path, request.expected(known.counts)))
-    judge = judge or make_classifier(request, clock)
+            job.observer.notify(BacklogCounted(clock.now().timestamp(), path, request.expected(known.counts)))
+    judge = job.judge or make_classifier(request, clock)
     if request.dry_run:
-        return await _dry_run(request, judge, sources, primary, primary_admin, clock, stop)
+        return await _dry_run(job, judge, sources)
     sink: Sink
-    if archive is not None:
-        sink = archive
+    if job.archive is not None:
+        sink = job.archive
+    elif job.mover is not None:
+        sink = TransactionSink(job.mover, job.primary)
     else:
-        sink = make_sink(request, primary, clock) if mover is None else TransactionSink(mover, primary)
+        sink = make_sink(request, job.primary, clock)
     try:
-        run = _Run(request, judge, sources, admin, clock, observer, undeliverable, part)
-        return await run.carry_out(sink, ledger, stop)
+        return await _Run(job, judge, sources).carry_out(sink)
     finally:
-        if archive is None:
+        if job.archive is None:
             await sink.close()
 
 
-async def _dry_run(
-    request: DrainRequest,
-    judge: Judge,
-    sources: Sequence[Source],
-    primary: Messaging,
-    primary_admin: NamespaceAdmin | None,
-    clock: Clock,
-    stop: asyncio.Event,
-) -> DrainReport:
+async def _dry_run(job: DrainJob, judge: Judge, sources: Sequence[Source]) -> DrainReport:
+    request, clock, stop = job.request, job.clock, job.stop
     began = clock.monotonic()
     run = DryRun(
         judge,
@@ -380,9 +388,9 @@ async def _dry_run(
     raise_if_none_was_readable(sources)
     seen: list[DestinationSeen] = []
     if not isinstance(request.to, ToArchive):
-        sink = NamespaceSink(primary)
+        sink = NamespaceSink(job.primary)
         try:
-            seen = await ask_destinations(sorted(run.destinations), sink=sink, admin=primary_admin, stop=stop)
+            seen = await ask_destinations(sorted(run.destinations), sink=sink, admin=job.primary_admin, stop=stop)
         finally:
             await sink.close()
     report = run.report(seen, seconds=clock.monotonic() - began, stopped=stop.is_set())
@@ -393,56 +401,34 @@ async def _dry_run(
 class _Run:
     """One drain."""
 
-    def __init__(
-        self,
-        request: DrainRequest,
-        judge: Judge,
-        sources: Sequence[Source],
-        admin: NamespaceAdmin | None,
-        clock: Clock,
-        observer: Observer,
-        undeliverable: str | None,
-        part: bool,
-    ) -> None:
-        self._request = request
-        self._part = part
-        self._undeliverable = undeliverable
+    def __init__(self, job: DrainJob, judge: Judge, sources: Sequence[Source]) -> None:
+        self._job = job
+        self._request = job.request
         self._sources = sources
-        self._admin = admin
-        self._clock = clock
-        self._observer = observer
+        self._clock = job.clock
         self._classify = judge
-        self._began = clock.monotonic()
+        self._sent_before = job.ledger.forwarded if job.ledger is not None else frozenset()
+        self._began = job.clock.monotonic()
         self._found: dict[Source, Found] = {}
         self._fetched: set[tuple[Source, int]] = set()
 
-    async def carry_out(self, sink: Sink, ledger: Recorder | None, stop: asyncio.Event) -> DrainReport:
-        sent_before = ledger.forwarded if ledger is not None else frozenset()
-        request, longest = self._request, longest_lock(self._sources)
-        lock_wait = request.lock_wait_seconds if request.lock_wait_seconds is not None else longest + LOCK_GRACE_SECONDS
-        limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=lock_wait)
-        if isinstance(sink, TransactionSink):
-            limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE)
-        machine = Settlement(
-            limits,
-            undeliverable=self._undeliverable,
-            leave_missing=self._request.leave_missing,
-            forwarded=sent_before,
-        )
+    async def carry_out(self, sink: Sink) -> DrainReport:
+        job, request = self._job, self._request
+        machine = self._machine(batch_messages=MOST_MOVED_AT_ONCE if isinstance(sink, TransactionSink) else None)
         pump = Pump(
             self._sources,
             machine,
             self._classify,
             sink,
-            clock=self._clock,
-            observer=self._observer,
-            ledger=ledger,
+            clock=job.clock,
+            observer=job.observer,
+            ledger=job.ledger,
             endless=False,
-            patience_seconds=self._request.patience_seconds,
-            unreached_seconds=self._request.unreached_seconds,
+            patience_seconds=request.patience_seconds,
+            unreached_seconds=request.unreached_seconds,
         )
         halt = asyncio.Event()
-        watch = asyncio.create_task(halt_in_time(halt, stop, self._request.for_seconds))
+        watch = asyncio.create_task(halt_in_time(halt, job.stop, request.for_seconds))
         pump.start()
         try:
             empty = await self._until_confirmed(pump, halt)
@@ -453,35 +439,55 @@ class _Run:
         broken = pump.fatal
         if broken is not None and not isinstance(broken, FilterError):
             raise broken
-        if halt.is_set() and not stop.is_set():
+        if halt.is_set() and not job.stop.is_set():
             give_up_what_still_fails(self._sources)
-        if not self._part:
+        if not job.part:
             raise_if_none_was_readable(self._sources)
-        for source in self._sources:
-            if (found := self._found.get(source)) is not None and found.whole:
-                path = source.receiver.source
-                locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
-                left += found.reasons(machine.uncompleted, locked)
+        left += self._left_in_queues(machine)
         if empty:
             left.clear()  # by this run; another one has taken it since
         report = make_report(
             machine,
             self._sources,
             left=left,
-            sent_before=sent_before,
+            sent_before=self._sent_before,
             seconds=self._clock.monotonic() - self._began,
             confirmed_empty=empty,
-            ended_by="filter" if broken is not None else self._ended_by(stop, halt, machine),
+            ended_by="filter" if broken is not None else self._ended_by(halt, machine),
             sink=sink,
-            locked=locked_queues(self._sources, machine, self._clock),
-            broken_off=None if broken is None else broken.message,
         )
-        if broken is not None and not report.has_moved and not self._part:
+        report = replace(report, locked=locked_queues(self._sources, machine, self._clock))
+        if broken is None:
+            return report
+        if not report.has_moved and not job.part:
             raise broken.with_state("Nothing was moved.")
-        return report
+        return replace(report, broken_off=broken.message)
 
-    def _ended_by(self, stop: asyncio.Event, halt: asyncio.Event, machine: Settlement) -> str:
-        if stop.is_set():
+    def _machine(self, *, batch_messages: int | None) -> Settlement:
+        request, longest = self._request, longest_lock(self._sources)
+        lock_wait = request.lock_wait_seconds if request.lock_wait_seconds is not None else longest + LOCK_GRACE_SECONDS
+        limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=lock_wait)
+        if batch_messages is not None:
+            limits = replace(limits, batch_messages=batch_messages)
+        return Settlement(
+            limits,
+            undeliverable=self._job.undeliverable,
+            leave_missing=request.leave_missing,
+            forwarded=self._sent_before,
+        )
+
+    def _left_in_queues(self, machine: Settlement) -> Counter[str]:
+        """Why the messages are still there that a whole browse has shown, beyond those that were left on purpose."""
+        left: Counter[str] = Counter()
+        for source in self._sources:
+            if (found := self._found.get(source)) is not None and found.whole:
+                path = source.receiver.source
+                locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
+                left += found.reasons(machine.uncompleted, locked)
+        return left
+
+    def _ended_by(self, halt: asyncio.Event, machine: Settlement) -> str:
+        if self._job.stop.is_set():
             return "stop"
         if halt.is_set():
             return "time"
@@ -580,7 +586,7 @@ class _Run:
             ),
             return_exceptions=True,
         )
-        facts = await facts_of(self._admin, list(dict.fromkeys(source.path for source in readable)))
+        facts = await facts_of(self._job.admin, list(dict.fromkeys(source.path for source in readable)))
         unexplained: dict[Source, frozenset[Key]] = {}
         for source, found in zip(readable, browsed, strict=True):
             if isinstance(found, ServiceError):

@@ -45,6 +45,7 @@ from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.transfer.drain import (
     IDLE_SECONDS,
+    DrainJob,
     DrainRequest,
     ToArchive,
     drain,
@@ -250,21 +251,23 @@ class _Move:
         if source is None and mover is not None:
             sources = [Source(self.path, mover, LockClock(self._lock_seconds), wait_seconds=IDLE_SECONDS)]
         return await drain(
-            request,
-            secondary=self.ends.source,
-            primary=self.ends.target,
-            admin=self.ends.admin if source is None else None,  # counts are of all sessions
-            primary_admin=self.ends.target_admin,
-            clock=self.clock,
-            observer=self.observer,
-            ledger=self.ledger,
-            stop=self.stop,
-            facts=self.facts if source is None else {},
-            judge=self.judge,
-            undeliverable=None,
-            sources=sources,
-            mover=mover,
-            archive=self.archive,
+            DrainJob(
+                request,
+                secondary=self.ends.source,
+                primary=self.ends.target,
+                admin=self.ends.admin if source is None else None,  # counts are of all sessions
+                primary_admin=self.ends.target_admin,
+                clock=self.clock,
+                observer=self.observer,
+                ledger=self.ledger,
+                stop=self.stop,
+                facts=self.facts if source is None else {},
+                judge=self.judge,
+                undeliverable=None,
+                sources=sources,
+                mover=mover,
+                archive=self.archive,
+            )
         )
 
     # Copies and scheduled messages: browsed

@@ -25,11 +25,8 @@ from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.inspection.backlog import probe_others
 from sbpair.runtime.transfer.drain import (
+    DrainJob,
     DrainRequest,
-    ToArchive,
-    ToPrimary,
-    ToQueue,
-    drain,
     facts_unless_stopped,
     listed_facts,
     make_classifier,
@@ -38,11 +35,7 @@ from sbpair.runtime.transfer.drain import (
     make_sink,
     make_sources,
 )
-from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.pump import Pump
-
-__all__ = ["DrainRequest", "SyphonRun", "ToArchive", "ToPrimary", "ToQueue", "drain", "serve", "syphon", "syphon_until"]
-
 
 POLL_SECONDS = 900.0
 """4 receives an hour for each backlog queue ("Paired Namespaces: Implementation Details and Cost")."""
@@ -52,39 +45,18 @@ SOON_SECONDS = 3.0
 """After the first message in a while: others come with it."""
 
 
-async def syphon(
-    request: DrainRequest,
-    *,
-    secondary: Messaging,
-    primary: Messaging,
-    admin: NamespaceAdmin | None,
-    clock: Clock,
-    observer: Observer,
-    ledger: Ledger | None,
-    stop: asyncio.Event,
-    poll_seconds: float = POLL_SECONDS,
-) -> DrainReport:
-    """Send back what is in the backlog queues and what comes into them, until `stop` is set.
+async def syphon(job: DrainJob, *, poll_seconds: float = POLL_SECONDS) -> DrainReport:
+    """Send back what is in the backlog queues and what comes into them, until the job's `stop` is set.
 
     A queue that cannot be read and a destination that cannot be reached are tried again for ever, with pauses from 1
     second to 2 minutes; the observer hears of each. After `stop` it ends within about 10 seconds: what is on its way is
-    settled, what waits is released. Of the request, `max_messages`, `for_seconds`, `patience_seconds` and `dry_run`
-    do not apply.
+    settled, what waits is released. Of the request, `max_messages`, `for_seconds`, `patience_seconds` and `dry_run` do
+    not apply; of the job, `primary_admin` and all that a drain takes in place of something else.
 
     Raises:
         OSError: the ledger or archive cannot be written.
     """
-    run = await syphon_until(
-        stop,
-        request,
-        secondary=secondary,
-        primary=primary,
-        admin=admin,
-        clock=clock,
-        observer=observer,
-        ledger=ledger,
-        poll_seconds=poll_seconds,
-    )
+    run = await syphon_until(job, poll_seconds=poll_seconds)
     if run.broken is not None:
         raise run.broken
     return run.report
@@ -102,47 +74,44 @@ class SyphonRun:
 
 
 async def syphon_until(
-    stop: asyncio.Event,
-    request: DrainRequest,
+    job: DrainJob,
     *,
-    secondary: Messaging,
-    primary: Messaging,
-    admin: NamespaceAdmin | None,
-    clock: Clock,
-    observer: Observer,
-    ledger: Ledger | None,
     poll_seconds: float = POLL_SECONDS,
     uncompleted: frozenset[Key] = frozenset(),
-    facts: Mapping[str, QueueFacts | None] | None = None,
     totals: Tally | None = None,
 ) -> SyphonRun:
-    """`syphon` that says what was done also when it breaks down. `uncompleted`: of the run before, in this process;
-    `facts`: what is known of the queues, by path, if they have just been listed; `totals` counts on over all runs."""
+    """`syphon` that says what was done also when it breaks down.
+
+    Args:
+        uncompleted: what the run before, in this process, has sent and not completed.
+        totals: counts on over all runs.
+    """
+    request, clock = job.request, job.clock
     began = clock.monotonic()
+    facts = job.facts
     if facts is None:
-        facts = await facts_unless_stopped(admin, request.queues, stop)
-    sources = make_sources(request, secondary, facts, wait_seconds=poll_seconds)
-    recorded = ledger.forwarded if ledger is not None else frozenset()
+        facts = await facts_unless_stopped(job.admin, request.queues, job.stop)
+    sources = make_sources(request, job.secondary, facts, wait_seconds=poll_seconds)
+    recorded = job.ledger.forwarded if job.ledger is not None else frozenset()
     limits = make_limits(request, patience_seconds=None, lock_wait_seconds=None)
     machine = Settlement(limits, forwarded=recorded | uncompleted, tally=Tally(totals))
-    classifier = make_classifier(request, clock)
-    sink = make_sink(request, primary, clock)
+    sink = make_sink(request, job.primary, clock)
     pump = Pump(
         sources,
         machine,
-        classifier,
+        make_classifier(request, clock),
         sink,
         clock=clock,
-        observer=observer,
-        ledger=ledger,
+        observer=job.observer,
+        ledger=job.ledger,
         endless=True,
         patience_seconds=0.0,
     )
-    queues = _Queues(request, facts, secondary, admin, pump, clock, observer, poll_seconds)
+    queues = _Queues(request, facts, job.secondary, job.admin, pump, clock, job.observer, poll_seconds)
     pump.start()
     following = asyncio.create_task(queues.follow())
     try:
-        await pump.settle_down(stop)
+        await pump.settle_down(job.stop)
     finally:
         left = Counter(machine.left().values())
         await end(following)

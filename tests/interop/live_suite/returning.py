@@ -10,7 +10,8 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.pairing import expected_backlog_paths
 from sbpair.emulator import EmulatorThread
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.transfer.syphon import DrainRequest, syphon
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
+from sbpair.runtime.transfer.syphon import syphon
 
 from .running import DATA_NAMESPACE, MANAGEMENT_NAMESPACE, SECONDARY_NAMESPACE
 
@@ -53,14 +54,14 @@ def backlog_returned(emulator: EmulatorThread, client: str, primary: str) -> Ite
 async def _syphon(emulator: EmulatorThread, label: str, primary: str, stop: asyncio.Event) -> None:
     secondary, home = (AzureMessaging(_access(emulator, name)) for name in (SECONDARY_NAMESPACE, primary))
     await syphon(
-        DrainRequest(queues=expected_backlog_paths(label, QUEUES)),
-        secondary=secondary,
-        primary=home,
-        admin=None,
-        clock=SystemClock(),
-        observer=Quiet(),
-        ledger=None,
-        stop=stop,
+        DrainJob(
+            DrainRequest(queues=expected_backlog_paths(label, QUEUES)),
+            secondary=secondary,
+            primary=home,
+            clock=SystemClock(),
+            observer=Quiet(),
+            stop=stop,
+        )
     )
     await secondary.close()
     await home.close()

@@ -44,8 +44,9 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.browse import NOT_VISIBLE
 from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
+from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import RecordingObserver
 
 EVERY_TYPE = {
@@ -109,14 +110,16 @@ class Stage:
     async def drain(self, *, ledger: Ledger | None = None, **options: object) -> DrainReport:
         request = DrainRequest(self.queues, **options)  # type: ignore[arg-type]
         return await drain(
-            request,
-            secondary=self.secondary,
-            primary=self.primary,
-            admin=self.admin,
-            clock=SystemClock(),
-            observer=self.observer,
-            ledger=ledger,
-            stop=self.stop,
+            DrainJob(
+                request,
+                secondary=self.secondary,
+                primary=self.primary,
+                admin=self.admin,
+                clock=SystemClock(),
+                observer=self.observer,
+                ledger=ledger,
+                stop=self.stop,
+            )
         )
 
     async def at_home(self, path: str = "orders") -> list[Received]:
@@ -456,14 +459,15 @@ async def test_the_syphon_stops_within_its_bound() -> None:
         await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(200)])
         running = asyncio.create_task(
             syphon(
-                DrainRequest(on.queues),
-                secondary=on.secondary,
-                primary=on.primary,
-                admin=on.admin,
-                clock=SystemClock(),
-                observer=on.observer,
-                ledger=None,
-                stop=on.stop,
+                DrainJob(
+                    DrainRequest(on.queues),
+                    secondary=on.secondary,
+                    primary=on.primary,
+                    admin=on.admin,
+                    clock=SystemClock(),
+                    observer=on.observer,
+                    stop=on.stop,
+                )
             )
         )
         async with asyncio.timeout(60):

@@ -12,8 +12,9 @@ from sbpair.core.events import LedElsewhere, LockedElsewhere
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import Left
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
+from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import FakeClock, FakeNamespace, FakeProcessor, RecordingObserver, run_virtual, virtual_time
 
 
@@ -51,14 +52,15 @@ class World:
         secondary, primary, observer = self.secondary.messaging(), self.primary.messaging(), RecordingObserver()
         work = asyncio.create_task(
             what(
-                DrainRequest(self.paths, **options),
-                secondary=secondary,
-                primary=primary,
-                admin=None,
-                clock=self.clock,
-                observer=observer,
-                ledger=ledger,
-                stop=stop or asyncio.Event(),
+                DrainJob(
+                    DrainRequest(self.paths, **options),
+                    secondary=secondary,
+                    primary=primary,
+                    clock=self.clock,
+                    observer=observer,
+                    ledger=ledger,
+                    stop=stop or asyncio.Event(),
+                )
             )
         )
         work.observer = observer

@@ -15,8 +15,9 @@ from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.state import Forward
 from sbpair.core.transfer.verdict import NOT_CONFIGURED, Classifier
 from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.syphon import DrainRequest, syphon
+from sbpair.runtime.transfer.syphon import syphon
 from tests.runtime.transfer.test_drain_emulator import Stage, stage
 
 FAR_FUTURE = Timestamp(4_000_000_000_000)
@@ -148,14 +149,15 @@ async def test_the_syphon_carries_out_nothing_either() -> None:
         await put(on, delete_everything("orders/$management"))
         running = asyncio.create_task(
             syphon(
-                DrainRequest(on.queues),
-                secondary=on.secondary,
-                primary=on.primary,
-                admin=on.admin,
-                clock=SystemClock(),
-                observer=on.observer,
-                ledger=None,
-                stop=on.stop,
+                DrainJob(
+                    DrainRequest(on.queues),
+                    secondary=on.secondary,
+                    primary=on.primary,
+                    admin=on.admin,
+                    clock=SystemClock(),
+                    observer=on.observer,
+                    stop=on.stop,
+                )
             )
         )
         async with asyncio.timeout(30):

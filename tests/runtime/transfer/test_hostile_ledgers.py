@@ -81,7 +81,7 @@ async def test_no_line_drives_a_terminal_or_a_build_runner(tmp_path: Path, name:
 
 
 async def test_neither_does_an_archive(tmp_path: Path) -> None:
-    from sbpair.runtime.transfer.syphon import ToArchive
+    from sbpair.runtime.transfer.drain import ToArchive
 
     async with stage(queues=1) as on:
         await on.divert([compose(body=b"x", message_id="m\x1b[2J\x9b\u202e##[error]")])

@@ -11,8 +11,9 @@ from sbpair.core.events import BacklogCounted, Restarting
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.report import DrainReport, Left, together
 from sbpair.core.transfer.state import Key
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
 from sbpair.runtime.transfer.ledger import Entry, Ledger
-from sbpair.runtime.transfer.syphon import STEADY_SECONDS, DrainRequest, SyphonRun, serve, syphon, syphon_until
+from sbpair.runtime.transfer.syphon import STEADY_SECONDS, SyphonRun, serve, syphon, syphon_until
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 QUEUE = "primary/x-servicebus-transfer/0"
@@ -114,14 +115,15 @@ async def test_what_was_sent_before_the_ledger_failed_is_completed_and_not_sent_
     async def run(uncompleted: frozenset[Key]) -> SyphonRun:
         ledger.full = not uncompleted
         return await syphon_until(
-            stop,
-            DrainRequest((QUEUE,)),
-            secondary=secondary.messaging(),
-            primary=primary.messaging(),
-            admin=None,
-            clock=clock,
-            observer=RecordingObserver(),
-            ledger=ledger,
+            DrainJob(
+                DrainRequest((QUEUE,)),
+                secondary=secondary.messaging(),
+                primary=primary.messaging(),
+                clock=clock,
+                observer=RecordingObserver(),
+                ledger=ledger,
+                stop=stop,
+            ),
             uncompleted=uncompleted,
         )
 
@@ -140,14 +142,15 @@ async def test_the_queues_are_counted_once_a_poll() -> None:
     secondary.add_queue(QUEUE)
     asyncio.get_running_loop().call_later(3.5 * 900, stop.set)
     report = await syphon(
-        DrainRequest((QUEUE,)),
-        secondary=secondary.messaging(),
-        primary=primary.messaging(),
-        admin=secondary.admin(),
-        clock=clock,
-        observer=observer,
-        ledger=None,
-        stop=stop,
+        DrainJob(
+            DrainRequest((QUEUE,)),
+            secondary=secondary.messaging(),
+            primary=primary.messaging(),
+            admin=secondary.admin(),
+            clock=clock,
+            observer=observer,
+            stop=stop,
+        )
     )
     assert [one.messages for one in observer.of(BacklogCounted)] == [0, 0, 0, 0]
     assert (report.forwarded, report.ended_by) == (0, "stop")
@@ -174,14 +177,14 @@ def test_polls_of_empty_queues_leave_every_other_queue_its_turn(request_: dict[s
         loop.call_later(60.0, divert)
         loop.call_later(120.0, stop.set)
         report = await syphon(
-            DrainRequest(queues, **request_),  # type: ignore[arg-type]
-            secondary=secondary.messaging(),
-            primary=primary.messaging(),
-            admin=None,
-            clock=clock,
-            observer=RecordingObserver(),
-            ledger=None,
-            stop=stop,
+            DrainJob(
+                DrainRequest(queues, **request_),
+                secondary=secondary.messaging(),
+                primary=primary.messaging(),
+                clock=clock,
+                observer=RecordingObserver(),
+                stop=stop,
+            )
         )
         assert report.completed == 3
 

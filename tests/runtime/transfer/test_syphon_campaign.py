@@ -19,8 +19,8 @@ from sbpair.core.errors import (
     ServiceInternalError,
 )
 from sbpair.core.rewrite import compose, describe, for_backlog
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.syphon import DrainRequest, drain
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, run_virtual
 
 MESSAGES = 400
@@ -80,14 +80,15 @@ class Story:
         ledger = Ledger(self.ledger_path, resume=resume)
         work = asyncio.create_task(
             drain(
-                DrainRequest(PATHS, concurrency=3, patience_seconds=100_000, unreached_seconds=100_000),
-                secondary=secondary,
-                primary=primary,
-                admin=None,
-                clock=self.clock,
-                observer=RecordingObserver(),
-                ledger=ledger,
-                stop=asyncio.Event(),
+                DrainJob(
+                    DrainRequest(PATHS, concurrency=3, patience_seconds=100_000, unreached_seconds=100_000),
+                    secondary=secondary,
+                    primary=primary,
+                    clock=self.clock,
+                    observer=RecordingObserver(),
+                    ledger=ledger,
+                    stop=asyncio.Event(),
+                )
             )
         )
         try:

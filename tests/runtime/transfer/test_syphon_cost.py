@@ -6,7 +6,8 @@ from sbpair.core.cost.model import Kind, Month, Workload, operations, polling_sy
 from sbpair.core.events import Polled
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
-from sbpair.runtime.transfer.syphon import DrainRequest, drain, syphon
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.runtime.transfer.test_drain_emulator import Stage, stage
 
@@ -34,14 +35,15 @@ async def test_an_idle_day_of_a_syphon_is_what_the_estimate_counts() -> None:
         secondary.add_queue(path)
     asyncio.get_running_loop().call_later(DAY_SECONDS + 1, stop.set)
     await syphon(
-        DrainRequest(queues, later_queues=True),
-        secondary=CountedMessaging(secondary.messaging(), usage),
-        primary=primary.messaging(),
-        admin=CountedAdmin(secondary.admin(), usage),
-        clock=clock,
-        observer=RecordingObserver(),
-        ledger=None,
-        stop=stop,
+        DrainJob(
+            DrainRequest(queues, later_queues=True),
+            secondary=CountedMessaging(secondary.messaging(), usage),
+            primary=primary.messaging(),
+            admin=CountedAdmin(secondary.admin(), usage),
+            clock=clock,
+            observer=RecordingObserver(),
+            stop=stop,
+        )
     )
     day = Workload(syphon=polling_syphon(900), month=Month("a day", 24))
     counted = {line.kind: line.count for line in operations(day)}
@@ -56,14 +58,15 @@ async def test_the_namespace_itself_counts_no_more_than_that() -> None:
         began = clock.monotonic()
         running = asyncio.create_task(
             syphon(
-                DrainRequest(on.queues, later_queues=True),
-                secondary=CountedMessaging(on.secondary, usage),
-                primary=on.primary,
-                admin=CountedAdmin(on.admin, usage),
-                clock=clock,
-                observer=on.observer,
-                ledger=None,
-                stop=on.stop,
+                DrainJob(
+                    DrainRequest(on.queues, later_queues=True),
+                    secondary=CountedMessaging(on.secondary, usage),
+                    primary=on.primary,
+                    admin=CountedAdmin(on.admin, usage),
+                    clock=clock,
+                    observer=on.observer,
+                    stop=on.stop,
+                ),
                 poll_seconds=POLL_SECONDS,
             )
         )
@@ -84,14 +87,15 @@ async def test_a_drain_lists_its_queues_once_before_and_once_after() -> None:
     async with stage(5) as on:
         fault, usage = count_requests(on), Usage()
         report = await drain(
-            DrainRequest(on.queues),
-            secondary=CountedMessaging(on.secondary, usage),
-            primary=on.primary,
-            admin=CountedAdmin(on.admin, usage),
-            clock=SystemClock(),
-            observer=on.observer,
-            ledger=None,
-            stop=on.stop,
+            DrainJob(
+                DrainRequest(on.queues),
+                secondary=CountedMessaging(on.secondary, usage),
+                primary=on.primary,
+                admin=CountedAdmin(on.admin, usage),
+                clock=SystemClock(),
+                observer=on.observer,
+                stop=on.stop,
+            )
         )
         assert report.confirmed_empty
         assert requests(on, fault) == usage.management_calls == 2

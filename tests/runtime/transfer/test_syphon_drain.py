@@ -27,16 +27,9 @@ from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_me
 from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.browse import PAGE_MESSAGES
+from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, ToArchive, ToQueue, drain
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.syphon import (
-    RECOUNT_SECONDS,
-    SOON_SECONDS,
-    DrainRequest,
-    ToArchive,
-    ToQueue,
-    drain,
-    syphon,
-)
+from sbpair.runtime.transfer.syphon import RECOUNT_SECONDS, SOON_SECONDS, syphon
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 
@@ -67,14 +60,16 @@ class World:
 
     async def _run(self, what, request):
         return await what(
-            request,
-            secondary=self.secondary.messaging(),
-            primary=self.primary.messaging(),
-            admin=self.admin,
-            clock=self.clock,
-            observer=self.observer,
-            ledger=self.ledger,
-            stop=self.stop,
+            DrainJob(
+                request,
+                secondary=self.secondary.messaging(),
+                primary=self.primary.messaging(),
+                admin=self.admin,
+                clock=self.clock,
+                observer=self.observer,
+                ledger=self.ledger,
+                stop=self.stop,
+            )
         )
 
     def remaining(self):
