@@ -179,7 +179,7 @@ def run(
 ) -> _Result:
     """Call a verb of `sbpair.operations` from code that is not asynchronous.
 
-        result = sbpair.run(drain, "orders", DrainRequest(ledger=Path("drain.jsonl")))
+        result = sbpair.run(drain, "orders", TransferRequest(ledger=Path("drain.jsonl")))
 
     Connects, runs one event loop until the verb has returned, and closes. Ctrl-C stops the verb as its `stop` does,
     which settles or releases the messages in flight, before KeyboardInterrupt is raised.

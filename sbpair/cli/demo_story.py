@@ -340,13 +340,13 @@ async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
 
 
 async def _bring_home(story: Story, stage: Stage) -> None:
-    from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+    from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 
     began = stage.say.seconds()
     async with open_sides(stage.pair) as sides:
         story.drained = await drain(
             DrainJob(
-                DrainRequest(queues=stage.pair.backlog_paths()),
+                TransferRequest(queues=stage.pair.backlog_paths()),
                 secondary=sides.secondary,
                 primary=sides.primary,
                 admin=sides.secondary_admin,

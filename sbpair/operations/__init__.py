@@ -1,10 +1,10 @@
 """The verbs of the command line as calls: what `sbpair drain orders` does, `await drain(sides, request)` does too.
 
     from sbpair import open_sides
-    from sbpair.operations import DrainRequest, drain
+    from sbpair.operations import TransferRequest, drain
 
     async with open_sides(pair) as sides:
-        result = await drain(sides, DrainRequest(ledger=Path("drain.jsonl")))
+        result = await drain(sides, TransferRequest(ledger=Path("drain.jsonl")))
 
 Each verb takes open ends, a request that says everything about what to do, and two optional arguments: `observer` gets
 the events on the way, `stop` ends the run early. It returns a result, which says what was done until then. A dry run is

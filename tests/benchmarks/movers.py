@@ -26,7 +26,7 @@ from sbpair.azure.wire import ReceiverWire, SenderWire, make_sdk_receiver, make_
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.message import Disposition, Received
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded
 
@@ -208,7 +208,7 @@ async def ours(primary: str, secondary: str, goal: Goal, ledger: Ledger | None =
     away.goal = goal
     await drain(
         DrainJob(
-            DrainRequest(BACKLOG),
+            TransferRequest(BACKLOG),
             secondary=away,
             primary=home,
             clock=SystemClock(),

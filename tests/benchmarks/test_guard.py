@@ -9,7 +9,7 @@ from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.events import Polled
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
 from tests.fakes import RecordingObserver
 
@@ -32,7 +32,7 @@ async def drained(on: Embedded) -> tuple[dict[str, dict[str, int]], list[int]]:
     home, away, admin = AzureMessaging(on.primary), AzureMessaging(on.secondary), DataPlaneAdmin(on.secondary)
     report = await drain(
         DrainJob(
-            DrainRequest(BACKLOG),
+            TransferRequest(BACKLOG),
             secondary=away,
             primary=home,
             admin=admin,

@@ -25,7 +25,7 @@ from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND as CREDITS
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
 from tests.benchmarks.pipeline import Bench, Cost, bench
 from tests.benchmarks.table import Row, print_rows
@@ -92,11 +92,11 @@ def _drained(
 ) -> dict[str, dict[str, int]]:
     on.fill(int(seconds * credits * 1.2), SIZE_BYTES)
     on.budget(credits, secondary)
-    asyncio.run(_drain(on, DrainRequest(BACKLOG, for_seconds=seconds, budget_per_second=budget)))
+    asyncio.run(_drain(on, TransferRequest(BACKLOG, for_seconds=seconds, budget_per_second=budget)))
     return on.spent()
 
 
-async def _drain(on: Embedded, request: DrainRequest) -> None:
+async def _drain(on: Embedded, request: TransferRequest) -> None:
     primary, secondary = AzureMessaging(on.primary), AzureMessaging(on.secondary)
     admin = DataPlaneAdmin(on.secondary)
     try:

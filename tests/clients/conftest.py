@@ -20,7 +20,7 @@ from sbpair.emulator.namespace import new_auth_rule
 from sbpair.events import Event
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairingState
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 
 QUEUES = 3
 FAST = {"retry_total": 0}
@@ -95,7 +95,7 @@ class World:
         primary, secondary = AzureMessaging(pair.primary), AzureMessaging(pair.secondary)
         report = await drain(
             DrainJob(
-                DrainRequest(pair.backlog_paths()),
+                TransferRequest(pair.backlog_paths()),
                 secondary=secondary,
                 primary=primary,
                 clock=SystemClock(),

@@ -168,7 +168,7 @@ def test_a_file_system_behind_hadoop_works_the_same(session: Session, stage: Sta
 def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) -> None:
     from sbpair.connect import open_sides
     from sbpair.runtime.clock import Quiet, SystemClock
-    from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, ToArchive, drain
+    from sbpair.runtime.transfer.drain import DrainJob, ToArchive, TransferRequest, drain
 
     stage.divert(messages(30, sessions=2))
     stored = {one.message_id: one.payload for one in stage.browse("secondary", backlog(0))}
@@ -177,7 +177,7 @@ def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) 
         async with open_sides(stage.pair.resolve()) as sides:
             await drain(
                 DrainJob(
-                    DrainRequest((backlog(0),), to=ToArchive(stage.folder / "drained")),
+                    TransferRequest((backlog(0),), to=ToArchive(stage.folder / "drained")),
                     secondary=sides.secondary,
                     primary=sides.primary,
                     admin=None,

@@ -19,7 +19,7 @@ from sbpair.core.transfer.filters import EVERYTHING, MessageFilter, parse_where
 from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.pipeline.stage import Stage, backlog, messages
 
@@ -56,7 +56,7 @@ class Night:
             async with open_sides(self._stage.pair.resolve()) as sides:
                 await drain(
                     DrainJob(
-                        DrainRequest((backlog(0),), max_messages=most, wanted=wanted),
+                        TransferRequest((backlog(0),), max_messages=most, wanted=wanted),
                         secondary=sides.secondary,
                         primary=sides.primary,
                         admin=None,

@@ -117,14 +117,14 @@ def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, 
 async def drain_to(pair: PairByName, ledger_file: Path, queue: str, *, dead_letter: bool) -> None:
     from sbpair.connect import open_sides
     from sbpair.runtime.clock import Quiet, SystemClock
-    from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+    from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
     from sbpair.runtime.transfer.ledger import Ledger
 
     book = Ledger(ledger_file)
     async with open_sides(pair.resolve()) as sides:
         await drain(
             DrainJob(
-                DrainRequest((queue,), dead_letter=dead_letter),
+                TransferRequest((queue,), dead_letter=dead_letter),
                 secondary=sides.secondary,
                 primary=sides.primary,
                 admin=None,

@@ -25,7 +25,7 @@ from sbpair.emulator.entities import QueueDescription, SubscriptionDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.ports import Ends, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
-from sbpair.runtime.transfer.drain import DrainRequest, ToQueue, entity_facts
+from sbpair.runtime.transfer.drain import ToQueue, TransferRequest, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.move import move
@@ -280,7 +280,7 @@ class Moves:
         target = source if to_side == SOURCE_SIDE else world.messaging(to_side)
         admin, target_admin = (world.admin(side) if world.plan.manage else None for side in (SOURCE_SIDE, to_side))
         ends = Ends(source, target, admin, target_admin)
-        request = DrainRequest(
+        request = TransferRequest(
             (path,),
             dead_letter=again,
             with_dead_letter=not again and (last or world.dice.random() < 0.5),
@@ -297,7 +297,7 @@ class Moves:
             facts = {path: await entity_facts(cast(NamespaceAdmin, admin), path)} if admin is not None else {}
             judge = Planned(Resender(seen, Wishes(), same_entity=again, now=lambda: world.clock.now().timestamp()))
 
-            async def run(wanted: DrainRequest, to_ledger: Ledger | None) -> DrainReport:
+            async def run(wanted: TransferRequest, to_ledger: Ledger | None) -> DrainReport:
                 return await move(
                     wanted,
                     ends,
@@ -381,5 +381,5 @@ def _state_of(session_id: str) -> bytes:
     return f"so far of {session_id}".encode()
 
 
-def _dry(request: DrainRequest) -> DrainRequest:
+def _dry(request: TransferRequest) -> TransferRequest:
     return replace(request, dry_run=True)

@@ -28,7 +28,7 @@ from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces
 from sbpair.runtime.transfer import pump
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
 from tests.simulation.brokers import Broker
@@ -489,7 +489,7 @@ class World:
         lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped[side]
         secondary = self.messaging(SECONDARY)
         primary = WatchedMessaging(self.messaging(side), self.truth, path.name, self.wrong)
-        request = DrainRequest(self.queues[side], in_flight_messages=self.plan.in_flight_messages)
+        request = TransferRequest(self.queues[side], in_flight_messages=self.plan.in_flight_messages)
         admin = self.admin(SECONDARY)
         try:
             if endless:
@@ -527,7 +527,7 @@ class World:
 
     async def _syphon(
         self,
-        request: DrainRequest,
+        request: TransferRequest,
         secondary: AzureMessaging,
         primary: WatchedMessaging,
         admin: NamespaceAdmin,

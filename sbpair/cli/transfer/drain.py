@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sbpair.ports import Observer
     from sbpair.runtime.inspection.backlog import FoundQueues
     from sbpair.runtime.inspection.usage import Usage
-    from sbpair.runtime.transfer.drain import DrainRequest
+    from sbpair.runtime.transfer.drain import TransferRequest
     from sbpair.runtime.transfer.ledger import Ledger, Recorder, Way
     from sbpair.runtime.transfer.processes import Share
 
@@ -195,7 +195,7 @@ _AFTER_SECONDS = 10.0
 async def run_drain(
     options: Options,
     pair: Pair,
-    request: "DrainRequest",
+    request: "TransferRequest",
     stop: "asyncio.Event",
     *,
     only: tuple[str, ...] = (),
@@ -354,7 +354,7 @@ def chosen_paths(pair: Pair, found: "FoundQueues", only: tuple[str, ...]) -> tup
     return only or found.existing
 
 
-def way_of(pair: Pair, request: "DrainRequest") -> "Way":
+def way_of(pair: Pair, request: "TransferRequest") -> "Way":
     """Between which namespaces the run moves messages."""
     from sbpair.runtime.transfer.drain import ToArchive
     from sbpair.runtime.transfer.ledger import Way

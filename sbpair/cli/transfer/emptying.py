@@ -46,12 +46,12 @@ async def empty_queues(
 ) -> Emptied:
     """Move what the queues hold into files in `archive`, or to the primary if that is None: messages, then dead
     letters."""
-    from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary
+    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, TransferRequest
 
     to = ToPrimary() if archive is None else ToArchive(archive)
     runs = []
     for dead_letter in (False, True):
-        request = DrainRequest(queues=tuple(queues), dead_letter=dead_letter, to=to)
+        request = TransferRequest(queues=tuple(queues), dead_letter=dead_letter, to=to)
         drained = await run_drain(options, pair, request, stop, only=tuple(queues))
         log.write(_line(pair, queues, "drain" if archive is None else "archive", dead_letter, drained.report))
         runs.append(drained)

@@ -122,7 +122,7 @@ def _purge(
     yes: bool,
 ) -> CommandResult:
     from sbpair.core.transfer.recovery import Archiver, Purger, wishes
-    from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary
+    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, TransferRequest
 
     if (archive is None) != no_archive:
         ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it for good"
@@ -137,7 +137,7 @@ def _purge(
     def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
         return Purger(wanted) if archive is None else Archiver(wanted, _restored_to(source))
 
-    request = DrainRequest(
+    request = TransferRequest(
         queues=(source.path,),
         dead_letter=dead_letter,
         to=ToPrimary() if archive is None else ToArchive(archive),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sbpair.core.transfer.report import DrainReport
     from sbpair.core.transfer.verdict import Judge
     from sbpair.ports import Ends
-    from sbpair.runtime.transfer.drain import DrainRequest
+    from sbpair.runtime.transfer.drain import TransferRequest
 
 _log = logging.getLogger("sbpair")
 _FACTS_SECONDS = 10.0
@@ -76,7 +76,7 @@ class Recovery:
         options: Options,
         source: Place,
         target: Place | None,
-        request: "DrainRequest",
+        request: "TransferRequest",
         make_judge: "Callable[[DestinationSeen, frozenset[str]], Judge]",
         *,
         keep: bool = False,
@@ -262,7 +262,7 @@ class Recovery:
     async def _run(
         self,
         ends: "Ends",
-        request: "DrainRequest",
+        request: "TransferRequest",
         judge: "Judge",
         facts: "dict[str, QueueFacts | None]",
         stop: "asyncio.Event",

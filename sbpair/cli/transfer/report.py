@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sbpair.core.inspection.backlog import Backlog
     from sbpair.core.transfer.conclusion import Asked
     from sbpair.core.transfer.report import DrainReport, QueueFailure
-    from sbpair.runtime.transfer.drain import DrainRequest, ToArchive, ToPrimary, ToQueue
+    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue, TransferRequest
 
 
 # Backlog queues as they are named on the command line.
@@ -64,19 +64,19 @@ def check_new_ledger(ledger: Path | None, *, new: bool) -> None:
         raise UsageError("--new-ledger needs --ledger FILE.")
 
 
-def make_request(pair: Pair, options: MoveOptions) -> "DrainRequest":
+def make_request(pair: Pair, options: MoveOptions) -> "TransferRequest":
     """The request for the runtime.
 
     Raises:
         UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read, a new ledger
             without a name, --dlq with --with-dlq.
     """
-    from sbpair.runtime.transfer.drain import DrainRequest
+    from sbpair.runtime.transfer.drain import TransferRequest
 
     if options.dlq and options.with_dlq:
         raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
     check_new_ledger(options.ledger, new=options.new_ledger)
-    return DrainRequest(
+    return TransferRequest(
         queues=named_paths(pair, options.queues) or pair.backlog_paths(),
         dead_letter=options.dlq,
         with_dead_letter=options.with_dlq,

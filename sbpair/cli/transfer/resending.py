@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sbpair.cli.transfer.options import ResendOptions
     from sbpair.core.transfer.destinations import DestinationSeen
     from sbpair.core.transfer.recovery import Resender, Wishes
-    from sbpair.runtime.transfer.drain import DrainRequest
+    from sbpair.runtime.transfer.drain import TransferRequest
     from sbpair.settings import Settings
 
 
@@ -112,11 +112,11 @@ def resend(options: Options, source: Place, target: Place, sending: Sending, cho
 
 def sending_request(
     options: Options, source: str, target: str, *, dead_letter: bool, deferred: bool, scheduled: bool
-) -> "DrainRequest":
+) -> "TransferRequest":
     """What is asked of a run that sends messages of one queue or subscription to one queue or topic."""
-    from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+    from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 
-    return DrainRequest(
+    return TransferRequest(
         queues=(source,),
         dead_letter=dead_letter,
         deferred=deferred,

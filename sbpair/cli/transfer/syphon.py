@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.clock import SystemClock
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging
-    from sbpair.runtime.transfer.drain import DrainRequest
+    from sbpair.runtime.transfer.drain import TransferRequest
     from sbpair.runtime.transfer.syphon import SyphonRun
 
 SAY_EVERY_SECONDS = 10.0
@@ -121,7 +121,7 @@ def syphon(
 
 async def run_service(
     pair: Pair,
-    request: "DrainRequest",
+    request: "TransferRequest",
     service: ServiceOptions,
     stop: "asyncio.Event",
     *,
@@ -214,7 +214,7 @@ class _Ending:
 
 
 @asynccontextmanager
-async def _ending(request: "DrainRequest", stop: "asyncio.Event", saying: "_Saying") -> AsyncIterator[_Ending]:
+async def _ending(request: "TransferRequest", stop: "asyncio.Event", saying: "_Saying") -> AsyncIterator[_Ending]:
     import asyncio
 
     from sbpair.concurrency import end

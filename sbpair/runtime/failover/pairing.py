@@ -38,7 +38,7 @@ from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKee
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.links import Links, close_quietly
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
 
 # Makes the backlog queues of a pairing when it opens ("Paired Namespaces: Implementation Details and Cost"): list,
@@ -510,7 +510,7 @@ def _usual_syphon(
     async def run(uncompleted: frozenset[Key]) -> SyphonRun:
         return await syphon_until(
             DrainJob(
-                DrainRequest(queues=queues),
+                TransferRequest(queues=queues),
                 secondary=secondary,
                 primary=primary,
                 clock=clock,

@@ -63,7 +63,7 @@ class ToQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainRequest:
+class TransferRequest:
     """What to move, where to, and how hard. Durations in seconds."""
 
     queues: tuple[str, ...]
@@ -124,7 +124,7 @@ class DrainRequest:
         return sum(counts.dead_letter if dead_letter else counts.active for dead_letter in self.kinds)
 
 
-def make_sink(request: DrainRequest, primary: Messaging, clock: Clock) -> Sink:
+def make_sink(request: TransferRequest, primary: Messaging, clock: Clock) -> Sink:
     return make_archive(request.to, clock) if isinstance(request.to, ToArchive) else NamespaceSink(primary)
 
 
@@ -133,7 +133,7 @@ def make_archive(to: ToArchive, clock: Clock) -> ArchiveSink:
     return ArchiveSink(to.directory, clock.now().strftime("%Y%m%dT%H%M%SZ"))
 
 
-def make_classifier(request: DrainRequest, clock: Clock) -> Classifier:
+def make_classifier(request: TransferRequest, clock: Clock) -> Classifier:
     return Classifier(
         now=lambda: clock.now().timestamp(),
         ttl=request.ttl,
@@ -154,7 +154,7 @@ def _named_destination(to: ToPrimary | ToArchive | ToQueue) -> str | None:
             return None
 
 
-def make_limits(request: DrainRequest, *, patience_seconds: float | None, lock_wait_seconds: float | None) -> Limits:
+def make_limits(request: TransferRequest, *, patience_seconds: float | None, lock_wait_seconds: float | None) -> Limits:
     return Limits(
         in_flight_messages=request.in_flight_messages,
         in_flight_bytes=request.in_flight_bytes,
@@ -174,7 +174,7 @@ def longest_lock(sources: Sequence[Source]) -> float:
 
 
 def make_sources(
-    request: DrainRequest, secondary: Messaging, facts: Mapping[str, QueueFacts | None], *, wait_seconds: float
+    request: TransferRequest, secondary: Messaging, facts: Mapping[str, QueueFacts | None], *, wait_seconds: float
 ) -> list[Source]:
     """The sources of every queue, with its lock duration where it is known."""
     sources = []
@@ -322,7 +322,7 @@ class DrainJob:
             had moved.
     """
 
-    request: DrainRequest
+    request: TransferRequest
     _: KW_ONLY
     secondary: Messaging
     primary: Messaging

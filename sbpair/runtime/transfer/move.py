@@ -46,8 +46,8 @@ from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.transfer.drain import (
     IDLE_SECONDS,
     DrainJob,
-    DrainRequest,
     ToArchive,
+    TransferRequest,
     drain,
     halt_in_time,
     make_archive,
@@ -72,7 +72,7 @@ _DEALT_WITH = "dealt with while it was browsed"
 
 
 async def move(
-    request: DrainRequest,
+    request: TransferRequest,
     ends: Ends,
     judge: Judge,
     *,
@@ -141,7 +141,7 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    request: DrainRequest
+    request: TransferRequest
     ends: Ends
     judge: Judge
     seen: DestinationSeen
@@ -221,7 +221,7 @@ class _Move:
                 parts.append(await self._scheduled(request))  # what was scheduled meanwhile
         return parts_together(parts, seconds=self.clock.monotonic() - began)
 
-    def _less(self, request: DrainRequest, parts: list[DrainReport]) -> DrainRequest | None:
+    def _less(self, request: TransferRequest, parts: list[DrainReport]) -> TransferRequest | None:
         """What is still asked for after these parts; None: nothing."""
         if self.stop.is_set() or any(part.broken_off is not None for part in parts):
             return None
@@ -230,7 +230,7 @@ class _Move:
         rest = request.max_messages - sum(part.forwarded + part.purged for part in parts)
         return replace(request, max_messages=rest) if rest > 0 else None
 
-    async def _safely(self, request: DrainRequest, before: list[DrainReport]) -> DrainReport:
+    async def _safely(self, request: TransferRequest, before: list[DrainReport]) -> DrainReport:
         """A drain whose failure does not hide what has moved before."""
         try:
             if self.ends.transactions is None:
@@ -243,7 +243,7 @@ class _Move:
             return DrainReport(failures=(QueueFailure(self.path, error),))
 
     async def drained(
-        self, request: DrainRequest, source: Source | None = None, mover: MessageMover | None = None
+        self, request: TransferRequest, source: Source | None = None, mover: MessageMover | None = None
     ) -> DrainReport:
         """`drain` of what can be received. `source`: one session instead of the entity. `mover`: what receives, if it
         moves in transactions as well."""
@@ -286,7 +286,7 @@ class _Move:
         # Nothing was completed: the counter of the pump says that it was told to.
         return replace(parts_together(parts, seconds=self.clock.monotonic() - began), completed=0)
 
-    async def _scheduled(self, request: DrainRequest) -> DrainReport:
+    async def _scheduled(self, request: TransferRequest) -> DrainReport:
         receiver, sender = self.ends.source.receiver(self.path), self.ends.source.sender(self.path)
         mover = None if self.ends.transactions is None else self.ends.transactions.scheduled_mover(self.path)
         source = Source(self.path, receiver)
@@ -300,7 +300,7 @@ class _Move:
     async def _browsed(
         self,
         source: Source,
-        request: DrainRequest,
+        request: TransferRequest,
         states: frozenset[State],
         canceller: MessageSender | None,
         mover: ScheduledMover | None = None,
@@ -387,7 +387,7 @@ class _Move:
 
     # Sessions
 
-    async def _sessions_until_idle(self, request: DrainRequest) -> list[DrainReport]:
+    async def _sessions_until_idle(self, request: TransferRequest) -> list[DrainReport]:
         """`_sessions`, again as long as messages come: until none has for `idle_seconds`."""
         look = await self._look_for_sessions()
         parts = await self._sessions(request, look)
@@ -409,7 +409,7 @@ class _Move:
                     came_at = now()  # so that what came during the pass is looked for, however long it took
         return parts
 
-    async def _sessions(self, request: DrainRequest, look: "_Look") -> list[DrainReport]:
+    async def _sessions(self, request: TransferRequest, look: "_Look") -> list[DrainReport]:
         """Every session, several at once; one after another where a limit or a rate is for all of them together."""
         held, unopened = look.held, look.unopened
         parts = [] if unopened is None else [unopened]
@@ -456,7 +456,7 @@ class _Move:
         unopened = DrainReport(left=reasons(left), filtered_out=left[FILTERED_OUT]) if left else None
         return _Look(held, frozenset(going), unopened)
 
-    async def _one_session(self, session_id: str, messages: int, request: DrainRequest) -> DrainReport:
+    async def _one_session(self, session_id: str, messages: int, request: TransferRequest) -> DrainReport:
         if self.stop.is_set():
             return DrainReport(ended_by="stop", left=reasons({NOT_REACHED: messages}))
         mover = None
@@ -478,7 +478,7 @@ class _Move:
         receiver: MessageReceiver,
         session_id: str,
         messages: int,
-        request: DrainRequest,
+        request: TransferRequest,
         mover: MessageMover | None,
     ) -> DrainReport:
         """One session, whose lock is kept from the look at its state to the end."""
@@ -496,7 +496,7 @@ class _Move:
         session_id: str,
         state: bytes | None,
         messages: int,
-        request: DrainRequest,
+        request: TransferRequest,
         mover: MessageMover | None,
     ) -> DrainReport:
         stays: str | None = None
@@ -524,7 +524,7 @@ class _Move:
         return replace(report, left=reasons(kept), confirmed_empty=False)
 
     async def _session_messages(
-        self, receiver: MessageReceiver, request: DrainRequest, mover: MessageMover | None
+        self, receiver: MessageReceiver, request: TransferRequest, mover: MessageMover | None
     ) -> DrainReport:
         source = Source(
             self.path,

@@ -32,7 +32,7 @@ from sbpair.core.transfer.report import DrainReport, QueueFailure, in_order, par
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.inspection.usage import Usage
-from sbpair.runtime.transfer.drain import NONE_READABLE, DrainRequest
+from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
 from sbpair.runtime.transfer.ledger import Entry, Ledger, Recorder, Way, between, lines_of
 
 STOP_SECONDS = 30.0
@@ -48,7 +48,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Share:
     """What one process is to do."""
 
-    request: DrainRequest
+    request: TransferRequest
     """With its own queues."""
     facts: Mapping[str, QueueFacts | None] | None
     has_ledger: bool
@@ -80,7 +80,7 @@ def shares_of(queues: Sequence[str], processes: int, messages: Mapping[str, int]
 
 
 async def drain_in_processes(
-    request: DrainRequest,
+    request: TransferRequest,
     work: Work,
     processes: int,
     *,
@@ -128,7 +128,7 @@ async def _halt_on(stop: asyncio.Event, halt: asyncio.Event) -> None:
     halt.set()
 
 
-def _share(request: DrainRequest, ledger: Ledger | None, facts: Mapping[str, QueueFacts | None] | None) -> Share:
+def _share(request: TransferRequest, ledger: Ledger | None, facts: Mapping[str, QueueFacts | None] | None) -> Share:
     own = {path.lower() for path in request.queues}
     known = None if facts is None else {path: one for path, one in facts.items() if path.lower() in own}
     if ledger is None:
@@ -140,7 +140,7 @@ def _share(request: DrainRequest, ledger: Ledger | None, facts: Mapping[str, Que
 _DEAD_LETTERS = f"/{DEAD_LETTER_SUFFIX}".lower()
 
 
-def _as_of_one(report: DrainReport, request: DrainRequest, *, lost: bool) -> DrainReport:
+def _as_of_one(report: DrainReport, request: TransferRequest, *, lost: bool) -> DrainReport:
     """The report that one process would have made, which raises what ended it before anything had moved. `lost`: not
     every process lived to tell what it moved."""
     if report.broken_off is not None:

@@ -26,7 +26,7 @@ from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.inspection.backlog import probe_others
 from sbpair.runtime.transfer.drain import (
     DrainJob,
-    DrainRequest,
+    TransferRequest,
     facts_unless_stopped,
     listed_facts,
     make_classifier,
@@ -134,7 +134,7 @@ async def syphon_until(
 class _Queues:
     """Keeps up with the backlog queues while they are read: how much lies in them, and those that are made later."""
 
-    request: DrainRequest
+    request: TransferRequest
     facts: Mapping[str, QueueFacts | None]
     secondary: Messaging
     admin: NamespaceAdmin | None

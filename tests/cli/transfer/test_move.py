@@ -24,7 +24,7 @@ from sbpair.core.transfer.report import DrainReport
 from sbpair.operations.ends import Sides
 from sbpair.ports import Ends, TransactedMessaging
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.drain import DrainRequest, ToQueue
+from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import sent_in
 from sbpair.runtime.transfer.move import move
 from tests.cli.process import Sbpair
@@ -191,7 +191,7 @@ def test_what_is_scheduled_no_more_is_left_with_the_reason_and_its_session_goes_
         seen = DestinationSeen(other)
         interrupting = cast(TransactedMessaging, _Interrupts(sides.primary, "m2", in_doubt=in_doubt))
         return await move(
-            DrainRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
+            TransferRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
             Ends(sides.primary, sides.primary, transactions=interrupting),
             Resender(seen, Wishes(), same_entity=False, now=time.time),
             seen=seen,
@@ -255,7 +255,7 @@ async def moved_without_facts(
 ) -> DrainReport:
     seen = DestinationSeen(target)
     return await move(
-        DrainRequest((source,), to=ToQueue(target), leave_missing=True),
+        TransferRequest((source,), to=ToQueue(target), leave_missing=True),
         Ends(sides.primary, sides.primary),
         Resender(seen, Wishes(), same_entity=False, now=time.time),
         seen=seen,

@@ -10,7 +10,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.pairing import expected_backlog_paths
 from sbpair.emulator import EmulatorThread
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.syphon import syphon
 
 from .running import DATA_NAMESPACE, MANAGEMENT_NAMESPACE, SECONDARY_NAMESPACE
@@ -55,7 +55,7 @@ async def _syphon(emulator: EmulatorThread, label: str, primary: str, stop: asyn
     secondary, home = (AzureMessaging(_access(emulator, name)) for name in (SECONDARY_NAMESPACE, primary))
     await syphon(
         DrainJob(
-            DrainRequest(queues=expected_backlog_paths(label, QUEUES)),
+            TransferRequest(queues=expected_backlog_paths(label, QUEUES)),
             secondary=secondary,
             primary=home,
             clock=SystemClock(),

@@ -44,7 +44,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.browse import NOT_VISIBLE
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import RecordingObserver
@@ -108,7 +108,7 @@ class Stage:
         await sender.close()
 
     async def drain(self, *, ledger: Ledger | None = None, **options: object) -> DrainReport:
-        request = DrainRequest(self.queues, **options)  # type: ignore[arg-type]
+        request = TransferRequest(self.queues, **options)  # type: ignore[arg-type]
         return await drain(
             DrainJob(
                 request,
@@ -460,7 +460,7 @@ async def test_the_syphon_stops_within_its_bound() -> None:
         running = asyncio.create_task(
             syphon(
                 DrainJob(
-                    DrainRequest(on.queues),
+                    TransferRequest(on.queues),
                     secondary=on.secondary,
                     primary=on.primary,
                     admin=on.admin,

@@ -12,7 +12,7 @@ from sbpair.core.events import LedElsewhere, LockedElsewhere
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import Left
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import FakeClock, FakeNamespace, FakeProcessor, RecordingObserver, run_virtual, virtual_time
@@ -53,7 +53,7 @@ class World:
         work = asyncio.create_task(
             what(
                 DrainJob(
-                    DrainRequest(self.paths, **options),
+                    TransferRequest(self.paths, **options),
                     secondary=secondary,
                     primary=primary,
                     clock=self.clock,

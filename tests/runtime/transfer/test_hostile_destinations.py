@@ -15,7 +15,7 @@ from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.state import Forward
 from sbpair.core.transfer.verdict import NOT_CONFIGURED, Classifier
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import syphon
 from tests.runtime.transfer.test_drain_emulator import Stage, stage
@@ -150,7 +150,7 @@ async def test_the_syphon_carries_out_nothing_either() -> None:
         running = asyncio.create_task(
             syphon(
                 DrainJob(
-                    DrainRequest(on.queues),
+                    TransferRequest(on.queues),
                     secondary=on.secondary,
                     primary=on.primary,
                     admin=on.admin,

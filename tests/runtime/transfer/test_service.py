@@ -11,7 +11,7 @@ from sbpair.core.events import BacklogCounted, Restarting
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.report import DrainReport, Left, together
 from sbpair.core.transfer.state import Key
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.ledger import Entry, Ledger
 from sbpair.runtime.transfer.syphon import STEADY_SECONDS, SyphonRun, serve, syphon, syphon_until
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -116,7 +116,7 @@ async def test_what_was_sent_before_the_ledger_failed_is_completed_and_not_sent_
         ledger.full = not uncompleted
         return await syphon_until(
             DrainJob(
-                DrainRequest((QUEUE,)),
+                TransferRequest((QUEUE,)),
                 secondary=secondary.messaging(),
                 primary=primary.messaging(),
                 clock=clock,
@@ -143,7 +143,7 @@ async def test_the_queues_are_counted_once_a_poll() -> None:
     asyncio.get_running_loop().call_later(3.5 * 900, stop.set)
     report = await syphon(
         DrainJob(
-            DrainRequest((QUEUE,)),
+            TransferRequest((QUEUE,)),
             secondary=secondary.messaging(),
             primary=primary.messaging(),
             admin=secondary.admin(),
@@ -178,7 +178,7 @@ def test_polls_of_empty_queues_leave_every_other_queue_its_turn(request_: dict[s
         loop.call_later(120.0, stop.set)
         report = await syphon(
             DrainJob(
-                DrainRequest(queues, **request_),
+                TransferRequest(queues, **request_),
                 secondary=secondary.messaging(),
                 primary=primary.messaging(),
                 clock=clock,

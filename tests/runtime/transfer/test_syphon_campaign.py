@@ -19,7 +19,7 @@ from sbpair.core.errors import (
     ServiceInternalError,
 )
 from sbpair.core.rewrite import compose, describe, for_backlog
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, run_virtual
 
@@ -81,7 +81,7 @@ class Story:
         work = asyncio.create_task(
             drain(
                 DrainJob(
-                    DrainRequest(PATHS, concurrency=3, patience_seconds=100_000, unreached_seconds=100_000),
+                    TransferRequest(PATHS, concurrency=3, patience_seconds=100_000, unreached_seconds=100_000),
                     secondary=secondary,
                     primary=primary,
                     clock=self.clock,

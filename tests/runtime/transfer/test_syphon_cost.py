@@ -6,7 +6,7 @@ from sbpair.core.cost.model import Kind, Month, Workload, operations, polling_sy
 from sbpair.core.events import Polled
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.runtime.transfer.test_drain_emulator import Stage, stage
@@ -36,7 +36,7 @@ async def test_an_idle_day_of_a_syphon_is_what_the_estimate_counts() -> None:
     asyncio.get_running_loop().call_later(DAY_SECONDS + 1, stop.set)
     await syphon(
         DrainJob(
-            DrainRequest(queues, later_queues=True),
+            TransferRequest(queues, later_queues=True),
             secondary=CountedMessaging(secondary.messaging(), usage),
             primary=primary.messaging(),
             admin=CountedAdmin(secondary.admin(), usage),
@@ -59,7 +59,7 @@ async def test_the_namespace_itself_counts_no_more_than_that() -> None:
         running = asyncio.create_task(
             syphon(
                 DrainJob(
-                    DrainRequest(on.queues, later_queues=True),
+                    TransferRequest(on.queues, later_queues=True),
                     secondary=CountedMessaging(on.secondary, usage),
                     primary=on.primary,
                     admin=CountedAdmin(on.admin, usage),
@@ -88,7 +88,7 @@ async def test_a_drain_lists_its_queues_once_before_and_once_after() -> None:
         fault, usage = count_requests(on), Usage()
         report = await drain(
             DrainJob(
-                DrainRequest(on.queues),
+                TransferRequest(on.queues),
                 secondary=CountedMessaging(on.secondary, usage),
                 primary=on.primary,
                 admin=CountedAdmin(on.admin, usage),

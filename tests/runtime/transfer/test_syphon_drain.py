@@ -27,7 +27,7 @@ from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_me
 from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.browse import PAGE_MESSAGES
-from sbpair.runtime.transfer.drain import DrainJob, DrainRequest, ToArchive, ToQueue, drain
+from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import RECOUNT_SECONDS, SOON_SECONDS, syphon
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -53,10 +53,10 @@ class World:
         self.secondary.put(self.paths[queue], for_backlog(payload, destination))
 
     async def drain(self, **options):
-        return await self._run(drain, DrainRequest(self.paths, **options))
+        return await self._run(drain, TransferRequest(self.paths, **options))
 
     async def syphon(self, **options):
-        return await self._run(syphon, DrainRequest(self.paths, **options))
+        return await self._run(syphon, TransferRequest(self.paths, **options))
 
     async def _run(self, what, request):
         return await what(
