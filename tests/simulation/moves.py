@@ -15,8 +15,8 @@ from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Long
 from sbpair.core.pairing import MAX_DELIVERY_COUNT
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.recovery import Planned, Resender, Wishes
 from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.resend import Planned, Resender, Selection
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.queue import Queue
@@ -295,7 +295,7 @@ class Moves:
         try:
             seen = await self._seen(ends, to)
             facts = {path: await entity_facts(cast(NamespaceAdmin, admin), path)} if admin is not None else {}
-            judge = Planned(Resender(seen, Wishes(), same_entity=again, now=lambda: world.clock.now().timestamp()))
+            judge = Planned(Resender(seen, Selection(), same_entity=again, now=lambda: world.clock.now().timestamp()))
 
             async def run(wanted: TransferRequest, to_ledger: Ledger | None) -> DrainReport:
                 return await move(

@@ -25,7 +25,7 @@ from sbpair.cli.failover.records import (
     values_of,
 )
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.cli.transfer.place import NamespaceAuthOption, namespace_option
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError

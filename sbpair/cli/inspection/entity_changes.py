@@ -13,7 +13,7 @@ from sbpair.cli.context import load_settings, run_async, stoppable
 from sbpair.cli.inspection.entity_shown import EntityArgument, existing, find_entity, with_topology
 from sbpair.cli.inspection.plans import OperationsLog, change_line
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.place import NamespaceOptions, Place, refuse_unnamed
+from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, refuse_unnamed
 from sbpair.core.entities import EntityFacts, EntityKind, EntityStatus
 from sbpair.core.errors import EntityNotFoundError, SbpairError, ServiceError, UsageError
 from sbpair.core.inspection.plan import protecting_pattern, user_of
@@ -173,7 +173,7 @@ def delete(
 
 
 async def _looked_at(
-    topology: "Topology", place: Place, with_messages: bool
+    topology: "Topology", place: EntityRef, with_messages: bool
 ) -> tuple[EntityFacts, str | None, list[str]]:
     """The entity, what it holds as far as counts and a browse tell (None: nothing), and what forwards to it."""
     facts = await existing(topology, place)
@@ -201,7 +201,7 @@ def _forwards(one: EntityFacts) -> tuple[str | None, str | None]:
     return one.settings.forward_to, one.settings.forward_dead_lettered_messages_to
 
 
-async def _browsed(place: Place, mailboxes: list[EntityFacts]) -> list[str]:
+async def _browsed(place: EntityRef, mailboxes: list[EntityFacts]) -> list[str]:
     """The queues and subscriptions in which a browse finds something.
 
     Raises:
@@ -224,7 +224,7 @@ async def _browsed(place: Place, mailboxes: list[EntityFacts]) -> list[str]:
     return found
 
 
-def _refuse_protected(settings: "Settings", place: Place) -> None:
+def _refuse_protected(settings: "Settings", place: EntityRef) -> None:
     """What the configuration guards is not deleted, whoever asks.
 
     Raises:
@@ -258,7 +258,7 @@ def _pairs_on(settings: "Settings") -> "list[Pair]":
     return found
 
 
-def _delete_rule(options: Options, place: Place, rule: str, *, dry_run: bool, yes: bool) -> CommandResult:
+def _delete_rule(options: Options, place: EntityRef, rule: str, *, dry_run: bool, yes: bool) -> CommandResult:
     facts = with_topology(options, place.access, lambda topology: existing(topology, place))
     known = {one.name.lower(): one for one in facts.rules}
     if rule.lower() not in known:
@@ -276,7 +276,9 @@ def _delete_rule(options: Options, place: Place, rule: str, *, dry_run: bool, ye
 # What every change shares.
 
 
-def change_it(options: Options, place: Place, change: Changed, work: "Callable[[Topology], Awaitable[None]]") -> None:
+def change_it(
+    options: Options, place: EntityRef, change: Changed, work: "Callable[[Topology], Awaitable[None]]"
+) -> None:
     """Carry a change out, and write it into the operations log."""
 
     async def connected(stop: "asyncio.Event") -> None:

@@ -18,7 +18,7 @@ from sbpair.cli.inspection.entity_shown import (
     with_topology,
 )
 from sbpair.cli.options import Options, OptionSet, command
-from sbpair.cli.transfer.place import NamespaceOptions, Place, refuse_unnamed
+from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, refuse_unnamed
 from sbpair.core.durations import parse_duration
 from sbpair.core.entities import (
     CORRELATION_FIELDS,
@@ -217,7 +217,7 @@ def create(
 
 
 def _create(
-    options: Options, place: Place, kind: EntityKind, wanted: EntitySettings, *, dry_run: bool, yes: bool
+    options: Options, place: EntityRef, kind: EntityKind, wanted: EntitySettings, *, dry_run: bool, yes: bool
 ) -> CommandResult:
     found = with_topology(options, place.access, lambda topology: topology.entity(place.path))
     if found is not None:
@@ -240,7 +240,7 @@ def _create(
     return told(change, f"{place} is created ({detail}).")
 
 
-def _create_rule(options: Options, place: Place, rule: RuleFacts, *, dry_run: bool, yes: bool) -> CommandResult:
+def _create_rule(options: Options, place: EntityRef, rule: RuleFacts, *, dry_run: bool, yes: bool) -> CommandResult:
     async def look(topology: "Topology") -> tuple[RuleFacts, ...]:
         return (await existing(topology, place)).rules
 

@@ -10,7 +10,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, run_async, stoppable, unchanged
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.place import NamespaceOptions, Place, find_namespace, find_place
+from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, find_namespace
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, AccessRule, EntityFacts, EntityKind, RuleFacts, Values
 from sbpair.core.errors import EntityNotFoundError, UsageError
@@ -223,7 +223,7 @@ def listed(facts: EntityFacts) -> Listed:
 # What the commands on entities share.
 
 
-def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[Place, str | None]:
+def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[EntityRef, str | None]:
     """The entity that was named, and the rule of it, if it is one.
 
     Raises:
@@ -232,7 +232,7 @@ def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[
     rule = rule_of(text)
     if rule is not None and (len(rule[1]) > MOST_RULE_CHARACTERS or not rule[1].isprintable()):
         raise UsageError(f"The name of a rule has up to {MOST_RULE_CHARACTERS} printable characters.")
-    return find_place(settings, on, text if rule is None else rule[0]), None if rule is None else rule[1]
+    return find_entity_ref(settings, on, text if rule is None else rule[0]), None if rule is None else rule[1]
 
 
 MOST_RULE_CHARACTERS = 50
@@ -254,7 +254,7 @@ def with_topology(options: Options, access: "NamespaceAccess", work: "Callable[[
     return run_async(options, connected)
 
 
-async def existing(topology: "Topology", place: Place) -> EntityFacts:
+async def existing(topology: "Topology", place: EntityRef) -> EntityFacts:
     """The entity of that path.
 
     Raises:

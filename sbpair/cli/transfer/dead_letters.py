@@ -8,9 +8,9 @@ import typer
 
 from sbpair.cli.context import load_settings, run_async, stoppable
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref
 from sbpair.cli.transfer.options import Filters, ReasonOption
 from sbpair.cli.transfer.peek import DEFAULT_LIMIT
-from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place
 from sbpair.core.serialization import Time, iso_time, to_plain
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
@@ -18,7 +18,7 @@ from sbpair.render.result import Column, CommandResult, Table
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.core.transfer.recovery import Wishes
+    from sbpair.core.transfer.resend import Selection
     from sbpair.ports import Messaging
     from sbpair.runtime.browse import BrowseReport
 
@@ -74,8 +74,8 @@ def list_reasons(
       sbpair dlq list orders
       sbpair dlq list news/Subscriptions/audit --namespace contoso-weu --since 24h
     """
-    place = find_place(load_settings(options), on, entity)
-    wanted = _wishes(filters, reasons)
+    place = find_entity_ref(load_settings(options), on, entity)
+    wanted = _selection(filters, reasons)
 
     async def work(messaging: "Messaging") -> "list[Reason]":
         return await _count(messaging, place, wanted, options)
@@ -86,12 +86,12 @@ def list_reasons(
         "dlq list",
         Reasons(place.access.label, place.path, total, tuple(found)),
         (Table("", REASON_COLUMNS, to_plain(tuple(found))),),
-        summary=f"{place} has {counted(total, 'dead letter')}{' that match' if wanted.given else ''}"
+        summary=f"{place} has {counted(total, 'dead letter')}{' that match' if wanted.is_set else ''}"
         + (f", for {counted(len(found), 'reason')}." if found else "."),
     )
 
 
-async def _count(messaging: "Messaging", place: Place, wanted: "Wishes", options: Options) -> list[Reason]:
+async def _count(messaging: "Messaging", place: EntityRef, wanted: "Selection", options: Options) -> list[Reason]:
     from sbpair.core.summary import describe
     from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS, fault_of
     from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, pages_once
@@ -105,7 +105,7 @@ async def _count(messaging: "Messaging", place: Place, wanted: "Wishes", options
         async for page in pages_once(receiver, page_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)):
             for received in page:
                 summary = describe(received.payload)
-                if not wanted.want(received, summary):
+                if not wanted.selects(received, summary):
                     continue
                 reason = fault_of(summary)
                 if reason not in number and len(number) >= MOST_NAMES:
@@ -154,8 +154,8 @@ def peek(
     return _peeked(
         options,
         "dlq peek",
-        find_place(load_settings(options), on, entity),
-        _wishes(filters, reasons),
+        find_entity_ref(load_settings(options), on, entity),
+        _selection(filters, reasons),
         limit,
         from_sequence,
         body=body,
@@ -183,17 +183,17 @@ def peek_messages(
       sbpair entity peek orders --where "country = 'DE'" --body
       sbpair entity peek contoso-weu:orders -n 1000 -o jsonl > orders.jsonl
     """
-    place = find_place(load_settings(options), on, entity)
+    place = find_entity_ref(load_settings(options), on, entity)
     return _peeked(
-        options, "entity peek", place, _wishes(filters, None), limit, from_sequence, body=body, dead_letter=False
+        options, "entity peek", place, _selection(filters, None), limit, from_sequence, body=body, dead_letter=False
     )
 
 
 def _peeked(
     options: Options,
     name: str,
-    place: Place,
-    wanted: "Wishes",
+    place: EntityRef,
+    wanted: "Selection",
     limit: int,
     from_sequence: int,
     *,
@@ -211,7 +211,7 @@ def _peeked(
             kinds=(dead_letter,),
             max_messages=limit,
             from_sequence_number=from_sequence,
-            wanted=lambda message: wanted.want(message.received, message.summary),
+            wanted=lambda message: wanted.selects(message.received, message.summary),
             timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
         )
 
@@ -229,13 +229,13 @@ def _peeked(
     )
 
 
-def _wishes(filters: Filters, reasons: list[str] | None) -> "Wishes":
-    from sbpair.core.transfer.recovery import wishes
+def _selection(filters: Filters, reasons: list[str] | None) -> "Selection":
+    from sbpair.core.transfer.resend import Selection
 
-    return wishes(filters.wanted(), reasons or ())
+    return Selection(filters.wanted(), reasons or ())
 
 
-def _with_messaging(options: Options, place: Place, work: "Callable[[Messaging], Awaitable[T]]") -> T:
+def _with_messaging(options: Options, place: EntityRef, work: "Callable[[Messaging], Awaitable[T]]") -> T:
     async def connected(stop: "asyncio.Event") -> T:
         from sbpair.connect import open_namespace
 

@@ -14,8 +14,8 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import DESPITE, AgainToOption, DespiteOption, LedgerOption, NewLedgerOption
-from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place, refuse_unnamed
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.resending import check_destination, resender, sending_request, sent_there_before, to_or_itself
@@ -23,7 +23,7 @@ from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
 from sbpair.core.redact import printable
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.serialization import INLINED
-from sbpair.core.transfer.recovered import Doing, Recovered
+from sbpair.core.transfer.summary import Doing, MoveResult
 from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult
 
@@ -44,7 +44,7 @@ class Edited:
 
     sequence_number: int
     diff: tuple[str, ...]
-    recovered: Recovered = field(metadata=INLINED)
+    recovered: MoveResult = field(metadata=INLINED)
 
 
 @command(output="cli.transfer.edit:Edited")
@@ -87,7 +87,7 @@ def edit(
     """
     check_new_ledger(ledger, new=new_ledger)
     settings = load_settings(options)
-    source = find_place(settings, on, entity)
+    source = find_entity_ref(settings, on, entity)
     if not dry_run:
         refuse_unnamed(options, source, yes=yes)
     target = to_or_itself(settings, on, source, to)
@@ -136,8 +136,8 @@ def edit(
 
 def _recovery(
     options: Options,
-    source: Place,
-    target: Place,
+    source: EntityRef,
+    target: EntityRef,
     found: "Received",
     payload: bytes,
     *,
@@ -146,9 +146,9 @@ def _recovery(
 ) -> Recovery:
     """The run that sends this one message and looks for it where it lies."""
     from sbpair.core.message import State
-    from sbpair.core.transfer.recovery import Editor, Wishes
+    from sbpair.core.transfer.resend import Editor, Selection
 
-    judge = resender(Wishes(), same_entity=sent_there_before(source, target))
+    judge = resender(Selection(), same_entity=sent_there_before(source, target))
 
     def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
         return Editor(judge(seen, recent), found, payload)
@@ -165,7 +165,7 @@ def _recovery(
     return Recovery(options, source, target, request, make_judge, despite_duplicate_detection=despite, one_message=True)
 
 
-def _find(options: Options, source: Place, number: int, *, dead_letter: bool) -> "Received":
+def _find(options: Options, source: EntityRef, number: int, *, dead_letter: bool) -> "Received":
     """The message with this number.
 
     Raises:

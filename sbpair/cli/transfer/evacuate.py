@@ -17,8 +17,8 @@ from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable,
 from sbpair.cli.inspection.plans import OperationsLog, change_line
 from sbpair.cli.inspection.snapshots import read_saved
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import EntityRef
 from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption, ReserveOption, budget_of
-from sbpair.cli.transfer.place import Place
 from sbpair.cli.transfer.recovering import Recovery
 from sbpair.cli.transfer.resending import resender, sending_request
 from sbpair.core.access import AuthMethod, NamespaceAccess
@@ -649,11 +649,10 @@ def _move_one(
 ) -> tuple[int, Counter[str], Exit | None]:
     """Move the messages of one queue or subscription: how many went, why others stay, and how a signal ended it. What
     hinders one entity does not hinder the next."""
-    from sbpair.core.transfer.filters import EVERYTHING
-    from sbpair.core.transfer.recovery import wishes
+    from sbpair.core.transfer.resend import Selection
 
-    source = Place(wish.ends.source, move.entity, None, True)
-    target = Place(wish.ends.target, move.to, None, True)
+    source = EntityRef(wish.ends.source, move.entity, None, True)
+    target = EntityRef(wish.ends.target, move.to, None, True)
     active = not move.dead_letter
     request = replace(
         sending_request(options, move.entity, move.to, dead_letter=move.dead_letter, deferred=active, scheduled=active),
@@ -661,7 +660,7 @@ def _move_one(
         budget_per_second=budget_of(wish.reserve),
         concurrency=wish.concurrency,
     )
-    make_judge = resender(wishes(EVERYTHING, ()), same_entity=False)
+    make_judge = resender(Selection(), same_entity=False)
 
     try:
         if move.held:

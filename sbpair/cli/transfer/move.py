@@ -7,8 +7,8 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import ResendOptions, UntilIdleOption
-from sbpair.cli.transfer.place import NamespaceOptions, find_place, refuse_unnamed
 from sbpair.cli.transfer.resending import Sending, resend
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
@@ -32,7 +32,7 @@ ToArgument = Annotated[
 ]
 
 
-@command(output="core.transfer.recovered:Recovered")
+@command(output="core.transfer.summary:MoveResult")
 def move(
     options: Options,
     source: FromArgument,
@@ -75,7 +75,7 @@ def move(
     return _between(options, source, to, on, sending, chosen)
 
 
-@command(output="core.transfer.recovered:Recovered")
+@command(output="core.transfer.summary:MoveResult")
 def copy(
     options: Options,
     source: FromArgument,
@@ -117,10 +117,10 @@ def _between(
     options: Options, source: str, to: str, on: NamespaceOptions, sending: Sending, chosen: ResendOptions
 ) -> CommandResult:
     settings = load_settings(options)
-    start = find_place(settings, on, source)
+    start = find_entity_ref(settings, on, source)
     if not chosen.dry_run:
         refuse_unnamed(options, start, yes=chosen.yes)
-    target = find_place(settings, on, to, start)
+    target = find_entity_ref(settings, on, to, start)
     if target.same_as(start) and not (sending.keep and sending.dead_letter):
         raise UsageError(
             f"FROM and TO are both {target}. Nothing was {sending.verb}.", hint="For dead letters: sbpair dlq resubmit"

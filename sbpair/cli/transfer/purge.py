@@ -8,13 +8,13 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead_by_name
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
-from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, Place, find_place, refuse_unnamed
 from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, perform
 from sbpair.core.errors import UsageError
 from sbpair.core.names import subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.core.transfer.recovered import Doing
+from sbpair.core.transfer.summary import Doing
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NoArchiveOption = Annotated[bool, typer.Option("--no-archive", help="Delete for 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Browse, and say what would be deleted.")]
 
 
-@command(output="core.transfer.recovered:Recovered")
+@command(output="core.transfer.summary:MoveResult")
 def purge_dead_letters(
     options: Options,
     entity: EntityArgument,
@@ -69,7 +69,7 @@ def purge_dead_letters(
     )
 
 
-@command(output="core.transfer.recovered:Recovered")
+@command(output="core.transfer.summary:MoveResult")
 def purge(
     options: Options,
     entity: EntityArgument,
@@ -121,7 +121,7 @@ def _purge(
     dry_run: bool,
     yes: bool,
 ) -> CommandResult:
-    from sbpair.core.transfer.recovery import Archiver, Purger, wishes
+    from sbpair.core.transfer.resend import Archiver, Purger, Selection
     from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, TransferRequest
 
     if (archive is None) != no_archive:
@@ -129,10 +129,10 @@ def _purge(
         raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. Nothing was deleted.")
     entity, on = at
     filters, reasons = chosen
-    source = find_place(load_settings(options), on, entity)
+    source = find_entity_ref(load_settings(options), on, entity)
     if not dry_run:
         refuse_unnamed(options, source, yes=yes)
-    wanted = wishes(filters.wanted(), reasons)
+    wanted = Selection(filters.wanted(), reasons)
 
     def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
         return Purger(wanted) if archive is None else Archiver(wanted, _restored_to(source))
@@ -160,6 +160,6 @@ def _purge(
     return perform(name, recovery, doing, options=options, ask=ask, dry_run=dry_run, yes=yes)
 
 
-def _restored_to(source: Place) -> str:
+def _restored_to(source: EntityRef) -> str:
     found = subscription_of(source.path)
     return source.path if found is None else found[0]

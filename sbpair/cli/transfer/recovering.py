@@ -12,23 +12,23 @@ from sbpair.cli.asking import can_ask
 from sbpair.cli.context import EventLog, Interrupted, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.drain import open_ledger
+from sbpair.cli.transfer.entity_ref import EntityRef
 from sbpair.cli.transfer.options import Filters
-from sbpair.cli.transfer.place import Place
 from sbpair.cli.transfer.report import ledger_errors
 from sbpair.core.access import namespace_name
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import dead_letter_path
 from sbpair.core.outcome import Exit
-from sbpair.core.transfer.recovered import (
+from sbpair.core.transfer.resend import Planned
+from sbpair.core.transfer.summary import (
     Doing,
-    Recovered,
+    MoveResult,
     closing,
     exit_of,
     guaranteed,
     notes,
     with_unreached,
 )
-from sbpair.core.transfer.recovery import Planned
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -52,7 +52,7 @@ COLUMNS = (
 )
 
 
-def open_ends(source: Place, target: Place | None) -> AbstractAsyncContextManager["Ends"]:
+def open_ends(source: EntityRef, target: EntityRef | None) -> AbstractAsyncContextManager["Ends"]:
     """See `sbpair.connect.open_ends`."""
     from sbpair.connect import open_ends as connect
 
@@ -74,8 +74,8 @@ class Recovery:
     def __init__(
         self,
         options: Options,
-        source: Place,
-        target: Place | None,
+        source: EntityRef,
+        target: EntityRef | None,
         request: "TransferRequest",
         make_judge: "Callable[[DestinationSeen, frozenset[str]], Judge]",
         *,
@@ -98,7 +98,7 @@ class Recovery:
         self._at_least_once_because: str | None = None
         self._topic = False
 
-    def plan(self) -> Recovered:
+    def plan(self) -> MoveResult:
         """What the run would do, as far as browsing and asking tell.
 
         Raises:
@@ -128,7 +128,7 @@ class Recovery:
         import asyncio
 
         from sbpair.core.transfer.destinations import DestinationSeen
-        from sbpair.core.transfer.recovery import refuse_destination
+        from sbpair.core.transfer.resend import refuse_destination
         from sbpair.runtime.transfer.dry_run import ask_destinations
         from sbpair.runtime.transfer.sinks import NamespaceSink
 
@@ -153,7 +153,7 @@ class Recovery:
         """
         from sbpair.core.errors import MalformedMessageError
         from sbpair.core.rewrite import as_sent
-        from sbpair.core.transfer.recovery import window_of
+        from sbpair.core.transfer.resend import window_of
         from sbpair.runtime.browse import pages
         from sbpair.runtime.links import close_quietly
 
@@ -224,7 +224,7 @@ class Recovery:
         self._topic = True
         return {}, replace(ends, admin=None)
 
-    def carry_out(self, ledger: Path | None = None, *, new_ledger: bool = False) -> tuple[Recovered, Exit | None]:
+    def carry_out(self, ledger: Path | None = None, *, new_ledger: bool = False) -> tuple[MoveResult, Exit | None]:
         """Do what was planned, and nothing that came since; the second value is how a signal ended it.
 
         Raises:
@@ -309,18 +309,18 @@ class Recovery:
             f"{path}/Subscriptions/NAME.",
         )
 
-    def _recovered(self, report: "DrainReport") -> Recovered:
+    def _recovered(self, report: "DrainReport") -> MoveResult:
         request, source, target = self._request, self._source, self._target
         if self._one_message and report.forwarded + report.already_forwarded:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(source.path) if request.dead_letter else source.path
         to_namespace, to = (None, None) if target is None else (target.access.label, target.path)
         if target is None or self._keep:
-            return Recovered(source.access.label, entity, to_namespace, to, report)
+            return MoveResult(source.access.label, entity, to_namespace, to, report)
         guarantee, because = guaranteed(
             report, target.path, within=self._at_least_once_because, keyless=self._keyless()
         )
-        return Recovered(source.access.label, entity, to_namespace, to, report, guarantee, because)
+        return MoveResult(source.access.label, entity, to_namespace, to, report, guarantee, because)
 
     def _keyless(self) -> int:
         """Planned messages that the destination takes into no transaction, if it is known to be partitioned."""
@@ -360,7 +360,7 @@ def perform(
     return replace(result, notes=tuple(note for note in result.notes if note not in told))
 
 
-def _shown(planned: Recovered, *, dry_run: bool, waits: bool) -> Recovered | None:
+def _shown(planned: MoveResult, *, dry_run: bool, waits: bool) -> MoveResult | None:
     """What is to be shown where nothing will be done: the plan of a dry run, or that there is nothing to do."""
     if dry_run:
         return planned
@@ -369,7 +369,7 @@ def _shown(planned: Recovered, *, dry_run: bool, waits: bool) -> Recovered | Non
     return replace(planned, report=replace(planned.report, dry_run=False))
 
 
-def _tell_plan(options: Options, planned: Recovered, doing: Doing, *, yes: bool) -> tuple[str, ...]:
+def _tell_plan(options: Options, planned: MoveResult, doing: Doing, *, yes: bool) -> tuple[str, ...]:
     """Before the question: what the dry run found that will not go, and what else there is to know. What was told."""
     told = tuple(notes(planned, doing)) if can_ask(options) and not yes else ()
     for line in told:
@@ -378,7 +378,7 @@ def _tell_plan(options: Options, planned: Recovered, doing: Doing, *, yes: bool)
 
 
 def _result_of(
-    command: str, done: Recovered, doing: Doing, ended: Exit | None = None, *, remarks: Sequence[str] = ()
+    command: str, done: MoveResult, doing: Doing, ended: Exit | None = None, *, remarks: Sequence[str] = ()
 ) -> CommandResult:
     """A run, or a dry run, as tables, data and exit code."""
     return CommandResult(
@@ -392,7 +392,7 @@ def _result_of(
     )
 
 
-def _rows(done: Recovered, doing: Doing) -> list[dict[str, Any]]:
+def _rows(done: MoveResult, doing: Doing) -> list[dict[str, Any]]:
     report = done.report
     rows: list[dict[str, Any]] = []
     if report.forwarded:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.options import Options, duration_option
+from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref
 from sbpair.cli.transfer.options import Patience, budget_of
-from sbpair.cli.transfer.place import NamespaceOptions, Place, find_place
 from sbpair.cli.transfer.recovering import Recovery, command_line, perform
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.core.transfer.recovered import Doing
+from sbpair.core.transfer.summary import Doing
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sbpair.cli.transfer.options import ResendOptions
     from sbpair.core.transfer.destinations import DestinationSeen
-    from sbpair.core.transfer.recovery import Resender, Wishes
+    from sbpair.core.transfer.resend import Resender, Selection
     from sbpair.runtime.transfer.drain import TransferRequest
     from sbpair.settings import Settings
 
@@ -46,17 +46,19 @@ class Sending:
     """How long nothing may have come before the run ends; None: it takes what is there, and nothing that comes."""
 
 
-def resend(options: Options, source: Place, target: Place, sending: Sending, chosen: "ResendOptions") -> CommandResult:
+def resend(
+    options: Options, source: EntityRef, target: EntityRef, sending: Sending, chosen: "ResendOptions"
+) -> CommandResult:
     """Plan, show, ask and carry out.
 
     Raises:
         UsageError: the target is nothing that can be sent to, or the ledger is in the way.
     """
-    from sbpair.core.transfer.recovery import wishes
+    from sbpair.core.transfer.resend import Selection
 
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     check_destination(target)
-    wanted, before = wishes(chosen.filters.wanted(), sending.reasons), sent_there_before(source, target)
+    wanted, before = Selection(chosen.filters.wanted(), sending.reasons), sent_there_before(source, target)
 
     patience, idle_seconds = Patience.of(options, chosen.give_up_after), duration_option(sending.until_idle) or 0.0
     request = replace(
@@ -128,10 +130,10 @@ def sending_request(
 
 
 def resender(
-    wanted: "Wishes", *, same_entity: bool, keep: bool = False
+    wanted: "Selection", *, same_entity: bool, keep: bool = False
 ) -> "Callable[[DestinationSeen, frozenset[str]], Resender]":
     """Makes the judge of such a run, at the time of this machine, once the destination is known."""
-    from sbpair.core.transfer.recovery import Resender
+    from sbpair.core.transfer.resend import Resender
 
     def made(seen: "DestinationSeen", recent: frozenset[str]) -> Resender:
         def now() -> float:
@@ -142,14 +144,14 @@ def resender(
     return made
 
 
-def to_or_itself(settings: "Settings", on: NamespaceOptions, source: Place, to: str | None) -> Place:
+def to_or_itself(settings: "Settings", on: NamespaceOptions, source: EntityRef, to: str | None) -> EntityRef:
     """Where messages of the entity go again: where `to` says, otherwise to itself.
 
     Raises:
         UsageError: a subscription, to which nothing can be sent alone.
     """
     if to is not None:
-        return find_place(settings, on, to, source)
+        return find_entity_ref(settings, on, to, source)
     if source.is_subscription:
         topic, _ = subscription_of(source.path) or ("", "")
         raise UsageError(
@@ -159,7 +161,7 @@ def to_or_itself(settings: "Settings", on: NamespaceOptions, source: Place, to: 
     return source
 
 
-def check_destination(target: Place) -> None:
+def check_destination(target: EntityRef) -> None:
     """A queue or a topic is the only thing that can be sent to.
 
     Raises:
@@ -169,7 +171,7 @@ def check_destination(target: Place) -> None:
         raise UsageError(f"{target.path!r} is no queue or topic: nothing can be sent to it. Nothing was moved.")
 
 
-def sent_there_before(source: Place, target: Place) -> bool:
+def sent_there_before(source: EntityRef, target: EntityRef) -> bool:
     """Whether the messages of an entity were sent to the target once: to the queue itself, or the subscription's topic.
     Duplicate detection may know their ids."""
     found = subscription_of(source.path)

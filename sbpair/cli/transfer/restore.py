@@ -16,6 +16,7 @@ from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.drain import open_ledger
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.cli.transfer.options import (
     AlthoughInTheQueuesOption,
     ConcurrencyOption,
@@ -30,7 +31,6 @@ from sbpair.cli.transfer.options import (
     ReserveOption,
     budget_of,
 )
-from sbpair.cli.transfer.place import NamespaceAuthOption, namespace_option
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.access import AuthMethod, NamespaceAccess

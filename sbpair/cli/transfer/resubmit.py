@@ -2,13 +2,13 @@
 
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
-from sbpair.cli.transfer.place import EntityArgument, NamespaceOptions, find_place, refuse_unnamed
 from sbpair.cli.transfer.resending import Sending, resend, to_or_itself
 from sbpair.render.result import CommandResult
 
 
-@command(output="core.transfer.recovered:Recovered")
+@command(output="core.transfer.summary:MoveResult")
 def resubmit(
     options: Options,
     entity: EntityArgument,
@@ -35,7 +35,7 @@ def resubmit(
       sbpair dlq resubmit news/Subscriptions/audit --to audit-repair
     """
     settings = load_settings(options)
-    source = find_place(settings, on, entity)
+    source = find_entity_ref(settings, on, entity)
     if not chosen.dry_run:
         refuse_unnamed(options, source, yes=chosen.yes)
     target = to_or_itself(settings, on, source, to)

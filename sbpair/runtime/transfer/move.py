@@ -27,8 +27,8 @@ from sbpair.core.names import subscription_of
 from sbpair.core.transfer.conclusion import waits_for_more
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.recovery import HELD, IN_DOUBT, NOT_REACHED, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, parts_together, reasons
+from sbpair.core.transfer.resend import HELD, IN_DOUBT, NOT_REACHED, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.state import LEAST_LOCK_SECONDS, Finish, Forward, Key, Leave, LockClock, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import (

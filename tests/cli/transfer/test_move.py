@@ -19,8 +19,8 @@ from sbpair.core.pairing import Side
 from sbpair.core.retry import UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.recovery import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Wishes
 from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.resend import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Selection
 from sbpair.operations.ends import Sides
 from sbpair.ports import Ends, TransactedMessaging
 from sbpair.runtime.clock import SystemClock
@@ -193,7 +193,7 @@ def test_what_is_scheduled_no_more_is_left_with_the_reason_and_its_session_goes_
         return await move(
             TransferRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
             Ends(sides.primary, sides.primary, transactions=interrupting),
-            Resender(seen, Wishes(), same_entity=False, now=time.time),
+            Resender(seen, Selection(), same_entity=False, now=time.time),
             seen=seen,
             facts={},
             clock=SystemClock(),
@@ -257,7 +257,7 @@ async def moved_without_facts(
     return await move(
         TransferRequest((source,), to=ToQueue(target), leave_missing=True),
         Ends(sides.primary, sides.primary),
-        Resender(seen, Wishes(), same_entity=False, now=time.time),
+        Resender(seen, Selection(), same_entity=False, now=time.time),
         seen=seen,
         facts={},
         clock=SystemClock(),

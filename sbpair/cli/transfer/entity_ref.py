@@ -75,7 +75,7 @@ class NamespaceOptions(OptionSet):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntityRef:
     """An entity of a namespace."""
 
     access: NamespaceAccess
@@ -92,12 +92,14 @@ class Place:
     def is_subscription(self) -> bool:
         return subscription_of(self.path) is not None
 
-    def same_as(self, other: "Place") -> bool:
+    def same_as(self, other: "EntityRef") -> bool:
         """Whether both are one entity."""
         return (self.access.host.lower(), self.path.lower()) == (other.access.host.lower(), other.path.lower())
 
 
-def find_place(settings: "Settings", on: NamespaceOptions, text: str, beside: Place | None = None) -> Place:
+def find_entity_ref(
+    settings: "Settings", on: NamespaceOptions, text: str, beside: EntityRef | None = None
+) -> EntityRef:
     """The entity that was named. `beside`: without a namespace of its own it is on that one's.
 
     Raises:
@@ -114,11 +116,11 @@ def find_place(settings: "Settings", on: NamespaceOptions, text: str, beside: Pl
         access = beside.access
     else:
         access, named = find_namespace(settings, on)
-    return Place(access, path, settings.environment_of(access), named)
+    return EntityRef(access, path, settings.environment_of(access), named)
 
 
 def find_namespace(settings: "Settings", on: NamespaceOptions) -> tuple[NamespaceAccess, bool]:
-    """The namespace that the options mean, and whether somebody named it (see `Place.named`).
+    """The namespace that the options mean, and whether somebody named it (see `EntityRef.named`).
 
     Raises:
         ConfigurationError: it cannot be found out.
@@ -142,7 +144,7 @@ def _checked(path: str) -> str:
     return normal
 
 
-def refuse_unnamed(options: Options, place: Place, *, yes: bool) -> None:
+def refuse_unnamed(options: Options, place: EntityRef, *, yes: bool) -> None:
     """What writes wants to be told where, unless somebody is there who is asked.
 
     Raises:

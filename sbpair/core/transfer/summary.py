@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import INLINED
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
-from sbpair.core.transfer.recovery import CAME_LATER, NOT_REACHED, stays
 from sbpair.core.transfer.report import DrainReport, reasons
+from sbpair.core.transfer.resend import CAME_LATER, NOT_REACHED, stays
 from sbpair.core.words import counted
 
 _NOT_ASKED_FOR = (CAME_LATER,)
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class MoveResult:
     """What became of the messages of an entity. No `to`: they went into an archive, or were deleted."""
 
     namespace: str
@@ -46,7 +46,7 @@ class Doing:
     """They were changed on the way."""
 
 
-def with_unreached(done: Recovered, planned: DrainReport) -> Recovered:
+def with_unreached(done: MoveResult, planned: DrainReport) -> MoveResult:
     """What a run did whose time was up, with how many of the planned messages it did not come to."""
     report = done.report
     if report.ended_by != "time":
@@ -60,7 +60,7 @@ def with_unreached(done: Recovered, planned: DrainReport) -> Recovered:
     return replace(done, report=replace(report, left=reasons(counts)))
 
 
-def closing(done: Recovered, doing: Doing) -> str:
+def closing(done: MoveResult, doing: Doing) -> str:
     """The last sentence: what happened, how much is left, and the command that goes on."""
     report = done.report
     number = report.forwarded or report.purged
@@ -87,7 +87,7 @@ def closing(done: Recovered, doing: Doing) -> str:
     return f"{what}.{rest}{f' Go on with: {doing.go_on}' if again else ''}"
 
 
-def notes(done: Recovered, doing: Doing) -> Iterator[str]:
+def notes(done: MoveResult, doing: Doing) -> Iterator[str]:
     """Why messages are left, and what a resent message cannot keep."""
     report = done.report
     for one in report.left:
@@ -120,7 +120,7 @@ def notes(done: Recovered, doing: Doing) -> Iterator[str]:
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 
-def _guaranteed(done: Recovered) -> str:
+def _guaranteed(done: MoveResult) -> str:
     if done.guarantee == EXACTLY_ONCE:
         return "Exactly once: a message is sent and completed in one transaction, which no crash divides."
     return (
@@ -151,7 +151,7 @@ def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int
     )
 
 
-def exit_of(done: Recovered) -> Exit:
+def exit_of(done: MoveResult) -> Exit:
     """Findings of a dry run that found anything; partial if messages are left that were asked for."""
     report = done.report
     if report.dry_run:

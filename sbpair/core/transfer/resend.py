@@ -103,25 +103,26 @@ def stays(reason: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """Which messages are meant. `reasons`: why they were dead-lettered, in any case; empty: all."""
+class Selection:
+    """Which messages of an entity are dealt with: those that match the filter and were dead-lettered for one of these
+    reasons, whose case does not matter; no reasons: all."""
 
     filter: MessageFilter = EVERYTHING
-    reasons: frozenset[str] = frozenset()
+    reasons: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reasons", frozenset(reason.lower() for reason in self.reasons))
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
+        """Whether any message is left out."""
         return self.filter.is_set or bool(self.reasons)
 
-    def want(self, received: Received, summary: MessageSummary) -> bool:
+    def selects(self, received: Received, summary: MessageSummary) -> bool:
         """Raises UsageError as `MessageFilter.wants`."""
         if self.reasons and fault_of(summary).lower() not in self.reasons:
             return False
         return self.filter.wants(received, summary)
-
-
-def wishes(wanted: MessageFilter, reasons: Collection[str]) -> Wishes:
-    return Wishes(wanted, frozenset(reason.lower() for reason in reasons))
 
 
 class Resender:
@@ -138,7 +139,7 @@ class Resender:
     def __init__(
         self,
         seen: DestinationSeen,
-        wanted: Wishes,
+        selection: Selection,
         *,
         same_entity: bool,
         now: Callable[[], float],
@@ -148,7 +149,7 @@ class Resender:
         self._keep = keep
         self._recent = frozenset(recent)
         self._seen = seen
-        self._wanted = wanted
+        self._selection = selection
         self._same_entity = same_entity
         self._now = now
         self._faults = Faults()
@@ -173,7 +174,7 @@ class Resender:
     def judge(self, received: Received, payload: bytes) -> Verdict:
         """What is to become of a message that is sent as `payload`."""
         summary = describe(received.payload)
-        if not self._wanted.want(received, summary):
+        if not self._selection.selects(received, summary):
             return Leave(FILTERED_OUT)
         dead = is_dead_letter_path(received.queue)
         try:
@@ -248,11 +249,11 @@ class Editor:
 class Purger:
     """Deletes the messages that are meant."""
 
-    def __init__(self, wanted: Wishes) -> None:
-        self._wanted = wanted
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
 
     def __call__(self, received: Received) -> Verdict:
-        if self._wanted.given and not self._wanted.want(received, describe(received.payload)):
+        if self._selection.is_set and not self._selection.selects(received, describe(received.payload)):
             return Leave(FILTERED_OUT)
         return Finish(Disposition.COMPLETE, PURGED)
 
@@ -260,13 +261,13 @@ class Purger:
 class Archiver:
     """Keeps the exact bytes of the messages that are meant; `destination`: where `restore` sends them."""
 
-    def __init__(self, wanted: Wishes, destination: str) -> None:
-        self._wanted = wanted
+    def __init__(self, selection: Selection, destination: str) -> None:
+        self._selection = selection
         self._destination = destination
 
     def __call__(self, received: Received) -> Verdict:
         summary = describe(received.payload)
-        if not self._wanted.want(received, summary):
+        if not self._selection.selects(received, summary):
             return Leave(FILTERED_OUT)
         return Forward(received.payload, summary.destination or self._destination)
 

@@ -15,7 +15,8 @@ from sbpair.core.message import Received, State
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, parse_where
-from sbpair.core.transfer.recovery import (
+from sbpair.core.transfer.report import FILTERED_OUT
+from sbpair.core.transfer.resend import (
     CAME_LATER,
     DUE,
     NEEDS_SESSION,
@@ -26,11 +27,9 @@ from sbpair.core.transfer.recovery import (
     Editor,
     Planned,
     Resender,
-    Wishes,
+    Selection,
     refuse_destination,
-    wishes,
 )
-from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Forward, Leave
 
 NOW = 1_700_000_000.0
@@ -48,11 +47,11 @@ def dead(
     return Received(message.result(), number, DEAD, enqueued_at=enqueued_at)
 
 
-ALL = Wishes()
+ALL = Selection()
 
 
 def resender(
-    wanted: Wishes = ALL, *, same: bool = False, topic: TopicFacts | None = None, **settings: object
+    wanted: Selection = ALL, *, same: bool = False, topic: TopicFacts | None = None, **settings: object
 ) -> Resender:
     queue = None if topic else QueueFacts("orders", QueueSettings(**settings))  # type: ignore[arg-type]
     seen = DestinationSeen("orders", 1000, queue=queue, topic=topic, asked=True)
@@ -128,10 +127,10 @@ def test_the_first_of_two_with_one_id_is_the_same_each_time_it_is_judged() -> No
 
 
 def test_reasons_match_in_any_case_and_together_with_the_filter() -> None:
-    judge = resender(wishes(EVERYTHING, ["BROKEN"]))
+    judge = resender(Selection(EVERYTHING, ["BROKEN"]))
     assert isinstance(judge(dead(compose(body=b"", message_id="a"))), Forward)
     assert judge(dead(compose(body=b"", message_id="a"), reason="Other")) == Leave(FILTERED_OUT)
-    narrow = resender(wishes(replace(EVERYTHING, where=parse_where("sys.MessageId = 'b'")), ["broken"]))
+    narrow = resender(Selection(replace(EVERYTHING, where=parse_where("sys.MessageId = 'b'")), ["broken"]))
     assert narrow(dead(compose(body=b"", message_id="a"))) == Leave(FILTERED_OUT)
     assert isinstance(narrow(dead(compose(body=b"", message_id="b"))), Forward)
 
