@@ -22,15 +22,17 @@ folders carry the same words on every floor: transfer (drain, syphon), failover 
     operations          the verbs of the command line as calls: open ends and a request in, a result out
     runtime             asyncio: carries out what the machines of core decide
     { azure             the only room that knows the SDKs; wire.py alone touches their private parts
-      journal           where active/active consumers agree: SQLite, Cosmos DB
-      emulator }        a Service Bus namespace in a process; shares only amqp and sqlfilter with the rest
-    version.py          the version, for whoever shows it
+      journal }         where active/active consumers agree: SQLite, Cosmos DB
     ports.py            what the runtime needs from the outside, as Protocols
     concurrency.py      bounded concurrency, time limits, ending tasks for certain
-    files.py            records that must survive: appended whole or not at all, one writer
-    core                decisions and values: pure, no clock, no I/O
+    { core              decisions and values: pure, no clock, no I/O
+      emulator }        a Service Bus namespace in a process, for the command line and tests; knows only what is below
     amqp                AMQP 1.0 bytes <-> typed values: pure
     sqlfilter           Service Bus SQL: subscription rules and every `--where`: pure
+    service.py          nouns and rules of the service that core and emulator share
+    files.py            records that must survive: appended whole or not at all, one writer
+    lines.py            values of a file that know the lines they stand in
+    version.py          the version
 
 The public names below are imported when they are first used.
 """

@@ -20,10 +20,10 @@ from rich.text import Text
 
 from sbpair.cli.inspection.status_shown import result
 from sbpair.cli.pipeline.analyze_shown import result_of
-from sbpair.core.cost.prices import built_in
+from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import Tier
-from sbpair.core.inspection.backlog import Backlog, QueueContents
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus
+from sbpair.core.prices import built_in
 from sbpair.pipeline.analysis.analyze import Analysis, forecast
 from sbpair.pipeline.analysis.question import Question
 from sbpair.pipeline.analysis.results import Destination, Minute, Outage, Queue, Rows, SizeRange, Total

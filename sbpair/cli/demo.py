@@ -197,7 +197,7 @@ def _result(story: "Story") -> CommandResult:
 def _bill(story: "Story") -> Bill:
     """The month's bill of a pair that sends what the demo sent, with the demo's share diverted."""
     from sbpair.core.cost.model import Flow, Workload, estimate
-    from sbpair.core.cost.prices import built_in, to_cents
+    from sbpair.core.prices import built_in, to_cents
 
     by_entity: dict[str, list[int]] = {}
     for message in story.messages:

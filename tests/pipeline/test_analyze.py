@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sbpair.core.cost.prices import Meter, built_in, to_cents
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
+from sbpair.core.prices import Meter, built_in, to_cents
 from sbpair.pipeline.analysis.analyze import RESULTS, analyse, existing_paths, forecast
 from sbpair.pipeline.analysis.engines import Engine, LocalEngine, SparkEngine
 from sbpair.pipeline.analysis.partials import (

@@ -7,7 +7,7 @@ import pytest
 from sbpair.cli.pipeline.analyze_shown import result_of
 from sbpair.cli.pipeline.session import write_report
 from sbpair.cli.pipeline.trend import trend_result
-from sbpair.core.cost.prices import built_in
+from sbpair.core.prices import built_in
 from sbpair.pipeline.analysis.analyze import analyse, to_analysis
 from sbpair.pipeline.analysis.engines import LocalEngine
 from sbpair.pipeline.analysis.units import units_in

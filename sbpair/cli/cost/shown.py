@@ -6,9 +6,9 @@ from decimal import Decimal
 
 from sbpair.cli.cost.inputs import Scenario
 from sbpair.core.cost.model import Estimate, Workload, estimate
-from sbpair.core.cost.prices import PriceTable, explain, retail_query, steps, to_cents
 from sbpair.core.cost.scenarios import Choices, cheapest, compare, pairing_costs
 from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.prices import PriceTable, explain, retail_query, steps, to_cents
 from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, Money, named, to_plain
 from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Metric, Table

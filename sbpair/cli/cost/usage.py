@@ -12,7 +12,6 @@ from typing import Any
 
 from sbpair.cli.cost.shown import BilledAlone, BilledLine
 from sbpair.core.cost.model import Month, Workload
-from sbpair.core.cost.prices import UNITS, Meter, PriceTable, to_cents, total
 from sbpair.core.cost.usage import (
     Billed,
     BilledRow,
@@ -24,6 +23,7 @@ from sbpair.core.cost.usage import (
     read_metrics,
 )
 from sbpair.core.errors import UsageError
+from sbpair.core.prices import UNITS, Meter, PriceTable, to_cents, total
 from sbpair.core.serialization import to_plain
 from sbpair.render.result import Column, CommandResult, Table
 

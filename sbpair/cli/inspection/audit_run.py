@@ -6,7 +6,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sbpair.cli.context import choose_pairs, load_settings
-from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.audit_shown import (
     audit_page,
     calls_of,
@@ -27,11 +26,19 @@ from sbpair.cli.inspection.snapshots import (
     write_snapshots,
 )
 from sbpair.cli.options import Options
-from sbpair.core.cost.forecast import Forecast, of_audit, of_calls
 from sbpair.core.errors import SbpairError, for_pair
+from sbpair.core.forecast import Forecast, in_words
 from sbpair.core.inspection import audit as checks
 from sbpair.core.inspection.audit import AuditReport, Severity
-from sbpair.core.inspection.audit.result import AllChecks, AuditedPair, AuditResult, FailedPair, NotRead
+from sbpair.core.inspection.audit.result import (
+    AllChecks,
+    AuditedPair,
+    AuditResult,
+    FailedPair,
+    NotRead,
+    of_audit,
+    of_calls,
+)
 from sbpair.core.inspection.snapshot import Snapshot, Unread
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair

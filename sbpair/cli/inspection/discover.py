@@ -201,7 +201,7 @@ def _block(document: Any) -> str:
 
 def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
     from sbpair.cli.inspection.snapshots import gravest
-    from sbpair.core.inspection.backlog import Advice
+    from sbpair.core.backlog import Advice
     from sbpair.core.inspection.discovery import sentences, summary
 
     notes = list(sentences(discovery))

@@ -13,8 +13,8 @@ import typer
 
 from sbpair.cli.inspection.snapshots import read_saved
 from sbpair.core.access import NamespaceAccess, credential_name
-from sbpair.core.cost.forecast import Forecast
 from sbpair.core.errors import SbpairError
+from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.plan import Plan, StepKind
 from sbpair.core.outcome import Report, Result
 from sbpair.core.pairing import Pair

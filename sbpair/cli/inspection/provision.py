@@ -19,7 +19,6 @@ from sbpair.cli.context import (
     system_clock,
     unchanged,
 )
-from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.plans import (
     REPORT_COLUMNS,
     Applied,
@@ -36,9 +35,9 @@ from sbpair.cli.inspection.plans import (
 )
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.connect import gather_pair
-from sbpair.core.cost.forecast import Forecast, of_plan
 from sbpair.core.errors import InterruptedWorkError, UsageError
-from sbpair.core.inspection.plan import Plan, Purpose, check_target, plan_provision
+from sbpair.core.forecast import Forecast, in_words
+from sbpair.core.inspection.plan import Plan, Purpose, check_target, of_plan, plan_provision
 from sbpair.core.outcome import Exit, Report, Result, exit_for
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import printable

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.core.access import spoken_name
+from sbpair.core.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import for_pair
-from sbpair.core.inspection.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
+from sbpair.core.forecast import in_words
 from sbpair.core.inspection.status import (
     LIMITED,
     REACHABLE,

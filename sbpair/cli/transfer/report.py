@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.asking import side_named
-from sbpair.cli.cost.forecasts import in_words
 from sbpair.cli.options import duration_option
 from sbpair.cli.transfer.options import MoveOptions, budget_of
 from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.forecast import in_words
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
@@ -18,8 +18,8 @@ from sbpair.core.words import counted
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
 if TYPE_CHECKING:
-    from sbpair.core.cost.forecast import Forecast
-    from sbpair.core.inspection.backlog import Backlog
+    from sbpair.core.backlog import Backlog
+    from sbpair.core.forecast import Forecast
     from sbpair.core.transfer.conclusion import Asked
     from sbpair.core.transfer.report import DrainReport, QueueFailure
     from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue, TransferRequest

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.cli.transfer.report import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY, Drained
+from sbpair.core.backlog import Backlog
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.backlog import Backlog
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair

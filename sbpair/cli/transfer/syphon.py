@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sbpair.cli.transfer.telemetry import Spans
+    from sbpair.core.backlog import Backlog
     from sbpair.core.events import Event, Forwarded
-    from sbpair.core.inspection.backlog import Backlog
     from sbpair.core.transfer.state import Key
     from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.clock import SystemClock
@@ -269,9 +269,8 @@ async def _what_is_left(
 
 
 def _say_what_begins(pair: Pair, paths: "Sequence[str]", service: ServiceOptions) -> None:
-    from sbpair.cli.cost.forecasts import in_words
-    from sbpair.core.cost.forecast import of_syphon_hour
-    from sbpair.core.cost.model import polling_syphon
+    from sbpair.core.cost.model import of_syphon_hour, polling_syphon
+    from sbpair.core.forecast import in_words
 
     ledger = f", ledger {service.ledger}" if service.ledger is not None else ""
     _log.info(

@@ -21,11 +21,12 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 
-from sbpair.core.cost.prices import Charge, Meter, PriceTable, charge, steps
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
+from sbpair.core.forecast import Forecast
 from sbpair.core.pairing import Side
+from sbpair.core.prices import Charge, Meter, PriceTable, charge, steps
 from sbpair.core.replication.settings import IDLE_SESSION_REQUEST_SECONDS
 from sbpair.core.serialization import Money, published
 from sbpair.core.words import counted
@@ -516,3 +517,9 @@ def active_active(workload: Workload) -> Workload:
 def without_pairing(workload: Workload) -> Workload:
     """The same messages with no secondary."""
     return replace(workload, secondary=None, syphon=None, follow_every_seconds=0, outage_seconds=0, diverted_share=None)
+
+
+def of_syphon_hour(queues: int, hosts: int, model: SyphonModel) -> Forecast:
+    """An hour of an idle syphon."""
+    receives = queues * hosts * model.receives_per_hour
+    return Forecast(message_operations=-(-receives.numerator // receives.denominator))

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from sbpair.core.cost.model import Billed, Estimate, SyphonModel, Workload, estimate, without_pairing
-from sbpair.core.cost.prices import PriceTable
 from sbpair.core.entities import Tier
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
+from sbpair.core.prices import PriceTable
 from sbpair.core.words import counted
 
 _MEGABYTE = 1024 * 1024

@@ -21,9 +21,9 @@ from fractions import Fraction
 from typing import Any
 
 from sbpair.core.cost.model import Flow
-from sbpair.core.cost.prices import MILLION, UNITS, Meter, is_countable
 from sbpair.core.errors import UsageError
 from sbpair.core.names import parse_backlog_queue_path
+from sbpair.core.prices import MILLION, UNITS, Meter, is_countable
 from sbpair.core.redact import quoted
 
 

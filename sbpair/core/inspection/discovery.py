@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sbpair.core.access import SERVICE_BUS_SUFFIXES, NamespaceAccess
+from sbpair.core.backlog import Backlog, FoundBy, Verdict, verdict
 from sbpair.core.entities import NamespaceFacts
-from sbpair.core.inspection.backlog import Backlog, FoundBy, Verdict, verdict
 from sbpair.core.names import namespace_label
 from sbpair.core.pairing import MAX_BACKLOG_QUEUE_COUNT, Pair
 from sbpair.core.serialization import OMITTED_IF_NONE

@@ -15,6 +15,7 @@ from typing import Any
 from sbpair.core.durations import NEVER_DAYS, format_duration
 from sbpair.core.entities import QueueFacts, QueueSettings, Tier
 from sbpair.core.errors import SbpairError, StalePlanError, UsageError
+from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.snapshot import QueueSeen, Snapshot, check_format_version
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, backlog_settings
@@ -435,3 +436,18 @@ def _plan(purpose: Purpose, snapshot: Snapshot, pair: Pair, steps: list[Step], u
         unchanged=tuple(unchanged),
         protected=pair.protected,
     )
+
+
+_STEPS = {
+    StepKind.CREATE: 1,
+    StepKind.UPDATE: 4,
+    StepKind.DELETE: 3,
+    StepKind.SKIP: 0,
+    StepKind.RECREATE: 0,
+}
+"""Calls of a step: an update reads to compare, to change what is there, and afterwards; a deletion confirms twice."""
+
+
+def of_plan(plan: Plan) -> Forecast:
+    """Management calls of applying a plan by the data plane, if every step succeeds at once."""
+    return Forecast(sum(_STEPS[step.kind] for step in plan.steps))

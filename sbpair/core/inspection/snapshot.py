@@ -18,12 +18,11 @@ from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.redact import quoted
 from sbpair.core.serialization import Document, from_plain
+from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
 
 FORMAT_VERSION = 1
 NOT_ASKED = "not-asked"
 """Error code of a fact that nobody wanted to know."""
-CREDITS_PER_MANAGEMENT_CALL = 10
-"""Throttling credits of one create, read, update or delete; a namespace has 1,000 a second (Service Bus throttling)."""
 
 
 class How(StrEnum):

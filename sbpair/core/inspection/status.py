@@ -2,19 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from sbpair.core.cost.forecast import Forecast, of_messages
+from sbpair.core.backlog import Advice, Backlog, QueueContents, Verdict, advice, headline, verdict, waiting_sentence
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import Tier
-from sbpair.core.inspection.backlog import (
-    Advice,
-    Backlog,
-    QueueContents,
-    Verdict,
-    advice,
-    headline,
-    verdict,
-    waiting_sentence,
-)
+from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.serialization import INLINED, rounded
 
 REACHABLE = "reachable"

@@ -1,7 +1,7 @@
 """What may be said at the end of a drain or syphon: its exit code and its sentences.
 
 Drawn from two values only: what became of the messages that were handled (`DrainReport`), and what the backlog holds
-now (`core.inspection.backlog.Backlog`). "Back on the primary" is said of what the primary accepted; what went elsewhere
+now (`core.backlog.Backlog`). "Back on the primary" is said of what the primary accepted; what went elsewhere
 is called archived or moved, with the place.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbpair.core import errors
-from sbpair.core.cost.forecast import Forecast, of_messages
+from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
 from sbpair.core.errors import ServiceError
-from sbpair.core.inspection.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
+from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published, spoken_clock
 from sbpair.core.transfer.report import UNDELIVERABLE, DrainReport, Left

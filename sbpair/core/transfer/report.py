@@ -329,7 +329,7 @@ class DrainReport:
     failures: tuple[QueueFailure, ...] = ()
     confirmed_empty: bool = field(default=False, metadata=HIDDEN)
     """The part of the queues that it was asked about holds nothing: a browse and the counts, where they could be had,
-    say so. Whether the whole backlog is empty is another question: `core.inspection.backlog`."""
+    say so. Whether the whole backlog is empty is another question: `core.backlog`."""
     ended_by: str = "empty"
     """`empty` (nothing more to do), `idle` (nothing came for as long as was asked for), `stop`, `time`, `count`,
     `filter` (it cannot be evaluated for a message)."""

@@ -43,10 +43,10 @@ from sbpair.emulator.entities import (
     TopicDescription,
 )
 from sbpair.emulator.errors import EntityError
-from sbpair.emulator.lines import like, line_of
 from sbpair.emulator.namespace import Namespace, new_auth_rule
 from sbpair.emulator.seed.messages import put_messages
 from sbpair.emulator.seed.reading import SeedError, mapping_of, only
+from sbpair.lines import like, line_of
 
 __all__ = ["SeedError", "chosen_keys", "plant"]
 

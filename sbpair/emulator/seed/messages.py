@@ -19,9 +19,9 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.lines import line_of
 from sbpair.emulator.outgoing import payload
 from sbpair.emulator.seed.reading import SeedError, mapping_of, only
+from sbpair.lines import line_of
 
 _TEXTS: Final = (
     "message_id",

@@ -12,9 +12,9 @@ from typing import Any
 
 from sbpair.emulator.admin.fields import parse_duration
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.lines import LinedMapping, like, line_of
 from sbpair.emulator.seed import checked, settable
 from sbpair.emulator.seed.reading import SeedError, only
+from sbpair.lines import LinedMapping, like, line_of
 
 _Kind = Any
 """The class of a description."""

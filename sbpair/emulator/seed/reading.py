@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from sbpair.emulator.lines import line_of
+from sbpair.lines import line_of
 
 
 class SeedError(ValueError):

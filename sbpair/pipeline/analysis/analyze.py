@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.core.cost.prices import PriceTable, at_most_cents
 from sbpair.core.durations import format_duration
+from sbpair.core.prices import PriceTable, at_most_cents
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 from sbpair.core.serialization import AS_TIME, INLINED, Money, published, rounded
 from sbpair.pipeline.analysis import results
@@ -255,7 +255,7 @@ def forecast(total: results.Total, question: Question, prices: PriceTable) -> Dr
     Receive, complete and send: 2 operations for every started 64 KB and one for the completion. The time is that of
     the question's rate, and no less than the throttling credits of the secondary allow (receives and completions).
     """
-    from sbpair.core.cost.forecast import Forecast  # tasks of Spark import this module and forecast nothing
+    from sbpair.core.forecast import Forecast  # tasks of Spark import this module and forecast nothing
 
     needed = Forecast(message_operations=2 * total.units + total.messages)
     on_secondary = Forecast(message_operations=total.units + total.messages)

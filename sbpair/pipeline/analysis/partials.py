@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.core.cost.prices import STEP_BYTES
+from sbpair.core.prices import STEP_BYTES
 from sbpair.pipeline.analysis.question import MICROS_PER_MINUTE, Question
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from sbpair.concurrency import abandoning, side_by_side
 from sbpair.core import words
+from sbpair.core.backlog import MISSES, Backlog, FoundBy, QueueContents
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import (
     AccessDeniedError,
@@ -20,7 +21,6 @@ from sbpair.core.errors import (
     OperationTimeoutError,
     ServiceError,
 )
-from sbpair.core.inspection.backlog import MISSES, Backlog, FoundBy, QueueContents
 from sbpair.core.message import State
 from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_queue_path
 from sbpair.core.pairing import Pair

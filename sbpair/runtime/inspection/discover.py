@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager
 
 from sbpair.concurrency import abandoning, side_by_side
 from sbpair.core.access import NamespaceAccess
+from sbpair.core.backlog import FoundBy
 from sbpair.core.entities import NamespaceFacts, QueueFacts
 from sbpair.core.errors import ServiceError
-from sbpair.core.inspection.backlog import FoundBy
 from sbpair.core.inspection.discovery import NamespaceSearched, TransferQueues, searched, transfer_queues
 from sbpair.core.names import BACKLOG_INFIX, parse_backlog_queue_path
 from sbpair.core.pairing import Pair

@@ -25,7 +25,6 @@ from sbpair.core.errors import (
 from sbpair.core.events import GatherProgress
 from sbpair.core.inspection.plan import differences
 from sbpair.core.inspection.snapshot import (
-    CREDITS_PER_MANAGEMENT_CALL,
     FORMAT_VERSION,
     NOT_ASKED,
     Calls,
@@ -42,6 +41,7 @@ from sbpair.core.pairing import Pair
 from sbpair.core.retry import TokenBucket
 from sbpair.ports import Clock, NamespaceAdmin, Observer
 from sbpair.runtime.browse import PEEKS_PER_QUEUE, Peek
+from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
 
 # Keeps management calls within a share of a namespace's throttling credits.
 #

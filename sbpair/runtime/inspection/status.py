@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sbpair.concurrency import abandoning
 from sbpair.core.access import NamespaceAccess
+from sbpair.core.backlog import Backlog, FoundBy, QueueContents
 from sbpair.core.errors import ServiceError, UnauthorizedError
-from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents
 from sbpair.core.inspection.status import LIMITED, REACHABLE, UNREACHABLE, PairStatus, SideStatus
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, Messaging, NamespaceAdmin

@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sbpair.core.cost.forecast import Forecast
 from sbpair.core.entities import NamespaceFacts, QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import ServiceError
+from sbpair.core.forecast import Forecast
 from sbpair.core.message import Disposition, Received
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sbpair.cli.inspection.status_shown import MOST_ROWS, result
-from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus
 
 PRIMARY = SideStatus("primary", "127.0.0.1:1", REACHABLE, label="contoso-weu")

@@ -6,9 +6,9 @@ import jsonschema
 import pytest
 
 from sbpair.cli.transfer.report import Drained, report_result
-from sbpair.core.cost.forecast import Forecast
+from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.errors import EntityNotFoundError, ServerBusyError
-from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.forecast import Forecast
 from sbpair.core.message import Disposition, Received
 from sbpair.core.serialization import output_schema, to_plain
 from sbpair.core.transfer.conclusion import Asked, DrainResult, closing

@@ -9,8 +9,8 @@ import pytest
 
 from sbpair.cli.transfer.report import Drained, report_result
 from sbpair.cli.transfer.report_page import Course, LedgerFile, page_of
-from sbpair.core.cost.forecast import Forecast
-from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.backlog import Backlog, QueueContents
+from sbpair.core.forecast import Forecast
 from sbpair.core.transfer.conclusion import Asked
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.render.html import to_html

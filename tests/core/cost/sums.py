@@ -4,7 +4,7 @@ from collections import Counter
 from decimal import Decimal
 
 from sbpair.core.cost.model import Estimate, Kind
-from sbpair.core.cost.prices import Meter
+from sbpair.core.prices import Meter
 
 
 def by_kind(found: Estimate) -> dict[Kind, int]:

@@ -25,9 +25,9 @@ from sbpair.core.cost.model import (
     polling_syphon,
     without_pairing,
 )
-from sbpair.core.cost.prices import Meter, PriceTable, built_in, steps, to_cents, total
 from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
+from sbpair.core.prices import Meter, PriceTable, built_in, steps, to_cents, total
 from sbpair.core.serialization import to_plain
 from tests.core.cost.sums import by_kind, by_meter
 

@@ -7,19 +7,19 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from sbpair.core.cost.prices import (
+from sbpair.core.cost.retail import from_retail
+from sbpair.core.errors import UsageError
+from sbpair.core.prices import (
     Band,
     Meter,
     PriceTable,
     built_in,
     built_in_regions,
     explain,
-    from_retail,
     from_yaml,
     retail_query,
     with_egress,
 )
-from sbpair.core.errors import UsageError
 
 
 def row(meter: str, unit: str, price: float, start: float = 0.0, **changes: Any) -> dict[str, Any]:

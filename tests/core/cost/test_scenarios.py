@@ -6,9 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from sbpair.core.cost.forecast import Forecast, of_audit, of_calls, of_messages, of_plan, of_syphon_hour
-from sbpair.core.cost.model import DOCUMENTED_SYPHON, SDK_SYPHON, Billed, Flow, Workload, polling_syphon
-from sbpair.core.cost.prices import built_in
+from sbpair.core.cost.model import DOCUMENTED_SYPHON, SDK_SYPHON, Billed, Flow, Workload, of_syphon_hour, polling_syphon
 from sbpair.core.cost.scenarios import (
     Choices,
     cheapest,
@@ -17,8 +15,11 @@ from sbpair.core.cost.scenarios import (
     problems,
 )
 from sbpair.core.entities import Tier
-from sbpair.core.inspection.plan import plan_cleanup, plan_provision
+from sbpair.core.forecast import Forecast, of_messages
+from sbpair.core.inspection.audit.result import of_audit, of_calls
+from sbpair.core.inspection.plan import of_plan, plan_cleanup, plan_provision
 from sbpair.core.inspection.snapshot import Calls
+from sbpair.core.prices import built_in
 from tests.core.snapshots import a_pair, a_queue, healthy, path
 
 PRICES = built_in()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sbpair.core.inspection.backlog import Backlog, FoundBy, QueueContents, Verdict
+from sbpair.core.backlog import Backlog, FoundBy, QueueContents, Verdict
 from sbpair.core.inspection.discovery import (
     Discovery,
     NamespaceSearched,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sbpair.core.inspection.backlog import Backlog, QueueContents
+from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.inspection.status import (
     PairStatus,
     SideStatus,

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from sbpair.core.cost.model import Flow, Kind, Workload, active_active, estimate
-from sbpair.core.cost.prices import Meter, built_in
 from sbpair.core.entities import EntityStatus, Tier
 from sbpair.core.inspection.audit import Severity, run
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Side
+from sbpair.core.prices import Meter, built_in
 from sbpair.core.replication.settings import REPLICATED_SETTINGS, problems, replicated_settings
 from tests.core.cost.sums import by_kind
 from tests.core.snapshots import a_namespace, a_pair, a_queue, healthy

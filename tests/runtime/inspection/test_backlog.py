@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sbpair.core.access import NamespaceAccess
+from sbpair.core.backlog import Backlog, FoundBy, Verdict, confirmed_empty, verdict
 from sbpair.core.errors import (
     ConnectionLostError,
     EntityDisabledError,
@@ -12,7 +13,6 @@ from sbpair.core.errors import (
     ServiceError,
     UnauthorizedError,
 )
-from sbpair.core.inspection.backlog import Backlog, FoundBy, Verdict, confirmed_empty, verdict
 from sbpair.core.message import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_backlog

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.core.inspection.backlog import (
+from sbpair.core.backlog import (
     Backlog,
     FoundBy,
     QueueContents,

@@ -1,15 +1,17 @@
-"""Price tables as data: per meter the bands and their unit prices, with region, currency and date.
+"""Price tables: per meter the bands and their unit prices, with region, currency and date; and their arithmetic.
 
-The built-in table is a dated copy of list prices. It is shown with its date and never passed off as current; replace it
-with `core.price_files` from a file of the Retail Prices API or a small YAML file.
+The built-in tables (`prices.json`) are a dated copy of list prices. They are shown with their date and never passed off
+as current; a price file replaces them (`from_yaml`, or `core.cost.retail` for an answer of the Retail Prices API).
 """
 
 import datetime
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from enum import StrEnum
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +21,7 @@ from sbpair.core.redact import quoted, shortened
 MILLION = 1_000_000
 RETAIL_PRICES_URL = "https://prices.azure.com/api/retail/prices"
 DEFAULT_REGION = "eastus"
+BUILT_IN_SOURCE = "list prices collected in November 2026"
 _REGION = re.compile(r"[a-z0-9]{1,40}")
 
 
@@ -140,35 +143,18 @@ def check_bands(where: str, bands: Iterable[Band]) -> None:
         raise UsageError(f"{where}: no price at all.")
 
 
-def _bands(*pairs: tuple[str, str]) -> tuple[Band, ...]:
-    return tuple(Band(Decimal(start), Decimal(price)) for start, price in pairs)
+@cache
+def _built_in() -> tuple[PriceTable, ...]:
+    """The tables of the package's own file, a list of price files as `from_yaml` reads them."""
+    from importlib import resources
 
-
-_BUILT_IN = (
-    PriceTable(
-        region="eastus",
-        currency="USD",
-        dated="2026-11-01",
-        source="list prices collected in November 2026",
-        meters=(
-            (Meter.BASIC_OPERATIONS, _bands(("0", "0.05"))),
-            (Meter.STANDARD_BASE, _bands(("0", "0.013441"))),
-            (Meter.STANDARD_OPERATIONS, _bands(("0", "0"), ("13", "0.80"), ("100", "0.50"), ("2500", "0.20"))),
-            (
-                Meter.STANDARD_CONNECTIONS,
-                _bands(("0", "0"), ("1000", "0.03"), ("100000", "0.025"), ("500000", "0.015")),
-            ),
-            (Meter.PREMIUM_UNIT, _bands(("0", "0.9275"))),
-            (Meter.EGRESS, _bands(("0", "0.02"))),
-        ),
-        built_in=True,
-    ),
-)
+    tables = json.loads((resources.files("sbpair.core") / "prices.json").read_text("utf-8"), parse_float=Decimal)
+    return tuple(replace(from_yaml(table, source=BUILT_IN_SOURCE), built_in=True) for table in tables)
 
 
 def built_in_regions() -> tuple[str, ...]:
     """Regions with built-in prices."""
-    return tuple(table.region for table in _BUILT_IN)
+    return tuple(table.region for table in _built_in())
 
 
 def built_in(region: str = DEFAULT_REGION) -> PriceTable:
@@ -178,7 +164,7 @@ def built_in(region: str = DEFAULT_REGION) -> PriceTable:
         UsageError: none for that region; the hint says how to fetch one.
     """
     wanted = region.lower().replace(" ", "")
-    for table in _BUILT_IN:
+    for table in _built_in():
         if table.region == wanted:
             return table
     there_are = f"there are for {', '.join(built_in_regions())}"
@@ -224,176 +210,9 @@ def explain(table: PriceTable) -> list[dict[str, Any]]:
     return rows
 
 
-# Reads price tables: pages of the Retail Prices API (JSON) and our small YAML shape. Refusals name the row.
-#
-# The traps of the API, each handled here: the base charge comes in two rows (per hour and per month; only the hourly
-# one counts, both would charge it twice), tiers are rows with rising `tierMinimumUnits`, several regions, currencies or
-# effective dates may be in one file, and a file may be one page of several.
+# Our small shape of a price list, in which the built-in prices are kept, too.
 
 YAML_VERSION = 1
-_SERVICE = "service bus"
-_METERS: Mapping[tuple[str, str], Meter] = {
-    ("basic messaging operations", "1m"): Meter.BASIC_OPERATIONS,
-    ("standard base unit", "1/hour"): Meter.STANDARD_BASE,
-    ("standard base unit", "1 hour"): Meter.STANDARD_BASE,
-    ("standard messaging operations", "1m"): Meter.STANDARD_OPERATIONS,
-    ("standard brokered connection", "1"): Meter.STANDARD_CONNECTIONS,
-    ("premium messaging unit", "1/hour"): Meter.PREMIUM_UNIT,
-    ("premium messaging unit", "1 hour"): Meter.PREMIUM_UNIT,
-}
-"""Meter name and unit of measure of the API, lower case."""
-_DELIBERATELY_LEFT_OUT = {("standard base unit", "1/month"), ("standard base unit", "1 month")}
-_KNOWN_NAMES = {name for name, _ in _METERS}
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One price row of the API that is of use here, and where it stood."""
-
-    where: str
-    meter: Meter
-    region: str
-    currency: str
-    effective: str
-    start: Decimal
-    price: Decimal
-
-
-def from_retail(
-    pages: Sequence[Any], *, region: str | None = None, currency: str | None = None, source: str = "Retail Prices API"
-) -> PriceTable:
-    """The table in the answer(s) of the Retail Prices API: all pages, in any order.
-
-    `region` and `currency` choose where a file has several.
-
-    Raises:
-        UsageError: pages missing, a row without a field or with a wrong value, several regions or currencies and none
-            chosen, tiers with a hole, or two prices for the same tier; the message names the row.
-    """
-    rows = [row for row in _rows(pages) if _wanted(row, region, currency)]
-    if not rows:
-        raise UsageError(f"{source}: no Service Bus price rows" + (f" for {shortened(region)}" if region else "") + ".")
-    _check_one(rows, "region", [row.region for row in rows], "--region")
-    _check_one(rows, "currency", [row.currency for row in rows], "--currency")
-    meters = {row.meter for row in rows}
-    return PriceTable(
-        region=rows[0].region,
-        currency=rows[0].currency,
-        dated=max(row.effective for row in rows),
-        source=source,
-        meters=tuple((meter, _tiers(meter, rows)) for meter in Meter if meter in meters),
-    )
-
-
-def _wanted(row: _Row, region: str | None, currency: str | None) -> bool:
-    if region is not None and row.region != region.lower().replace(" ", ""):
-        return False
-    return currency is None or row.currency == currency.upper()
-
-
-def _check_one(rows: Sequence[_Row], what: str, values: Sequence[str], option: str) -> None:
-    other = next((index for index, value in enumerate(values) if value != values[0]), None)
-    if other is not None:
-        raise UsageError(
-            f"{rows[other].where}: {what} {shortened(values[other])}, but {rows[0].where} has {shortened(values[0])}.",
-            hint=f"Choose one with {option}.",
-        )
-
-
-def _rows(pages: Sequence[Any]) -> Iterator[_Row]:
-    if not pages:
-        raise UsageError("No page of prices was given.")
-    open_ends = 0
-    for number, page in enumerate(pages, 1):
-        items = page.get("Items") if isinstance(page, Mapping) else None
-        if not isinstance(items, list):
-            raise UsageError(f"page {number}: no 'Items' list; this is not an answer of the Retail Prices API.")
-        count = page.get("Count")
-        if isinstance(count, int) and count != len(items):
-            raise UsageError(f"page {number}: 'Count' says {count} rows, there are {len(items)}; the file is cut.")
-        open_ends += page.get("NextPageLink") is not None
-        for index, item in enumerate(items, 1):
-            row = _row(item, f"page {number}, row {index}")
-            if row is not None:
-                yield row
-    if open_ends >= len(pages):
-        raise UsageError(
-            f"page {len(pages)}: there is a next page that was not given.",
-            hint="Follow NextPageLink until it is null and give all pages.",
-        )
-
-
-def _row(item: Any, where: str) -> _Row | None:
-    """The row, or None where it is about something else."""
-    if not isinstance(item, Mapping):
-        raise UsageError(f"{where}: not an object.")
-    if str(item.get("serviceName", "")).lower() != _SERVICE or item.get("type", "Consumption") != "Consumption":
-        return None
-    name, unit = _text(item, "meterName", where).lower(), _text(item, "unitOfMeasure", where).lower()
-    meter = _METERS.get((name, unit))
-    if meter is None:
-        if name in _KNOWN_NAMES and (name, unit) not in _DELIBERATELY_LEFT_OUT:
-            raise UsageError(
-                f"{where}: {quoted(item['meterName'])} is priced per unknown unit {quoted(item['unitOfMeasure'])}."
-            )
-        return None
-    return _Row(
-        where=where,
-        meter=meter,
-        region=_text(item, "armRegionName", where).lower(),
-        currency=_text(item, "currencyCode", where).upper(),
-        effective=_text(item, "effectiveStartDate", where)[:10],
-        start=_number(item, "tierMinimumUnits", where),
-        price=_number(item, "retailPrice", where),
-    )
-
-
-def _text(item: Mapping[str, Any], key: str, where: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{where}: {key!r} is missing or empty.")
-    return value.strip()
-
-
-def _number(item: Mapping[str, Any], key: str, where: str) -> Decimal:
-    if key not in item:
-        raise UsageError(f"{where}: {key!r} is missing.")
-    return exact(item[key], f"{where}: {key!r}")
-
-
-def exact(value: Any, where: str) -> Decimal:
-    """A non-negative price or quantity as it is written: 0.8 is 0.8, not its binary neighbour.
-
-    Raises:
-        UsageError: no number, not finite, negative, or beyond what arithmetic with money is exact for.
-    """
-    try:
-        number = None if isinstance(value, bool) or value is None else Decimal(str(value))
-    except (InvalidOperation, ValueError, RecursionError):
-        number = None
-    if number is None or not is_countable(number) or number < 0:
-        raise UsageError(f"{where} is {quoted(value)}, not a number of 0 or more.")
-    whole = number.to_integral_value()
-    return whole if whole == number else number
-
-
-def _tiers(meter: Meter, rows: Sequence[_Row]) -> tuple[Band, ...]:
-    """Bands of one meter; of several effective dates of a tier the latest counts."""
-    chosen: dict[Decimal, _Row] = {}
-    for row in rows:
-        if row.meter is not meter:
-            continue
-        other = chosen.get(row.start)
-        if other is None or row.effective > other.effective:
-            chosen[row.start] = row
-        elif row.effective == other.effective and row.price != other.price:
-            raise UsageError(
-                f"{row.where}: {meter.value} from {row.start} costs {row.price}, but {other.where} says {other.price}."
-            )
-    ordered = [chosen[start] for start in sorted(chosen)]
-    bands = tuple(Band(row.start, row.price) for row in ordered)
-    check_bands(f"{ordered[0].where} ({meter.value})", bands)
-    return bands
 
 
 def from_yaml(data: Any, *, source: str = "price file") -> PriceTable:
@@ -425,8 +244,8 @@ def from_yaml(data: Any, *, source: str = "price file") -> PriceTable:
     if not isinstance(data["meters"], Mapping) or not data["meters"]:
         raise UsageError(f"{source}: 'meters' is not a mapping with at least one meter.")
     return PriceTable(
-        region=_text(data, "region", source).lower(),
-        currency=_text(data, "currency", source).upper(),
+        region=required_text(data, "region", source).lower(),
+        currency=required_text(data, "currency", source).upper(),
         dated=_date(data["date"], source),
         source=source,
         meters=tuple(_yaml_meter(name, value, source) for name, value in data["meters"].items()),
@@ -460,6 +279,34 @@ def _yaml_meter(name: Any, value: Any, source: str) -> tuple[Meter, tuple[Band, 
     )
     check_bands(where, bands)
     return meter, bands
+
+
+def required_text(item: Mapping[str, Any], key: str, where: str) -> str:
+    """A text that has to be there.
+
+    Raises:
+        UsageError: it is missing or empty; the message says where.
+    """
+    value = item.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{where}: {key!r} is missing or empty.")
+    return value.strip()
+
+
+def exact(value: Any, where: str) -> Decimal:
+    """A non-negative price or quantity as it is written: 0.8 is 0.8, not its binary neighbour.
+
+    Raises:
+        UsageError: no number, not finite, negative, or beyond what arithmetic with money is exact for.
+    """
+    try:
+        number = None if isinstance(value, bool) or value is None else Decimal(str(value))
+    except (InvalidOperation, ValueError, RecursionError):
+        number = None
+    if number is None or not is_countable(number) or number < 0:
+        raise UsageError(f"{where} is {quoted(value)}, not a number of 0 or more.")
+    whole = number.to_integral_value()
+    return whole if whole == number else number
 
 
 # Quantities to money, band by band, with the arithmetic. Exact: integers and decimals, rounded only for display.

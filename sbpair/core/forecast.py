@@ -7,21 +7,10 @@ the most expensive band. Facts: a management call is one operation and 10 credit
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sbpair.core.cost.model import SyphonModel
-from sbpair.core.cost.prices import UNITS, Meter, PriceTable, built_in, steps
-from sbpair.core.inspection.plan import Plan, StepKind
-from sbpair.core.inspection.snapshot import CREDITS_PER_MANAGEMENT_CALL, Calls
+from sbpair.core.prices import UNITS, Meter, PriceTable, at_most_cents, built_in, steps
 from sbpair.core.serialization import Money, published
-
-PAGE_SIZE = 100
-_STEPS = {
-    StepKind.CREATE: 1,
-    StepKind.UPDATE: 4,
-    StepKind.DELETE: 3,
-    StepKind.SKIP: 0,
-    StepKind.RECREATE: 0,
-}
-"""Calls of a step: an update reads to compare, to change what is there, and afterwards; a deletion confirms twice."""
+from sbpair.core.words import counted
+from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +53,24 @@ class Forecast:
         )
 
 
-def of_audit(queues: int, *, expected: int = 0) -> Forecast:
-    """An audit of a pair with `queues` queues on both sides together, by the data plane.
-
-    Counted are two namespaces, the pages of their queues (the last one of each is never full) and one page of topics
-    each, and a look at `expected` backlog queues and their dead letters.
-    """
-    pages = queues // PAGE_SIZE + 2 + 2
-    return Forecast(2 + pages, 2 * expected)
-
-
-def of_calls(calls: Calls) -> Forecast:
-    """What a snapshot did use."""
-    return Forecast(calls.management, calls.peeks)
-
-
-def of_plan(plan: Plan) -> Forecast:
-    """Management calls of applying a plan by the data plane, if every step succeeds at once."""
-    return Forecast(sum(_STEPS[step.kind] for step in plan.steps))
-
-
 def of_messages(messages: int, size_bytes: int) -> Forecast:
     """Receive, complete and send of messages of that size: 2k + 1 operations each, k billing units of 64 KB."""
     return Forecast(message_operations=messages * (2 * steps(size_bytes) + 1))
 
 
-def of_syphon_hour(queues: int, hosts: int, model: SyphonModel) -> Forecast:
-    """An hour of an idle syphon."""
-    receives = queues * hosts * model.receives_per_hour
-    return Forecast(message_operations=-(-receives.numerator // receives.denominator))
+def in_words(forecast: Forecast) -> str:
+    """`30 management calls and 20 message operations: 320 throttling credits, less than 0.01 USD`."""
+    prices = built_in()
+    parts = []
+    if forecast.management_calls:
+        parts.append(counted(forecast.management_calls, "management call"))
+    if forecast.message_operations or not parts:
+        parts.append(counted(forecast.message_operations, "message operation"))
+    credits = counted(forecast.throttling_credits, "throttling credit")
+    return f"{' and '.join(parts)}: {credits}, {_money(forecast.money(prices), prices.currency)}"
+
+
+def _money(amount: Decimal, currency: str) -> str:
+    if 0 < amount < Decimal("0.01"):
+        return f"less than 0.01 {currency}"
+    return f"at most {at_most_cents(amount):,.2f} {currency}"
