@@ -14,6 +14,7 @@ A field says with its metadata where its JSON differs from the attribute:
     seconds: float = field(metadata=rounded(3))
     taken_at: float = field(metadata=AS_TIME)           # epoch seconds, written as ISO 8601
     from_: Decimal = field(metadata=named("from"))
+    reason: str = field(metadata=column("Why"))         # a table of these objects has it as a column
 
 an annotation what its schema should add: `at: Annotated[str, says(format="date-time")]`, or `Time` for short; and
 `@published` what is written beside the fields because it follows from them. An error is written as its code, message
@@ -63,6 +64,12 @@ AS_TIME: Mapping[str, Any] = {"as_time": True}
 def rounded(digits: int) -> Mapping[str, Any]:
     """Metadata of a number that is written with so many digits after the point."""
     return {"rounded": digits}
+
+
+def column(title: str, **more: bool) -> Mapping[str, Any]:
+    """Metadata of a field that is a column in a table of such objects; `more` as for `sbpair.render.result.Column`,
+    with numbers on the right where they are `counts`. A field without it is in the plain form only."""
+    return {"column": {"title": title, "right": more.get("counts", False), **more}}
 
 
 class published(Generic[T]):

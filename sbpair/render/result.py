@@ -1,11 +1,13 @@
 """What a command hands to the renderer: one value with the data, the tables that show it and the exit code."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sbpair.core.outcome import Exit
+from sbpair.core.serialization import to_plain
 
 if TYPE_CHECKING:
     from sbpair.render.page import Page
@@ -44,6 +46,21 @@ class Table:
     """No empty lines around it on a terminal: several of them are one screen, told apart by their titles."""
     title_style: str | None = None
     """Colours the title on a terminal, like a value of `style_key`."""
+
+
+def columns_of(kind: type) -> tuple[Column, ...]:
+    """The columns that the fields of a dataclass declare, in their order; see `sbpair.core.serialization.column`."""
+    return tuple(
+        Column(field.name, **field.metadata["column"])
+        for field in dataclasses.fields(kind)
+        if "column" in field.metadata
+    )
+
+
+def table_of(kind: type, rows: Iterable[Any], title: str = "") -> Table:
+    """A table of dataclasses of this kind: a column for each field that declares one, with what their plain form
+    has."""
+    return Table(title, columns_of(kind), [to_plain(row) for row in rows])
 
 
 class Severity(StrEnum):

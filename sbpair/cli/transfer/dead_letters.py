@@ -1,7 +1,7 @@
 """`sbpair dlq list`, `dlq peek` and `entity peek`: what lies in an entity, and why in its dead-letter queue."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -11,9 +11,9 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref
 from sbpair.cli.transfer.options import Filters, ReasonOption
 from sbpair.cli.transfer.peek import DEFAULT_LIMIT
-from sbpair.core.serialization import Time, iso_time, to_plain
+from sbpair.core.serialization import Time, column, iso_time, to_plain
 from sbpair.core.words import counted
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, Table, table_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,11 +29,11 @@ T = TypeVar("T")
 class Reason:
     """Dead letters with one reason."""
 
-    reason: str
-    messages: int
-    oldest: Time | None
-    newest: Time | None
-    description: str | None
+    reason: str = field(metadata=column("Reason"))
+    messages: int = field(metadata=column("Messages", counts=True))
+    oldest: Time | None = field(metadata=column("Oldest"))
+    newest: Time | None = field(metadata=column("Newest"))
+    description: str | None = field(metadata=column("Description"))
     """Of the oldest one."""
 
 
@@ -45,15 +45,6 @@ class Reasons:
     entity: str
     messages: int
     reasons: tuple[Reason, ...]
-
-
-REASON_COLUMNS = (
-    Column("reason", "Reason"),
-    Column("messages", "Messages", right=True, counts=True),
-    Column("oldest", "Oldest"),
-    Column("newest", "Newest"),
-    Column("description", "Description"),
-)
 
 
 @command(output="cli.transfer.dead_letters:Reasons")
@@ -85,7 +76,7 @@ def list_reasons(
     return CommandResult(
         "dlq list",
         Reasons(place.access.label, place.path, total, tuple(found)),
-        (Table("", REASON_COLUMNS, to_plain(tuple(found))),),
+        (table_of(Reason, found),),
         summary=f"{place} has {counted(total, 'dead letter')}{' that match' if wanted.is_set else ''}"
         + (f", for {counted(len(found), 'reason')}." if found else "."),
     )
