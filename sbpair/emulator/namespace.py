@@ -51,6 +51,7 @@ from sbpair.emulator.limits import (
     TierLimits,
 )
 from sbpair.emulator.throttling import Throttling
+from sbpair.service import session_key
 
 __all__ = ["EntityError", "Namespace", "Tier"]
 
@@ -83,7 +84,8 @@ class Namespace:
     `clock` gives UTC epoch seconds and timers, `faults` decides on injected trouble, `store` (optional) keeps entities
     and messages beyond the process; what it holds is restored here. `endpoint` is set by the server once it listens.
     `trace` keeps the last frames of its connections, if one is given before they are opened. `key_source` gives
-    the keys of the rules that are made with the namespace.
+    the keys of the rules that are made with the namespace. `session_key_of` gives what the spellings of one session have
+    in common: how the service folds letters beyond ASCII is unknown (`service.session_key`).
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class Namespace:
         faults: Faults | None = None,
         store: NamespaceStore | None = None,
         key_source: KeySource | None = None,
+        session_key_of: Callable[[str], str] = session_key,
     ) -> None:
         self.name = name
+        self.session_key_of = session_key_of
         self.key_source: KeySource = random_keys if key_source is None else key_source
         self.tier = tier
         self.premium_partitions = premium_partitions

@@ -158,8 +158,10 @@ def restore(database: sqlite3.Connection, namespace: Namespace) -> None:
     places = _restore_entities(database, namespace)
     for row in database.execute("SELECT * FROM messages ORDER BY number"):
         _restore_message(places[row[1]], row)
-    for path, session_id, state, changed_at in database.execute("SELECT * FROM sessions"):
-        _restore_session(places[path], session_id, state, changed_at)
+    for path, session_id, state, changed_at in database.execute("SELECT * FROM sessions ORDER BY changed_at").fetchall():
+        older = _restore_session(places[path], session_id, state, changed_at)
+        if older is not None:  # sessions used to be kept by spelling
+            database.execute("DELETE FROM sessions WHERE path = ? AND id = ?", (path, older))
     for path, identity, until in database.execute("SELECT * FROM duplicates"):
         entity = places[path]
         if isinstance(entity, Queue | Topic) and entity.intake.history is not None:
@@ -241,10 +243,16 @@ def _message(row: tuple[Any, ...]) -> Message:
     return message
 
 
-def _restore_session(entity: Queue | Topic | Subscription, session_id: str, state: bytes, changed_at: float) -> None:
-    if isinstance(entity, MessageEntity) and entity.main.sessions is not None:
-        session = entity.main.sessions.ensure(session_id)
-        session.state, session.changed_at = state, changed_at
+def _restore_session(
+    entity: Queue | Topic | Subscription, session_id: str, state: bytes, changed_at: float
+) -> str | None:
+    """Put a state back. Gives the spelling under which an older state of the same session is stored, if one is."""
+    if not isinstance(entity, MessageEntity) or entity.main.sessions is None:
+        return None
+    session = entity.main.sessions.ensure(session_id)
+    older = None if session.state is None else session.id
+    session.id, session.state, session.changed_at = session_id, state, changed_at
+    return older
 
 
 _LOG = logging.getLogger(__name__)

@@ -88,6 +88,8 @@ class MailboxNamespace(Protocol):
     def clock(self) -> Clock: ...
     @property
     def journal(self) -> Journal: ...
+    @property
+    def session_key_of(self) -> Callable[[str], str]: ...
     def closed_partitions(self, path: str) -> frozenset[int]: ...
 
 
@@ -414,7 +416,7 @@ class Mailbox:
 
     def check_session(self, session_id: str) -> None:
         """BrokerError when the partition of a session is away."""
-        check_open(self.entity.numbering.of_key(session_id), self._closed)
+        check_open(self.entity.numbering.of_session(session_id), self._closed)
 
     def resume(self) -> None:
         """Serve what waits: partitions have come back."""
@@ -433,6 +435,7 @@ class Mailbox:
             lambda: self.entity.lock_seconds,
             lambda session: self._first_ready(session.ready) is not None,
             self._session_lost,
+            self.entity.namespace.session_key_of,
         )
 
     def _session_of(self, message: Message) -> Session | None:
@@ -551,8 +554,9 @@ class Mailbox:
     def _deferred(self, number: int, session_id: str | None) -> Message:
         self._check_open(number)
         message = self.log.get(number)
-        wrong_session = self.sessions is not None and message is not None and message.head.session_id != session_id
-        if message is None or message.state is not State.DEFERRED or message.locked or wrong_session:
+        session = None if message is None else self._session_of(message)
+        named = None if self.sessions is None or session_id is None else self.sessions.get(session_id)
+        if message is None or message.state is not State.DEFERRED or message.locked or session is not named:
             raise BrokerError(
                 errors.MESSAGE_NOT_FOUND, f"Failed to find a deferred message with the sequence number {number}."
             )

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import Head, Message
 from sbpair.emulator.errors import BrokerError
+from sbpair.service import session_key
 
 PARTITION_SHIFT = 48
 
@@ -80,13 +81,19 @@ class Numbering:
     def pinned(self, message: Message) -> int | None:
         """The partition that a message's session id, key or id chooses, if any does."""
         head = message.head
-        key: object = head.session_id if head.session_id is not None else head.partition_key
+        if head.session_id is not None:
+            return self.of_session(head.session_id)
+        key: object = head.partition_key
         if key is None and self._by_message_id:
             key = message.message_id
         return None if key is None else self.of_key(key)
 
+    def of_session(self, session_id: str) -> int:
+        """The partition of a session, however it is spelled."""
+        return self.of_key(session_key(session_id))
+
     def of_key(self, key: object) -> int:
-        """The partition of all messages with a key, or of a session."""
+        """The partition of all messages with a key."""
         return zlib.crc32(str(key).encode()) % len(self._last)
 
     def _choose(self, message: Message, closed: Collection[int]) -> int:

@@ -15,6 +15,7 @@ from sbpair.emulator.broker.messages import Message, MessageLog
 from sbpair.emulator.broker.partitions import ReadyLine
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
+from sbpair.service import session_key
 
 # Receivers as a mailbox sees them.
 
@@ -169,8 +170,10 @@ class Locks:
 class Session:
     """One session: its messages, its state bytes, its holder."""
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, key: str) -> None:
         self.id = session_id
+        """As the first message, or the first receiver, spelled it."""
+        self.key = key
         self.log = MessageLog()
         self.ready = ReadyLine()
         self.state: bytes | None = None
@@ -195,7 +198,7 @@ class SessionWaiter(Consumer, Protocol):
 
 class Sessions:
     """All sessions of a mailbox. `has_ready` says whether a session has a deliverable message (dropping stale
-    numbers)."""
+    numbers); `key_of` gives what the spellings of one session have in common."""
 
     def __init__(
         self,
@@ -203,7 +206,9 @@ class Sessions:
         lock_seconds: Callable[[], float],
         has_ready: Callable[[Session], bool],
         on_lost: Callable[[Session, Consumer], None],
+        key_of: Callable[[str], str] = session_key,
     ) -> None:
+        self.key_of = key_of
         self._clock = clock
         self._lock_seconds = lock_seconds
         self._has_ready = has_ready
@@ -216,13 +221,14 @@ class Sessions:
         return iter(self._sessions.values())
 
     def get(self, session_id: str) -> Session | None:
-        return self._sessions.get(session_id)
+        return self._sessions.get(self.key_of(session_id))
 
     def ensure(self, session_id: str) -> Session:
         """The session, made if need be."""
-        session = self._sessions.get(session_id)
+        key = self.key_of(session_id)
+        session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[session_id] = Session(session_id)
+            session = self._sessions[key] = Session(session_id, key)
         return session
 
     def hold(self, session_id: str, holder: Consumer) -> Session:
@@ -252,7 +258,7 @@ class Sessions:
     def noticed(self, session: Session) -> None:
         """A message became ready in the session: if nobody holds it, it is available."""
         if session.holder is None:
-            self._available.setdefault(session.id, session)
+            self._available.setdefault(session.key, session)
             if self._waiters:
                 self.match()
 
@@ -260,7 +266,7 @@ class Sessions:
         """Look which sessions are available: after a restart."""
         for session in self._sessions.values():
             if session.holder is None and self._has_ready(session):
-                self._available.setdefault(session.id, session)
+                self._available.setdefault(session.key, session)
 
     def match(self) -> None:
         """Give available sessions to waiters, both in their order."""
@@ -279,7 +285,7 @@ class Sessions:
 
     def require_held(self, session_id: str) -> Session:
         """The session if somebody holds it, or BrokerError session-lock-lost."""
-        session = self._sessions.get(session_id)
+        session = self.get(session_id)
         if session is None or session.holder is None:
             raise BrokerError(
                 errors.SESSION_LOCK_LOST,
@@ -310,8 +316,8 @@ class Sessions:
 
     def discard_if_unneeded(self, session: Session) -> None:
         if not session.is_needed:
-            self._sessions.pop(session.id, None)
-            self._available.pop(session.id, None)
+            self._sessions.pop(session.key, None)
+            self._available.pop(session.key, None)
 
     def listed(self, changed_after: float | None) -> list[str]:
         """Ids of sessions with messages or state; with a time only those whose state was set after it."""
@@ -324,7 +330,7 @@ class Sessions:
         return sorted(chosen)
 
     def _grant(self, session: Session, holder: Consumer) -> None:
-        self._available.pop(session.id, None)
+        self._available.pop(session.key, None)
         session.holder = holder
         self._lock(session)
 

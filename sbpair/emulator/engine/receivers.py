@@ -108,6 +108,7 @@ class Receiver(LinkHandler):
             except BrokerError:
                 self._entity.links.pop(self, None)
                 raise
+            self.session_id = session_id
             self.granted(session)
             return
         self._mailbox.expire_due()
@@ -117,12 +118,12 @@ class Receiver(LinkHandler):
             self._patience = clock.call_at(due, self._gave_up)
 
     def granted(self, session: Session) -> None:
-        """A session is locked for us: answer the attach with its id and lock time."""
+        """A session is locked for us: answer the attach with its id, spelled as it was asked for, and its lock time."""
         self._stop_waiting()
-        self.session_id = session.id
+        self.session_id = session.id if self.session_id is None else self.session_id
         self._link.open(
             properties={LOCKED_UNTIL_PROPERTY: ticks(session.locked_until)},
-            filter_replies={SESSION_FILTER: session.id},
+            filter_replies={SESSION_FILTER: self.session_id},
         )
 
     def _gave_up(self) -> None:

@@ -2,6 +2,10 @@
 
 import pytest
 
+from sbpair.amqp.sections import PropertyField, build
+from sbpair.emulator.broker.partitions import partition_of
+from sbpair.emulator.clock import ManualClock
+from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.errors import (
     MESSAGE_LOCK_LOST,
     NOT_ALLOWED,
@@ -9,6 +13,8 @@ from sbpair.emulator.errors import (
     SESSION_LOCK_LOST,
     BrokerError,
 )
+from sbpair.emulator.namespace import Namespace
+from sbpair.service import ascii_session_key, session_key
 
 
 @pytest.fixture
@@ -160,3 +166,44 @@ async def test_an_expired_message_makes_no_session_available(bench, queue, make_
     queue.main.expire_due()
     waiter = make_inbox()
     assert not queue.main.sessions.wait(waiter)
+
+
+async def test_a_session_has_many_spellings(bench, queue):
+    for number, spelling in enumerate(("Order-7", "ORDER-7", "order-7", "oRDER-7")):
+        bench.send(queue, str(number), session=spelling)
+    inbox = bench.accept(queue, "order-7")
+    assert inbox.texts == ["0", "1", "2", "3"]
+    assert [message.head.session_id for message, _ in inbox.got] == ["Order-7", "ORDER-7", "order-7", "oRDER-7"]
+    with pytest.raises(BrokerError) as caught:
+        bench.accept(queue, "Order-7")
+    assert caught.value.condition == SESSION_CANNOT_BE_LOCKED
+    assert queue.main.sessions.listed(None) == ["Order-7"]
+
+
+async def test_state_deferred_messages_and_browsing_belong_to_the_session_in_every_spelling(bench, queue):
+    bench.send(queue, "x", session="Order-7")
+    inbox = bench.accept(queue, "ORDER-7")
+    queue.main.defer(inbox.token)
+    number = inbox.got[0][0].sequence_number
+    queue.main.sessions.set_state("order-7", b"half")
+    assert queue.main.sessions.require_held("Order-7").state == b"half"
+    assert [message.sequence_number for message in queue.main.peek(0, 9, 1 << 20, "oRDER-7")] == [number]
+    ((_, lock),) = queue.main.receive_deferred([number], settled=False, session_id="order-7")
+    queue.main.complete(lock.token)
+    assert not len(queue.main.log)
+
+
+async def test_spellings_of_a_session_share_a_partition(bench):
+    queue = bench.queue("parted", requires_session=True, enable_partitioning=True)
+    for spelling in ("Order-7", "ORDER-7", "order-7"):
+        bench.send(queue, spelling, session=spelling)
+    assert len({partition_of(message.sequence_number) for message in queue.main.log}) == 1
+
+
+@pytest.mark.parametrize(("key_of", "sessions"), [(session_key, 1), (ascii_session_key, 2)])
+async def test_how_letters_beyond_ascii_compare_is_a_choice(key_of, sessions):
+    namespace = Namespace("bench", clock=ManualClock(), session_key_of=key_of)
+    queue = namespace.create_queue("orders", QueueDescription(requires_session=True))
+    for spelling in ("Ärger-X", "ärger-x"):
+        queue.send(build(properties={PropertyField.GROUP_ID: spelling}, data=b"x"))
+    assert len(queue.main.sessions.listed(None)) == sessions
