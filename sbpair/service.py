@@ -9,12 +9,12 @@ def session_key(session_id: str) -> str:
     """What two spellings of one session have in common; for comparing, never for showing or sending.
 
     The service does not distinguish `Order-7` from `ORDER-7`, and may deliver a session under another spelling than the
-    sender's after an upgrade or a failover. Source: the service's team in azure-sdk-for-java (pull request 48759) and in
-    Azure/durabletask (pull request 1334), and azure-sdk-for-net's live test CancelingDoesNotLoseSessionMessages.
+    sender's after an upgrade or a failover. Source: the service's team in azure-sdk-for-java (pull request 48759) and
+    in Azure/durabletask (pull request 1334), and azure-sdk-for-net's live test CancelingDoesNotLoseSessionMessages.
 
-    Strength: stated for ids as such and shown with ASCII letters. How letters beyond ASCII compare is unknown. They fold
-    here as well: sbpair then treats at worst two sessions as one, which costs concurrency, never order. The embedded
-    namespace can be told to fold ASCII letters alone (`ascii_session_key`), and the simulation runs with either.
+    Strength: stated for ids as such and shown with ASCII letters. How letters beyond ASCII compare is unknown. They
+    fold here as well: sbpair then treats at worst two sessions as one, which costs concurrency, never order. The
+    embedded namespace can be told to fold ASCII letters alone (`ascii_session_key`); the simulation runs with either.
 
     Not covered, because no source says how the service compares them: message ids (duplicate detection, too), partition
     keys, and session ids within rules of subscriptions. They are compared with case. Names of namespaces, entities,

@@ -84,8 +84,8 @@ class Namespace:
     `clock` gives UTC epoch seconds and timers, `faults` decides on injected trouble, `store` (optional) keeps entities
     and messages beyond the process; what it holds is restored here. `endpoint` is set by the server once it listens.
     `trace` keeps the last frames of its connections, if one is given before they are opened. `key_source` gives
-    the keys of the rules that are made with the namespace. `session_key_of` gives what the spellings of one session have
-    in common: how the service folds letters beyond ASCII is unknown (`service.session_key`).
+    the keys of the rules that are made with the namespace. `session_key_of` gives what the spellings of one session
+    have in common: how the service folds letters beyond ASCII is unknown (`service.session_key`).
     """
 
     def __init__(

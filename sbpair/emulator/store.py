@@ -158,7 +158,8 @@ def restore(database: sqlite3.Connection, namespace: Namespace) -> None:
     places = _restore_entities(database, namespace)
     for row in database.execute("SELECT * FROM messages ORDER BY number"):
         _restore_message(places[row[1]], row)
-    for path, session_id, state, changed_at in database.execute("SELECT * FROM sessions ORDER BY changed_at").fetchall():
+    states = database.execute("SELECT * FROM sessions ORDER BY changed_at").fetchall()
+    for path, session_id, state, changed_at in states:
         older = _restore_session(places[path], session_id, state, changed_at)
         if older is not None:  # sessions used to be kept by spelling
             database.execute("DELETE FROM sessions WHERE path = ? AND id = ?", (path, older))

@@ -17,6 +17,7 @@ from sbpair.core.errors import (
 )
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES
 from sbpair.core.rewrite import PARTITION_KEY, SCHEDULED, for_backlog, key_text
+from sbpair.service import session_key
 
 # How the time a caller gives one send is shared between the primary and the backlog.
 #
@@ -84,7 +85,7 @@ class Budget:
 # so that every scan finds something of it on its way, stays with its queue: in order, one detour longer.
 
 SessionKey = tuple[str, str]
-"""(entity path in lower case, session id)"""
+"""(entity path in lower case, the session's `service.session_key`)"""
 
 
 @dataclass(slots=True)
@@ -232,7 +233,7 @@ class Rotation:
         A queue that is due for its probe is taken as such: say `succeeded`, `failed` or `released` about it.
 
         Args:
-            session: (entity path, session id) of a session message.
+            session: (entity path, session id) of a session message, in any spelling.
             draw: random number in [0, 1), used without a session.
             among: restricts the choice.
             kept: the queue this sender used last; without a session it stays there while the queue is in rotation.
@@ -280,9 +281,15 @@ class Rotation:
 
 
 def stable_choice(session: tuple[str, str], queues: Sequence[str]) -> str:
-    """The queue of a session among `queues`: the highest keyed hash wins, the same in every process."""
+    """The queue of a session among `queues`, however it is spelled: the highest keyed hash wins, the same in every
+    process.
+
+    Earlier builds hashed the id as it was spelled. An id without capital letters keeps its queue. Another one may have
+    messages in two queues if its sender is upgraded during an outage; as after a queue that left the rotation, a drain
+    sends those that it has in hand by the time at which each was put into its queue (`core.transfer.state.Lane`).
+    """
     entity, session_id = session
-    key = f"{entity.lower()}\0{session_id}".encode()
+    key = f"{entity.lower()}\0{session_key(session_id)}".encode()
     return max(queues, key=lambda queue: hashlib.blake2b(key + b"\0" + queue.lower().encode(), digest_size=8).digest())
 
 

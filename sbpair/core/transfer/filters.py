@@ -18,6 +18,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
 from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
+from sbpair.service import session_key
 from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError, tokenize
 from sbpair.sqlfilter.parser import Evaluator, parse_filter
 from sbpair.sqlfilter.values import UNKNOWN
@@ -195,7 +196,7 @@ class MessageFilter:
 
     Args:
         destination: shell pattern of the path they were to go to; case does not matter.
-        session_id: the original session.
+        session_id: the original session; case does not matter, as at the service.
         since, until: when they were put into their queue, UTC epoch seconds, both included.
     """
 
@@ -230,9 +231,13 @@ class MessageFilter:
         going_to = (summary.destination or "").lower()
         if self.destination is not None and not fnmatch.fnmatchcase(going_to, self.destination.lower()):
             return False
-        if self.session_id is not None and summary.session_id != self.session_id:
+        if self.session_id is not None and not _is_session(summary.session_id, self.session_id):
             return False
         return self.where is None or self.where.matches(summary, received)
+
+
+def _is_session(session_id: str | None, wanted: str) -> bool:
+    return session_id is not None and session_key(session_id) == session_key(wanted)
 
 
 EVERYTHING = MessageFilter()

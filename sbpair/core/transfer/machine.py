@@ -77,6 +77,7 @@ from sbpair.core.transfer.state import (
     comes_before,
     key_of,
 )
+from sbpair.service import session_key
 
 DEAD_LETTERED, REFUSED_OUTCOME = "dead-lettered", "refused"
 """The ledger's words for what cannot be delivered: put into the dead-letter queue, or left where it is stored."""
@@ -340,7 +341,7 @@ class Settlement:
             )
             if isinstance(verdict, Forward) and verdict.session_id is not None:
                 # Until it is here for certain it is one that comes first, and not one that has come.
-                lane = (verdict.destination.lower(), verdict.session_id)
+                lane = (verdict.destination.lower(), session_key(verdict.session_id))
                 order.open_gap(received.sequence_number, Gap(lane, foreign=False), now)
             return
         gap = order.close_gap(received.sequence_number) if order.gaps else None
@@ -404,7 +405,7 @@ class Settlement:
         if held or key in self._forwarded or not isinstance(verdict, Forward):
             return
         if verdict.session_id is not None and received.state is State.ACTIVE:
-            lane = (verdict.destination.lower(), verdict.session_id)
+            lane = (verdict.destination.lower(), session_key(verdict.session_id))
             order.open_gap(received.sequence_number, Gap(lane, foreign=True), now)
 
     def forgotten(self, source: str) -> int:
@@ -492,6 +493,7 @@ class Settlement:
         destination = self._destination(verdict.destination)
         item.payload, item.destination = verdict.payload, destination.path  # one spelling: one link, one metric series
         item.session_id, item.partition_key, item.fault = verdict.session_id, verdict.partition_key, verdict.fault
+        item.session = None if verdict.session_id is None else session_key(verdict.session_id)
         item.size_bytes = size_bytes = len(verdict.payload)
         self._bytes += size_bytes
         self._mean_bytes += (size_bytes - self._mean_bytes) / 64
@@ -947,21 +949,21 @@ class Settlement:
         return order
 
     def _is_blocked(self, item: Item) -> bool:
-        if item.session_id is None:
+        if item.session is None:
             return False
         order = self._order(item.received.source)
         if not (order.gaps or order.parked):
             return False
-        return order.blocks((item.destination.lower(), item.session_id), item.received.sequence_number)
+        return order.blocks((item.destination.lower(), item.session), item.received.sequence_number)
 
     def _blocked_items(self, order: QueueOrder) -> list[Item]:
         """What waits behind gaps of this queue, by lane; the lowest of a lane first."""
         found = []
-        for name, session_id in order.lanes | order.parked:
+        for name, session in order.lanes | order.parked:
             if (destination := self._destinations.get(name)) is not None:
                 found += [
                     item
-                    for item in destination.lane(session_id)
+                    for item in destination.lane(session)
                     if item.received.source == order.path and self._is_blocked(item)
                 ]
         return found
@@ -1106,8 +1108,8 @@ class Settlement:
 
     def _await_return(self, item: Item, now: float) -> None:
         """It is in its queue again without having been sent: nothing of its session may go before it."""
-        if item.session_id is not None:
-            lane = (item.destination.lower(), item.session_id)
+        if item.session is not None:
+            lane = (item.destination.lower(), item.session)
             order = self._order(item.received.source)
             order.open_gap(item.received.sequence_number, Gap(lane, foreign=False), now)
             order.check_at = now
@@ -1201,7 +1203,7 @@ def _number(item: Item) -> int:
 
 
 def _lane_of(item: Item) -> tuple[str, str] | None:
-    return None if item.session_id is None else (item.destination.lower(), item.session_id)
+    return None if item.session is None else (item.destination.lower(), item.session)
 
 
 def _too_large(destination: Destination) -> tuple[str, str]:

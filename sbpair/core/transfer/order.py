@@ -121,7 +121,7 @@ class Numbers:
 
 
 LaneKey = tuple[str, str]
-"""Destination in lower case, session id: what has an order."""
+"""Destination in lower case, the session's `service.session_key`: what has an order."""
 
 
 def _lowest(numbers: Mapping[LaneKey, Numbers], lane: LaneKey) -> int | None:

@@ -90,6 +90,8 @@ class Item:
     payload: bytes = b""
     destination: str = ""
     session_id: str | None = None
+    session: str | None = None
+    """The session as it is compared (`service.session_key`)."""
     partition_key: str | None = None
     fault: str | None = None
     """Why it had been dead-lettered before, if it was."""
@@ -124,7 +126,7 @@ class Lane:
     """What waits of one session, from all queues: each queue in its order, the queues among each other by the time at
     which the messages were put there, as far as they are here."""
 
-    session_id: str
+    session: str
     waiting: deque[Item] = field(default_factory=deque)
     busy: bool = False
     queued: bool = False
@@ -203,8 +205,8 @@ class Destination:
         """Put a message where it waits; `front` for one whose send failed."""
         item.stage = Stage.WAITING
         self.waiting_count += 1
-        if item.session_id is not None:
-            lane = self._lanes.setdefault(item.session_id, Lane(item.session_id))
+        if item.session is not None:
+            lane = self._lanes.setdefault(item.session, Lane(item.session))
             lane.add(item)
             self._offer(lane)
         elif front:
@@ -217,9 +219,9 @@ class Destination:
             lane.queued = True
             self._ready.append(lane)
 
-    def release_lane(self, session_id: str | None) -> None:
+    def release_lane(self, session: str | None) -> None:
         """The batch with this session's messages is through, well or not."""
-        lane = self._lanes.get(session_id) if session_id is not None else None
+        lane = self._lanes.get(session) if session is not None else None
         if lane is not None:
             lane.busy = False
             self._offer(lane)
@@ -227,15 +229,15 @@ class Destination:
 
     def _forget(self, lane: Lane) -> None:
         if lane.spent and not lane.queued:
-            self._lanes.pop(lane.session_id, None)
+            self._lanes.pop(lane.session, None)
 
     def remove(self, item: Item) -> None:
         """Take one that waits out of the line."""
         self.waiting_count -= 1
-        if item.session_id is None:
+        if item.session is None:
             self._ready.remove(item)
         else:
-            self._lanes[item.session_id].waiting.remove(item)
+            self._lanes[item.session].waiting.remove(item)
 
     def waiting(self) -> list[Item]:
         """Everything that waits, sessions in their order."""
@@ -281,16 +283,16 @@ class Destination:
         self._forget(lane)
         return taken > 0
 
-    def lane(self, session_id: str) -> Sequence[Item]:
+    def lane(self, session: str) -> Sequence[Item]:
         """What waits of a session, in its order."""
-        lane = self._lanes.get(session_id)
+        lane = self._lanes.get(session)
         return lane.waiting if lane is not None else ()
 
     def too_large(self, item: Item) -> bool:
         return self.limit_bytes is not None and len(item.payload) > self.limit_bytes
 
     def sessions_of(self, batch: Batch) -> Iterator[str]:
-        yield from dict.fromkeys(item.session_id for item in batch.items if item.session_id is not None)
+        yield from dict.fromkeys(item.session for item in batch.items if item.session is not None)
 
 
 class _Filling:

@@ -35,6 +35,7 @@ from sbpair.core.rewrite import for_backlog
 from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging, Observer
 from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import Links, close_quietly
+from sbpair.service import session_key
 
 # Finds out which held sessions are back on the primary, so that their next message may go to the primary again.
 
@@ -52,7 +53,7 @@ class BrowsedPosition:
         self._messaging = messaging
 
     async def sessions_waiting(self, queue: str) -> Collection[SessionKey] | None:
-        """The sessions, as (entity path in lower case, session id), with a message still in the queue.
+        """The sessions, by their keys, with a message still in the queue.
 
         None when that cannot be told now. A message is in the queue until the primary accepted it and the backlog copy
         was completed.
@@ -68,11 +69,11 @@ class BrowsedPosition:
     async def _walk(self, receiver: MessageReceiver) -> set[SessionKey]:
         waiting: set[SessionKey] = set()
         async for page in pages_once(receiver, page_seconds=PAGE_SECONDS):
-            waiting.update(key for received in page if (key := session_key(received.payload)) is not None)
+            waiting.update(key for received in page if (key := waiting_session(received.payload)) is not None)
         return waiting
 
 
-def session_key(payload: bytes) -> SessionKey | None:
+def waiting_session(payload: bytes) -> SessionKey | None:
     """The session a backlog message belongs to on the primary; None for a sessionless or unreadable message."""
     try:
         message = EncodedMessage(payload)
@@ -80,7 +81,7 @@ def session_key(payload: bytes) -> SessionKey | None:
         session = message.entry(Section.APPLICATION_PROPERTIES, system_properties.SESSION)
     except MalformedMessageError:
         return None
-    return None if path is None or session is None else (str(path).lower(), str(session))
+    return None if path is None or session is None else (str(path).lower(), session_key(str(session)))
 
 
 class SessionKeeper:
@@ -428,6 +429,6 @@ def _by_session(entity: str, payloads: Sequence[bytes]) -> dict[SessionKey | Non
     groups: dict[SessionKey | None, list[Item]] = {}
     for position, payload in enumerate(payloads):
         session_id = keys_of(payload).session_id
-        key = None if session_id is None else (entity.lower(), session_id)
+        key = None if session_id is None else (entity.lower(), session_key(session_id))
         groups.setdefault(key, []).append(Item(position, for_backlog(payload, entity)))
     return groups

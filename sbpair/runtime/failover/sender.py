@@ -39,6 +39,7 @@ from sbpair.ports import Clock, MessageSender, Observer
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT, Backlog, KeptQueue, accepted_of, incomplete
 from sbpair.runtime.failover.entity import MonitoredEntity
 from sbpair.runtime.links import Links
+from sbpair.service import session_key
 
 # Sends under way: counted so that close can wait for them, interrupted when it has waited long enough.
 
@@ -441,7 +442,9 @@ class FailoverSender:
         return frozenset(position for position, key in enumerate(keys) if self._is_held(key))
 
     def _is_held(self, keys: Keys) -> bool:
-        return keys.session_id is not None and self._backlog.is_held((self.entity.lower(), keys.session_id))
+        return keys.session_id is not None and self._backlog.is_held(
+            (self.entity.lower(), session_key(keys.session_id))
+        )
 
     async def _deliver_held(
         self,
@@ -597,9 +600,11 @@ def _as_batch(payloads: _Item) -> Sequence[bytes]:
 
 
 def session_of(item: _Item) -> str | None:
-    """Session of a message, of a batch that of its first. What cannot be read has none: sending it will say so."""
+    """Session of a message, of a batch that of its first, as it is compared. What cannot be read has none: sending it
+    will say so."""
     first = item if isinstance(item, bytes) else next(iter(item), None)
     try:
-        return None if first is None else keys_of(first).session_id
+        session_id = None if first is None else keys_of(first).session_id
+        return None if session_id is None else session_key(session_id)
     except MalformedMessageError:
         return None

@@ -35,6 +35,17 @@ def test_a_session_has_one_queue_whatever_is_drawn(session: str) -> None:
     assert len({choose(rotation(), draw=draw, session=session) for draw in (0.0, 0.3, 0.99)}) == 1
 
 
+@given(st.text(st.characters(codec="ascii"), max_size=30))
+def test_all_spellings_of_a_session_have_one_queue(session: str) -> None:
+    spelled = {stable_choice(("orders", one), QUEUES) for one in (session, session.upper(), session.title())}
+    assert spelled == {stable_choice(("orders", session.lower()), QUEUES)}
+
+
+def test_a_session_without_capital_letters_keeps_the_queue_that_earlier_builds_chose() -> None:
+    chosen = "".join(stable_choice(("orders", f"s{number}"), QUEUES)[-1] for number in range(8))
+    assert chosen == "26931809"
+
+
 @given(st.text(max_size=30), st.sampled_from(QUEUES))
 def test_only_the_sessions_of_a_lost_queue_move(session: str, lost: str) -> None:
     before = stable_choice(("orders", session), QUEUES)

@@ -122,8 +122,9 @@ class Namespaces:
         return [self.shown(one) for one in found[:most]]
 
     def verdict(self, received):
-        session = next(one.session for one in self.sent if one.name == received.message_id)
-        return Forward(PAYLOAD, "orders", session)
+        """Where it goes; the senders of a session spell it in several ways."""
+        sent = next(one for one in self.sent if one.name == received.message_id)
+        return Forward(PAYLOAD, "orders", sent.session and (sent.session.upper() if sent.number % 2 else sent.session))
 
     # What a drain has under way, one answer at a time
 

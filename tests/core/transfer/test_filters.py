@@ -114,6 +114,7 @@ def test_all_that_is_given_has_to_match() -> None:
     assert wants(destination="INVOICES/*", session_id="s", since=AT, until=AT, where=parse_where("amount = 1200"))
     assert not wants(destination="orders")
     assert not wants(session_id="other")
+    assert wants(session_id="S")  # the service does not tell one spelling of a session from another
     assert not wants(since=AT + 0.001)
     assert not wants(until=AT - 0.001)
     assert not wants(destination="invoices/*", where=parse_where("amount = 1"))

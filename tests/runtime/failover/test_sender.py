@@ -837,11 +837,11 @@ async def test_held_sessions_follow_their_diverted_messages_until_these_are_home
     async with opened(interval=0, ping=1, hold_sessions=True) as world:
         sender = world.pairing.sender("orders")
         fault = world.primary.go_dark()
-        first = await sender.send(message("1", session="s"))
+        first = await sender.send(message("1", session="Order-7"))
         world.primary.heal(fault)
         await asyncio.sleep(5)
         assert world.state_of("orders") is State.HEALTHY
-        second = await sender.send(message("2", session="s"))
+        second = await sender.send(message("2", session="ORDER-7"))
         other = await sender.send(message("3", session="free"))
         assert (second.where, second.queue, other.where) == (Where.BACKLOG, first.queue, Where.PRIMARY)
         assert world.pairing.state().held_sessions == 1
