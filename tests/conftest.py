@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.survivors import guard_run
+
 # How long an example takes is the machine's affair: six workers share two cores with whatever else there is.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", _PATIENT, derandomize=True)
@@ -76,6 +78,8 @@ LONGEST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist belongs to the run that has started it
+        guard_run()
     assert not (gone := [name for name in LONGEST if not (ROOT / name).exists()]), gone
     # pytest-xdist deals files out by their number of tests, and the longest ones have the fewest.
     if hasattr(config.option, "loadscopereorder"):

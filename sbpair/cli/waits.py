@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbpair.core.durations import format_duration
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
     from sbpair.concurrency import Wait
 
 SILENT_SECONDS = 3.0
-AGAIN_SECONDS = 10.0
-"""Between two lines of ours, if nothing else was said meanwhile."""
-SAME_SECONDS = 30.0
-"""Between two lines of the very same words, whatever was said meanwhile."""
+"""An answer is missed after this time of waiting, and after this time without a line of anybody."""
+AGAIN_SECONDS = 30.0
+"""Between two lines about the same."""
 LEAST_SECONDS = 0.5
-"""What has been asked for only now is not what a command waits for."""
+"""A try that failed only now, or a lock met only now, is not what a command waits for."""
 _POLL_SECONDS = 0.25
+_LEAST_SHARE = 0.1
+"""However busy the machine is, a missing answer is reported after ten times `SILENT_SECONDS`."""
+_SCHEDULED = Path("/proc/self/schedstat")
 
 
 @contextmanager
@@ -43,21 +47,102 @@ def telling_waits() -> Iterator[None]:
 
 
 def _tell(ended: threading.Event) -> None:
-    ours, told, line = 0.0, "", ""
+    notices = Notices()
     while not ended.wait(_POLL_SECONDS):
-        now, silent = time.monotonic(), silent_seconds()
-        again = now - silent <= ours  # nobody else has spoken since
-        if silent < (AGAIN_SECONDS if again else SILENT_SECONDS):
-            continue
-        waits = [one for one in waits_in(sys.modules) if now - one.since >= LEAST_SECONDS]
-        if not waits:
-            continue
-        if (text := in_words(waits, now, known=told)) == line and now - ours < SAME_SECONDS:
-            continue
-        import logging
+        text = notices.due(waits_in(sys.modules), time.monotonic(), silent_seconds(), scheduled())
+        if text:
+            import logging
 
-        logging.getLogger("sbpair").info(text)
-        ours, told, line = time.monotonic(), waits[0].error, text
+            logging.getLogger("sbpair").info(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """What the main thread has had of the processors since it began, in seconds."""
+
+    ran: float
+    delayed: float
+    """It was ready to run, and others ran."""
+
+
+def scheduled() -> Scheduled:
+    """Of the main thread, where the system tells (Linux kernel, "Scheduler Statistics"); of the whole process, without
+    its delays, elsewhere."""
+    try:
+        ran, delayed, _ = _SCHEDULED.read_text(encoding="ascii").split()
+        return Scheduled(int(ran) / 1e9, int(delayed) / 1e9)
+    except (OSError, ValueError):
+        return Scheduled(time.process_time(), 0.0)
+
+
+class Notices:
+    """Decides when a wait is worth a line, from what is seen a few times a second.
+
+    An answer is not missed while this process could not have noticed it: it was stopped, it was computing, or it was
+    ready and other programs had the processors. And where it gets a part of the processor time that it could use, a
+    peer on the same machine gets as little: time passes for both in that proportion.
+    """
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._scheduled = Scheduled(0.0, 0.0)
+        self._ran = self._delayed = 0.0
+        self._idle_seconds = 0.0
+        self._first_seen: dict[tuple[str, float], float] = {}
+        """Wait -> idle seconds when it was first seen."""
+        self._said: dict[tuple[str, str, bool], float] = {}
+        """Subject of a line -> when it was last said."""
+        self._error = ""
+
+    def due(self, waits: "list[Wait]", now: float, silent: float, had: Scheduled) -> str:
+        """The line to say now, or an empty text.
+
+        Args:
+            waits: what is waited for, the longest wait first.
+            now: monotonic seconds.
+            silent: seconds since the last line of anybody.
+            had: the processor time of this process so far.
+        """
+        self._pass(now, had)
+        before = self._first_seen
+        self._first_seen = {key: before.get(key, self._idle_seconds) for key in map(_key, waits)}
+        missed = [one for one in waits if self._is_missed(one, now)]
+        if silent < SILENT_SECONDS or not missed:
+            return ""
+        first = missed[0]
+        subject = (first.tried, _kind(first.error), bool(first.sentence))
+        if now - self._said.get(subject, -AGAIN_SECONDS) < AGAIN_SECONDS:
+            return ""
+        text = in_words(missed, now, known=self._error)
+        self._said = {key: at for key, at in self._said.items() if now - at < AGAIN_SECONDS} | {subject: now}
+        self._error = first.error
+        return text
+
+    def _pass(self, now: float, had: Scheduled) -> None:
+        if self._at is not None:
+            ran, delayed = had.ran - self._scheduled.ran, had.delayed - self._scheduled.delayed
+            # Half of it is forgotten in three seconds.
+            self._ran, self._delayed = 0.95 * self._ran + ran, 0.95 * self._delayed + delayed
+            idle = min(now - self._at, 2 * _POLL_SECONDS) - ran - delayed
+            self._idle_seconds += max(0.0, idle) * self._share
+        else:
+            self._ran, self._delayed = had.ran, had.delayed
+        self._at, self._scheduled = now, had
+
+    @property
+    def _share(self) -> float:
+        """What the process had of the processor time that it could have used lately."""
+        wanted = self._ran + self._delayed
+        return max(_LEAST_SHARE, self._ran / wanted) if wanted else 1.0
+
+    def _is_missed(self, wait: "Wait", now: float) -> bool:
+        if wait.error or wait.sentence:
+            return now - wait.since >= LEAST_SECONDS
+        return self._idle_seconds - self._first_seen[_key(wait)] >= SILENT_SECONDS - _POLL_SECONDS
+
+
+def _key(wait: "Wait") -> tuple[str, float]:
+    return wait.tried, wait.since
 
 
 def waits_in(modules: "Mapping[str, ModuleType]") -> "list[Wait]":

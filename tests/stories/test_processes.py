@@ -176,18 +176,32 @@ def test_a_full_disk_under_the_ledger_ends_them_all(stranded: tuple[World, list[
 
 
 def test_what_they_wait_for_is_said(world: World) -> None:
-    world.backlog_queues(range(2), lock_seconds=5)
+    # Somebody else holds the locks for as long as this test likes: what ends the waiting is what is said, not the time.
+    world.backlog_queues(range(2), lock_seconds=300)
     world.destination("orders")
     world.strand("orders", 4, queues=[0, 1])
     queue = f"{PRIMARY}/x-servicebus-transfer/0"
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, queue], stdout=subprocess.PIPE, env=world.runner.variables(), cwd=world.home
+        [sys.executable, "-c", HOLD, queue],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=world.runner.variables(),
+        cwd=world.home,
     )
+    assert holder.stdin is not None and holder.stdout is not None
     try:
-        assert holder.stdout is not None and holder.stdout.read(1) == b"2"
+        assert holder.stdout.read(1) == b"2"
         drain = world.runner.start("drain", "local", "--processes", "2", "-o", "json")
         assert drain.stderr is not None
-        assert any(f"Waiting for 2 messages of {queue}" in line for line in drain.stderr)
+        said = []
+        for line in drain.stderr:
+            said.append(line)
+            if f"Waiting for 2 messages of {queue}" in line:
+                break
+        else:
+            raise AssertionError(said)
+        holder.stdin.close()
+        assert holder.wait(BOUND_SECONDS) == 0
     finally:
         holder.kill()
         holder.wait()
@@ -199,6 +213,7 @@ def test_what_they_wait_for_is_said(world: World) -> None:
 HOLD = """
 import asyncio, sys
 from sbpair.connect import open_sides
+from sbpair.core.message import Disposition
 from sbpair.settings import load
 
 async def main(path):
@@ -207,10 +222,10 @@ async def main(path):
         held = await receiver.receive(10, wait_seconds=20)
         sys.stdout.write(str(len(held)))
         sys.stdout.flush()
-        while True:
-            await asyncio.sleep(1)
-            for one in held:
-                await receiver.renew_lock(one)
+        await asyncio.to_thread(sys.stdin.read)
+        for one in held:
+            await receiver.settle(one, Disposition.RELEASE)
+        await receiver.close()
 
 asyncio.run(main(sys.argv[1]))
 """

@@ -4,12 +4,13 @@ import asyncio
 import logging
 import re
 import sys
+import time
 from types import ModuleType
 
 import pytest
 
 from sbpair.cli.context import EventLog
-from sbpair.cli.waits import in_words, waits_in
+from sbpair.cli.waits import Notices, Scheduled, in_words, scheduled, waits_in
 from sbpair.concurrency import Wait, abandoning, patiently, retried, waiting, waits
 from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError, for_pair
 from sbpair.core.events import Paused, Resumed
@@ -49,6 +50,71 @@ __all__ = ["mute"]
 )
 def test_what_is_waited_for_in_words(waits: list[Wait], known: str, said: str) -> None:
     assert in_words(waits, 100.0, known=known) == said
+
+
+class Machine:
+    """Four looks a second at what is waited for, with the processor time that the process had between them."""
+
+    def __init__(self, *, ran: float = 0.001, delayed: float = 0.0) -> None:
+        self.now = 100.0
+        self.ran, self.delayed = ran, delayed
+        self.notices = Notices()
+        self._had = Scheduled(0.5, 0.5 * delayed / ran)
+
+    def said(self, wait: Wait, seconds: float, *, silent_since: float = 0.0) -> list[tuple[float, str]]:
+        """What is said while the wait goes on for so long, and after how many seconds of it."""
+        lines = []
+        for _ in range(round(seconds / 0.25)):
+            self._had = Scheduled(self._had.ran + self.ran, self._had.delayed + self.delayed)
+            if text := self.notices.due([wait], self.now, self.now - silent_since, self._had):
+                lines.append((self.now - wait.since, text))
+                silent_since = self.now
+            self.now += 0.25
+        return lines
+
+
+def test_a_missing_answer_is_reported_after_three_seconds_once() -> None:
+    first, second = Machine().said(Wait("browse orders", 100.0), 50)
+    assert (3, "No answer for 3s: still trying to browse orders.") == first
+    assert second[0] >= 33, second
+
+
+def test_what_was_asked_for_only_now_is_not_missed_however_long_nobody_spoke() -> None:
+    machine = Machine()
+    assert machine.said(Wait("list queues", 100.0), 2.5) == []
+    assert machine.said(Wait("browse orders", 102.5), 2.5) == []
+
+
+@pytest.mark.parametrize(
+    ("ran", "delayed", "least"),
+    [(0.02, 0.1, 17), (0.24, 0.0, 60), (0.001, 0.24, 25)],
+    ids=["a sixth of a processor", "computing", "hardly ever scheduled"],
+)
+def test_a_busy_machine_is_no_missing_answer(ran: float, delayed: float, least: float) -> None:
+    said = Machine(ran=ran, delayed=delayed).said(Wait("browse orders", 100.0), 120)
+    assert not said or said[0][0] >= least, said
+
+
+def test_the_time_in_which_the_process_was_stopped_is_not_waited() -> None:
+    machine, wait = Machine(), Wait("browse orders", 100.0)
+    assert machine.said(wait, 1) == []
+    machine.now += 140
+    assert machine.said(wait, 1) == []
+    assert len(machine.said(wait, 3)) == 1
+
+
+def test_an_error_and_a_known_lock_are_reported_whatever_the_machine_does() -> None:
+    for wait in (Wait("", 100.0, "Refused."), Wait("", 100.0, told=lambda: "Waiting for 2 messages")):
+        ((after, _),) = Machine(ran=0.001, delayed=0.24).said(wait, 5)
+        assert after <= 1, wait
+
+
+def test_the_processor_time_of_this_thread_is_known() -> None:
+    before = scheduled()
+    while time.thread_time() < before.ran + 0.05:
+        pass
+    assert scheduled().ran - before.ran >= 0.02
+    assert scheduled().delayed >= before.delayed
 
 
 def test_nobody_waits_before_the_module_is_imported_whole() -> None:
