@@ -1,14 +1,27 @@
-"""The part of the suite to run while editing: `python -m tests.quick`, with pytest's own options after it.
+"""A part of the suite, with pytest's own options after it.
 
-It has what decides and what is written: the pure rooms, the runtime on virtual time, settings, formats and helps. What
-starts namespaces, Spark or other people's clients, and the programs of tests that wait for real time, is left to the
-whole suite.
+`python -m tests.quick` is the part to run while editing: what decides and what is written, the pure rooms, the runtime
+on virtual time, settings, formats and helps. What starts namespaces, Spark or other people's clients, and the programs
+of tests that wait for real time, is left to the whole suite.
+
+`python -m tests.quick emulator` runs the tests of a room or of a word alone: the folders of that name below `tests`, on
+every floor, and the files named after it.
+
+`--under-load` runs either, or without a room what once depended on the speed of the machine, beside busy processes,
+two for each processor.
 """
 
+import contextlib
+import os
+import resource
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
 PATHS = (
     "tests/amqp",
     "tests/core",
@@ -29,6 +42,70 @@ PATHS = (
     "tests/runtime/transfer/test_service.py",
     "tests/test_public_names.py",
 )
+TIMED = (
+    "tests/cli/inspection/test_status.py",
+    "tests/cli/program/test_waits.py",
+    "tests/cli/test_terminals.py",
+    "tests/cli/transfer/test_syphon.py",
+    "tests/emulator/test_window.py",
+    "tests/stories/test_processes.py",
+    "tests/test_readme.py",
+    "tests/test_readme_recipes.py",
+)
+"""What waits for answers of other processes, and was red on a busy machine before it waited for them alone."""
+UNDER_LOAD = "--under-load"
+BUSY_PER_PROCESSOR = 2
+MOST_BUSY_SECONDS = 3600
+CPU_SECONDS = 180
+"""What the part to run while editing may cost."""
+_BUSY = f"""
+import select, sys, time
+end = time.monotonic() + {MOST_BUSY_SECONDS}
+while time.monotonic() < end and not select.select([sys.stdin], [], [], 0)[0]:
+    sum(range(100_000))
+"""
+
+
+def part(room: str) -> list[str]:
+    """Folders and files of the tests of a room (`emulator`) or word (`transfer`), relative to the repository."""
+    folders = [one for one in HERE.rglob(room) if one.is_dir() and not {"approved", "__pycache__"} & set(one.parts)]
+    files = [one for one in HERE.rglob(f"test_{room}.py") if not any(folder in one.parents for folder in folders)]
+    return sorted(one.relative_to(HERE.parent).as_posix() for one in (*folders, *files))
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes that compute; they end with the block, with this process, and after an hour at the latest."""
+    started = [subprocess.Popen([sys.executable, "-c", _BUSY], stdin=subprocess.PIPE) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the part that the arguments name; pytest's exit code, 2 for a room that has no tests."""
+    under_load = UNDER_LOAD in arguments
+    given = [one for one in arguments if one != UNDER_LOAD]
+    rooms = []
+    while given and given[0].isidentifier():
+        rooms.append(given.pop(0))
+    paths = [path for room in rooms for path in part(room)]
+    if unknown := [room for room in rooms if not part(room)]:
+        print(f"No tests of {', '.join(unknown)}: no such folder or file below tests.", file=sys.stderr)
+        return 2
+    paths = paths or [*(TIMED if under_load else PATHS)]
+    with busy(BUSY_PER_PROCESSOR * (os.cpu_count() or 1)) if under_load else contextlib.nullcontext():
+        code = int(
+            pytest.main(["-q", "-n", "2", "--dist", "loadfile" if rooms or under_load else "load", *paths, *given])
+        )
+        spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    bound = "" if rooms or under_load else f" of {CPU_SECONDS}"
+    print(f"CPU seconds: {sum(one.ru_utime + one.ru_stime for one in spent):.0f}{bound}")
+    return code
+
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(["-q", "-n", "2", *PATHS, *sys.argv[1:]]))
+    sys.exit(main(sys.argv[1:]))

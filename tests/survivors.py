@@ -1,4 +1,4 @@
-"""Ends every process that a test run has started, however the run itself ends: emulators, JVMs, workers, their children.
+"""Ends every process that a test run has started, however the run itself ends: emulators, JVMs, workers, children.
 
 A run marks its environment, which every process below it inherits, also one in a session of its own. A guard waits for
 the end of the run, whether it is over, was interrupted or killed, and kills what still has the mark. A test that gives
@@ -51,15 +51,15 @@ def mark() -> dict[str, str]:
 def marked(mark: str) -> Iterator[int]:
     """Ids of the processes whose mark begins so."""
     wanted = f"{VARIABLE}={mark}".encode()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
             continue
         try:
-            environment = Path("/proc", entry, "environ").read_bytes()
+            environment = (entry / "environ").read_bytes()
         except OSError:  # it has ended, or is somebody else's
             continue
         if any(variable.startswith(wanted) for variable in environment.split(b"\0")):
-            yield int(entry)
+            yield int(entry.name)
 
 
 def _kill_after(run: int, mark: str) -> None:
@@ -71,7 +71,7 @@ def _kill_after(run: int, mark: str) -> None:
         if os.getppid() == run:  # otherwise the id is somebody else's by now
             select.select([ends], [], [])
     deadline = time.monotonic() + MOST_SECONDS
-    while (left := [process for process in marked(mark)]) and time.monotonic() < deadline:
+    while (left := list(marked(mark))) and time.monotonic() < deadline:
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)

@@ -16,6 +16,7 @@ import pytest
 from sbpair.core.failover.machine import diagram
 from sbpair.pipeline.spark.java import find_java, launcher_home
 from tests.readme import BLOCKS, ROOT, blocks
+from tests.survivors import mark
 
 
 class Reader:
@@ -142,7 +143,12 @@ def test_the_demo_command_does_its_own_set_up(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.body],
         cwd=copy,
-        env={"HOME": str(tmp_path), "PATH": f"{python}{os.pathsep}/usr/bin{os.pathsep}/bin", **_package_index()},
+        env={
+            "HOME": str(tmp_path),
+            "PATH": f"{python}{os.pathsep}/usr/bin{os.pathsep}/bin",
+            **_package_index(),
+            **mark(),
+        },
         capture_output=True,
         text=True,
         timeout=900,

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from tests.readme import Place, blocks, reader
+from tests.survivors import mark
 
 SBPAIR = Path(sys.executable).parent / "sbpair"
 SAMPLE = re.compile(r'[a-z_]+(?:\{(?:[a-z_]+="[^"\\]*",?)*\})? -?[0-9.e+]+')
@@ -103,7 +104,7 @@ def start(service: dict[str, list[str]], line: str, place: Place) -> "subprocess
     return subprocess.Popen(
         shlex.split(line),
         cwd="/",
-        env={"PATH": os.defpath} | secrets | given,
+        env={"PATH": os.defpath} | secrets | given | mark(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

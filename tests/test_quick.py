@@ -1,0 +1,56 @@
+"""`python -m tests.quick`: the parts it names exist, and the processes of `--under-load` end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sbpair
+from tests.cli.process import ROOT
+from tests.quick import PATHS, TIMED, busy, main, part
+from tests.survivors import CAN_GUARD
+
+ROOMS = sorted(one.name for one in Path(sbpair.__file__).parent.iterdir() if (one / "__init__.py").exists())
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_has_tests_that_run_alone(room: str) -> None:
+    assert f"tests/{room}" in part(room)
+
+
+def test_a_word_has_its_tests_on_every_floor_and_files_are_found_by_their_names() -> None:
+    assert {"tests/core/transfer", "tests/runtime/transfer", "tests/cli/transfer"} <= set(part("transfer"))
+    assert {"tests/emulator", "tests/cli/test_emulator.py"} <= set(part("emulator"))
+    assert not [one for one in part("emulator") if one.startswith("tests/emulator/")], "what is in the folder runs once"
+
+
+def test_what_the_lists_name_is_there() -> None:
+    assert not [path for path in (*PATHS, *TIMED) if not (ROOT / path).exists()]
+
+
+def test_a_room_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulaotr"]) == 2
+    assert "No tests of emulaotr" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not CAN_GUARD, reason="needs Linux")
+def test_busy_processes_compute_and_end_with_what_started_them() -> None:
+    def children(of: int) -> list[int]:
+        return [int(pid) for pid in Path(f"/proc/{of}/task/{of}/children").read_text().split()]
+
+    def ran(process: int) -> int:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[0])
+
+    script = "import time; from tests.quick import busy\nwith busy(2): print(1, flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None and starter.stdout.read(1)
+        started = children(starter.pid)
+        assert len(started) == 2
+        while not all(ran(one) > 500_000_000 for one in started):
+            assert all(Path(f"/proc/{one}").exists() for one in started)
+        starter.kill()
+    while any(Path(f"/proc/{one}/exe").exists() for one in started):
+        pass
+    with busy(1):
+        pass
