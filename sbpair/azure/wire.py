@@ -21,6 +21,7 @@ message instead of altering messages.
 
 import asyncio
 import copy
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -33,7 +34,13 @@ from typing import Any, NamedTuple
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate
 from sbpair.concurrency import end
-from sbpair.core.errors import AuthenticationFailedError, IncompatibleSdkError, ServiceError, UnknownServiceError
+from sbpair.core.errors import (
+    AuthenticationFailedError,
+    Category,
+    IncompatibleSdkError,
+    ServiceError,
+    UnknownServiceError,
+)
 
 IDLE_TIMEOUT_SECONDS = 60
 """Asked of the peer in the open frame: it sends an empty frame at half of this, so that silence means loss."""
@@ -414,14 +421,7 @@ class Wire:
         self._closing = True
         await self._stop_tasks()
         self._give_up(self._failure or WireError("amqp:socket-error", "The connection was closed."))
-        connection = self._connection or getattr(self._client, "_connection", None)
-        transport = getattr(connection, "_transport", None)
-        writer = getattr(transport, "writer", None)
-        if writer is not None:
-            writer.transport.abort()
-        session = getattr(transport, "session", None)
-        if session is not None and not session.closed:
-            await session.close()
+        await _abort_transport(self._connection or getattr(self._client, "_connection", None))
         self._sdk._running = False
 
 
@@ -1058,6 +1058,17 @@ class _Source:
         return chunk
 
 
+async def _abort_transport(connection: Any) -> None:
+    """Drop the socket under an SDK connection, whichever of its two transports it has."""
+    transport = getattr(connection, "_transport", None)
+    writer = getattr(transport, "writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    session = getattr(transport, "session", None)
+    if session is not None and not session.closed:
+        await session.close()
+
+
 def _range_in(waiting: dict[int, Any], first: int, last: int | None) -> list[int]:
     """Ids of `waiting` within a disposition's range; walks what waits, as the range is the peer's to choose."""
     if last is None or last == first:
@@ -1390,10 +1401,44 @@ def check_live(sender: Any) -> None:
 def forget_connection(sender: Any) -> object:
     """Make the SDK's sender connect anew at its next call; gives what it had, which nobody may close.
 
-    For a child process: the connection belongs to the parent, and to close it here would end it there.
+    A child process keeps it: the connection belongs to the parent, and to close it here would end it there. Anyone
+    else hands it to `close_forgotten`.
     """
     connection, sender._handler, sender._running = sender._handler, None, False
     return connection
+
+
+def close_forgotten(connection: Any) -> None:
+    """Close what `forget_connection` gave, in a thread, as the peer may be silent."""
+    if connection is not None:
+        threading.Thread(target=_close_quietly, args=(connection,), name="sbpair-close", daemon=True).start()
+
+
+def _close_quietly(connection: Any) -> None:
+    with suppress(Exception):
+        connection.close()
+
+
+async def close_forgotten_async(connection: Any) -> None:
+    """The same for an asynchronous sender; bounded."""
+    amqp, keeps_alive = connection._connection, connection._keep_alive_thread
+    with suppress(Exception):
+        async with asyncio.timeout(_GOODBYE_SECONDS):
+            await connection.close_async()
+    await _abort_transport(amqp)
+    if keeps_alive is not None:
+        await end(keeps_alive)
+
+
+_LINK_STAYS = frozenset({Category.ARGUMENT, Category.TOO_LARGE, Category.BUSY, Category.QUOTA})
+
+
+def leaves_link(error: BaseException) -> bool:
+    """Whether a sender's link is good for the next call after this one ended so: the service answered on it, or the
+    call never came to use it. A cancelled call may have left half a frame behind."""
+    if isinstance(error, TypeError | ValueError):
+        return True
+    return isinstance(error, Exception) and translate_sdk_error(error, "send", "").category in _LINK_STAYS
 
 
 _CLIENT_SIDE = "amqp:client-error"
@@ -1412,6 +1457,8 @@ def translate_sdk_error(error: BaseException, tried: str, entity: str) -> Servic
             condition = "amqp:socket-error"
         candidates = [_plain(inner)] if isinstance(inner, Exception) else []
         candidates += [WireError(condition, str(error))] if condition else []
+        if isinstance(inner, LookupError | AttributeError | TypeError):  # its own link was no longer there
+            candidates.append(WireError("amqp:socket-error", str(error)))
         said = (translate(one, tried, entity) for one in candidates)
         translated = next((one for one in said if not isinstance(one, UnknownServiceError)), translated)
     translated.__cause__ = error

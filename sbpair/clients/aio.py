@@ -11,6 +11,7 @@ made in each.
 import asyncio
 import datetime
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self, cast
@@ -21,13 +22,16 @@ from azure.servicebus import exceptions
 
 from sbpair.azure.wire import (
     check_live,
+    close_forgotten_async,
     empty_batch,
     encode_outgoing,
     encode_scheduled,
+    forget_connection,
     knows_limits,
     open_within_async,
 )
 from sbpair.clients.calls import (
+    AGAIN,
     DIVERTED,
     PRIMARY_SECONDS,
     Offer,
@@ -39,13 +43,18 @@ from sbpair.clients.calls import (
     reusable,
     steps,
 )
+from sbpair.clients.failover import Failover
 from sbpair.clients.shared import (
     NOT_CANCELLABLE,
+    WAIT_SLICE_SECONDS,
     ClientWithFailover,
     SenderWithFailover,
     is_wrong,
+    late_turn,
     refuse_diverted,
 )
+from sbpair.core.failover.machine import Route
+from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, MIN_ATTEMPT_SECONDS
 
 
 class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBusClient):
@@ -68,8 +77,72 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBu
             await asyncio.to_thread(self._failover.close)
 
 
+class _Turn:
+    """One call after another on an asynchronous sender.
+
+    The SDK's sender has one link, and each of its calls reads that by itself. Calls that overlap take each other's
+    answers for up to 0.2 seconds at a time, and the first that closes the link makes the others fail on what is no
+    longer there.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take_if_free(self) -> bool:
+        """Take the turn if no call has it."""
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            # A client may serve several event loops one after another; nothing of the last one goes on.
+            self._loop, self._taken = loop, False
+            self._waiting.clear()
+        if self._taken:
+            return False
+        self._taken = True
+        return True
+
+    async def take(self, until: float, gone: Callable[[], bool]) -> bool:
+        """Wait for the turn; False if `gone` says first that it is not needed any more.
+
+        Raises:
+            OperationTimeoutError: it did not come until then (monotonic seconds).
+        """
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.append(mine)
+        taken = False
+        try:
+            while not mine.done():
+                if (left := until - time.monotonic()) <= 0:
+                    raise late_turn()
+                await asyncio.wait({mine}, timeout=min(left, WAIT_SLICE_SECONDS))
+                if gone():
+                    return False
+            taken = True
+            return True
+        finally:
+            if not taken and not mine.cancel():
+                self.release()
+
+    def release(self) -> None:
+        """Hand the turn to the call that has waited longest."""
+        while self._waiting:
+            if not (first := self._waiting.popleft()).done():
+                first.set_result(None)
+                return
+        self._taken = False
+
+
 class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: ignore[misc]  # the SDK's own bases disagree
-    """The SDK's asynchronous sender of the same name, with failover; made by `ServiceBusClient`."""
+    """The SDK's asynchronous sender of the same name, with failover; made by `ServiceBusClient`. Any number of
+    coroutines may share it: their calls take turns."""
+
+    _turn: _Turn
+
+    @classmethod
+    def _from_sdk(cls, sender: Any, failover: Failover) -> Self:
+        made = super()._from_sdk(sender, failover)
+        made._turn = _Turn()
+        return made
 
     async def __aenter__(self) -> Self:
         check_live(self)
@@ -87,21 +160,24 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
             return await super().send_messages(message, timeout=timeout, **kwargs)
         started = failed = None
         ticket = self._part.line.plain_ticket
-        if ticket is not None and is_simple(self, message):
+        if ticket is not None and is_simple(self, message) and self._turn.take_if_free():
             started = time.monotonic()
             try:
-                return await super().send_messages(
-                    message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
-                )
+                with self._serving():
+                    return await super().send_messages(
+                        message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
+                    )
             except exceptions.ServiceBusError as error:
                 failed = error
+            finally:
+                self._turn.release()
         message = reusable(message)
 
         async def offer(seconds: float) -> None:
             if makes_batch(message) and not knows_limits(self):
                 started = time.monotonic()
                 await open_within_async(self, seconds)
-                seconds = max(seconds - (time.monotonic() - started), 0.05)
+                seconds = max(seconds - (time.monotonic() - started), MIN_ATTEMPT_SECONDS)
             await super(ServiceBusSender, self).send_messages(message, timeout=seconds, **kwargs)
 
         payloads = partial(encode_outgoing, message, self)
@@ -133,7 +209,13 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
     ) -> None:
         """As the SDK's; says nothing about the primary's health."""
         refuse_diverted(sequence_numbers)
-        await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        if not self._turn.take_if_free():
+            await self._turn.take(time.monotonic() + (timeout or DEFAULT_SEND_SECONDS), lambda: False)
+        try:
+            with self._serving():
+                await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        finally:
+            self._turn.release()
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> sdk.ServiceBusMessageBatch:
         """As the SDK's. While the primary is away, of the size of the Standard tier unless more is known."""
@@ -152,11 +234,7 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
             while True:
                 try:
                     if isinstance(step, Offer):
-                        token = offering.set(True)
-                        try:
-                            answer = await offer(step.seconds)
-                        finally:
-                            offering.reset(token)
+                        answer = await self._offer(offer, step.seconds)
                     else:
                         answer = await failover.acall(step.work)
                 except Exception as error:  # noqa: BLE001 - handed on to the steps, which raise it again
@@ -166,5 +244,27 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
         except StopIteration as done:
             return done.value
 
+    async def _offer(self, offer: Callable[[float], Awaitable[Any]], seconds: float) -> Any:
+        """One call at a time. AGAIN if the entity left its primary while this one waited for another."""
+        if not self._turn.take_if_free():
+            started = time.monotonic()
+            if not await self._turn.take(started + seconds, lambda: self._part.line.route is Route.BACKLOG):
+                return AGAIN
+            seconds = max(seconds - (time.monotonic() - started), MIN_ATTEMPT_SECONDS)
+        try:
+            with self._serving():
+                return await offer(seconds)
+        finally:
+            self._turn.release()
+
+    def _forget_link(self) -> None:
+        if (connection := forget_connection(self)) is not None:
+            closing = asyncio.create_task(close_forgotten_async(connection), name="link that is not used again")
+            _closing.add(closing)
+            closing.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""Kept so that they are not collected while they run."""
 
 ServiceBusClient._sender_class = ServiceBusSender

@@ -1,12 +1,14 @@
 """What the synchronous and the asynchronous client share: how they are made, and all that waits for nothing."""
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from azure.servicebus import exceptions
 
-from sbpair.azure.wire import check_live
-from sbpair.clients.calls import Payloads, Steps, steps
+from sbpair.azure.wire import check_live, leaves_link
+from sbpair.clients.calls import Payloads, Steps, offering, steps
 from sbpair.clients.failover import Failover, OnEvent, SenderFailover
 from sbpair.clients.setup import make_failover
 from sbpair.core.failover.machine import Route
@@ -14,6 +16,9 @@ from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.runtime.failover.pairing import PairingState
 
 S = TypeVar("S", bound="SenderWithFailover")
+
+WAIT_SLICE_SECONDS = 0.5
+"""How often a call that waits for another one on the same sender checks whether the entity has left its primary."""
 
 NOT_CANCELLABLE = 0
 """Sequence number of a message that was scheduled while the primary was away: the service gives none until the message
@@ -79,6 +84,8 @@ class SenderWithFailover:
     """Stands before one of the SDK's senders."""
 
     _part: SenderFailover
+    _opened_under: int
+    """The ticket of the entity's last attempt: another one means that the primary was away since."""
 
     @classmethod
     def _from_sdk(cls, sender: Any, failover: Failover) -> Self:
@@ -86,7 +93,33 @@ class SenderWithFailover:
         sender.__class__ = cls
         made = cast("Self", sender)
         made._part = SenderFailover(failover.line(sender.entity_name))
+        made._opened_under = made._part.line.ticket
         return made
+
+    def _forget_link(self) -> None:
+        """Connect anew at the next call."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Around the SDK's part of a call. A link that may be broken, or that is older than the last outage, is not
+        used again: the SDK would find that out by a failed send, which the failover policy hears of."""
+        if (ticket := self._part.line.ticket) != self._opened_under:
+            self._opened_under = ticket
+            self._forget_link()
+        token = offering.set(True)
+        try:
+            yield
+        except (AttributeError, OSError) as error:
+            # What is left of a broken link fails in closing it, which the SDK does not translate.
+            self._forget_link()
+            raise exceptions.ServiceBusConnectionError(message=f"The link was lost: {error}", error=error) from error
+        except BaseException as error:
+            if not leaves_link(error):
+                self._forget_link()
+            raise
+        finally:
+            offering.reset(token)
 
     def _steps(self, timeout: float | None, payloads: Payloads, **before: Any) -> Steps:
         if self._part.line.route is Route.BACKLOG:
@@ -102,6 +135,13 @@ def refuse_diverted(sequence_numbers: int | list[int]) -> None:
             message="A message that was scheduled while the primary was away has no sequence number yet and cannot be "
             "cancelled. Nothing was cancelled."
         )
+
+
+def late_turn() -> exceptions.OperationTimeoutError:
+    """What a call raises that waited for others on the same sender until no time was left."""
+    return exceptions.OperationTimeoutError(
+        message="The message was not sent: other calls on this sender did not end within its time."
+    )
 
 
 def is_wrong(timeout: float | None) -> bool:

@@ -25,6 +25,7 @@ from azure.servicebus import exceptions
 
 from sbpair.azure.wire import (
     check_live,
+    close_forgotten,
     empty_batch,
     encode_outgoing,
     encode_scheduled,
@@ -49,12 +50,15 @@ from sbpair.clients.calls import (
 from sbpair.clients.failover import Failover
 from sbpair.clients.shared import (
     NOT_CANCELLABLE,
+    WAIT_SLICE_SECONDS,
     ClientWithFailover,
     SenderWithFailover,
     is_wrong,
+    late_turn,
     refuse_diverted,
 )
 from sbpair.core.failover.machine import Route
+from sbpair.core.failover.sending import MIN_ATTEMPT_SECONDS
 
 
 class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk.ServiceBusClient):
@@ -122,9 +126,10 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
         if ticket is not None and is_simple(self, message) and self._turn.acquire(blocking=False):
             started = time.monotonic()
             try:
-                return super().send_messages(
-                    message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
-                )
+                with self._serving():
+                    return super().send_messages(
+                        message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
+                    )
             except exceptions.ServiceBusError as error:
                 failed = error
             finally:
@@ -133,7 +138,9 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
 
         def offer(seconds: float) -> None:
             if makes_batch(message) and not knows_limits(self):
-                seconds = _rest_after(lambda: open_within(self, seconds), seconds)
+                started = time.monotonic()
+                open_within(self, seconds)
+                seconds = max(seconds - (time.monotonic() - started), MIN_ATTEMPT_SECONDS)
             super(ServiceBusSender, self).send_messages(message, timeout=seconds, **kwargs)
 
         payloads = partial(encode_outgoing, message, self)
@@ -165,7 +172,7 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
     ) -> None:
         """As the SDK's; says nothing about the primary's health."""
         refuse_diverted(sequence_numbers)
-        with self._turn:
+        with self._turn, self._serving():
             super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> sdk.ServiceBusMessageBatch:
@@ -195,24 +202,33 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
         return self._part.line.failover.call(step.work)
 
     def _offer(self, offer: Callable[[float], Any], seconds: float) -> Any:
-        """One call at a time; who has waited for another one looks first whether that has changed the way."""
+        """One call at a time. AGAIN if the entity left its primary while this one waited for another."""
         if not self._turn.acquire(blocking=False):
-            seconds = _rest_after(lambda: self._wait_for_turn(seconds), seconds)
-            if self._part.line.route is Route.BACKLOG:
-                self._turn.release()
+            started = time.monotonic()
+            if not self._wait_for_turn(started + seconds):
                 return AGAIN
-        token = offering.set(True)
+            seconds = max(seconds - (time.monotonic() - started), MIN_ATTEMPT_SECONDS)
         try:
-            return offer(seconds)
+            with self._serving():
+                return offer(seconds)
         finally:
-            offering.reset(token)
             self._turn.release()
 
-    def _wait_for_turn(self, seconds: float) -> None:
-        if not self._turn.acquire(timeout=seconds):
-            raise exceptions.OperationTimeoutError(
-                message=f"Another thread's call on this sender has not ended within {seconds:.0f} s."
-            )
+    def _wait_for_turn(self, until: float) -> bool:
+        """Whether this call's turn has come; False: the entity has left its primary. Raises when it is too late."""
+        while (left := until - time.monotonic()) > 0:
+            taken = self._turn.acquire(timeout=min(left, WAIT_SLICE_SECONDS))
+            if self._part.line.route is not Route.BACKLOG:
+                if taken:
+                    return True
+                continue
+            if taken:
+                self._turn.release()
+            return False
+        raise late_turn()
+
+    def _forget_link(self) -> None:
+        close_forgotten(forget_connection(self))
 
     def _after_fork(self) -> None:
         _OF_PARENTS.append(forget_connection(self))
@@ -220,13 +236,6 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
 
 
 ServiceBusClient._sender_class = ServiceBusSender
-
-
-def _rest_after(work: Callable[[], Any], seconds: float) -> float:
-    """What is left of the seconds after the work; a moment at least."""
-    started = time.monotonic()
-    work()
-    return max(seconds - (time.monotonic() - started), 0.05)
 
 
 _senders: "weakref.WeakSet[ServiceBusSender]" = weakref.WeakSet()

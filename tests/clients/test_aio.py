@@ -11,6 +11,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 from sbpair.aio import ServiceBusClient, ServiceBusSender
 from sbpair.clients.setup import BorrowedCredential
 from sbpair.core.failover.machine import State
+from sbpair.emulator.faults import parse_text
 from tests.clients.conftest import FAST, World, own_threads, state_of
 
 
@@ -138,3 +139,65 @@ async def test_an_asynchronous_credential_is_asked_on_the_applications_loop_and_
 async def test_without_a_loop_the_credential_says_so() -> None:
     with pytest.raises(RuntimeError, match="event loop of the credential has ended"):
         await BorrowedCredential(OwnCredential()).get_token("scope")
+
+
+async def test_overlapping_sends_of_one_sender_come_back_after_each_outage(world: World) -> None:
+    async with a_client(world, retry_total=1, retry_backoff_factor=0.05) as client:
+        sender = client.get_queue_sender("orders")
+
+        async def send(*bodies: str) -> list[BaseException | None]:
+            sending = (sender.send_messages(ServiceBusMessage(body)) for body in bodies)
+            return await asyncio.gather(*sending, return_exceptions=True)
+
+        for outage in range(2):
+            names = [f"{outage}-{number}" for number in range(20)]
+            assert await send(*names) == [None] * 20
+            await off_loop(world.dark)
+            assert await send(*names) == [None] * 20
+            await off_loop(world.light)
+            await until(lambda: state_of(client.state()) is State.HEALTHY)
+        assert await send(*names) == [None] * 20
+    assert len(await asyncio.to_thread(world.bodies, "orders")) == 60
+    assert len(await asyncio.to_thread(world.backlog)) == 40
+
+
+async def test_a_send_that_is_cancelled_half_way_costs_the_next_one_nothing(world: World) -> None:
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        for number in range(20):
+            sending = asyncio.create_task(sender.send_messages(ServiceBusMessage(f"cancelled {number}" + "x" * 50_000)))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.wait({sending})
+            await sender.send_messages(ServiceBusMessage(f"sent {number}"))
+    found = [body for body in await asyncio.to_thread(world.bodies, "orders") if body.startswith("sent")]
+    assert found == [f"sent {number}" for number in range(20)]
+
+
+async def test_whoever_waits_for_another_call_is_diverted_as_soon_as_the_entity_is(world: World) -> None:
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        world.emulator.faults("contoso").add(parse_text("silent"))
+        first = asyncio.create_task(sender.send_messages(ServiceBusMessage("first"), timeout=30))
+        await asyncio.sleep(0.2)
+        second = asyncio.create_task(sender.send_messages(ServiceBusMessage("second"), timeout=30))
+        await asyncio.sleep(0.2)
+        await off_loop(lambda: client.force_failover("orders"))
+        async with asyncio.timeout(10):
+            await second
+        assert not first.done()
+        world.emulator.faults("contoso").clear()
+        await first
+    assert "second" in await asyncio.to_thread(world.backlog)
+
+
+async def test_a_broken_link_fails_one_call_and_counts_as_a_lost_connection(world: World) -> None:
+    pair = world.pair(interval=60.0)
+    async with a_client(world, pair=pair) as client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        sender._handler._link, sender._handler._session = None, object()
+        with pytest.raises(exceptions.ServiceBusConnectionError):
+            await sender.send_messages(ServiceBusMessage("on no link"))
+        assert state_of(client.state()) is State.SUSPECT
+        await sender.send_messages(ServiceBusMessage("after"))
+    assert await asyncio.to_thread(world.bodies, "orders") == ["before", "after"]
