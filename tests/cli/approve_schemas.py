@@ -1,33 +1,48 @@
-"""`python -m tests.cli.approve_schemas`: write the JSON Schemas of all commands to tests/approved/schemas.
+"""`python -m tests.cli.approve_schemas`: write down what commands print with `-o json`, in tests/approved/schemas.txt.
 
-What Git then shows is the change of the contract: fields may come, none may go or change.
+It names each difference. What is additive, a new field say, is accepted; for what breaks scripts it ends with 1 and
+writes nothing, unless `--breaking` says that this is meant.
 """
 
-import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sbpair.cli.schema import envelope_schema, outputs
+from tests.cli.schema_digest import Change, Kind, Reader, changes, kinds_of, written
 
-FOLDER = Path(__file__).parent.parent / "approved" / "schemas"
-
-
-def approved_file(command: str) -> Path:
-    return FOLDER / f"{command.replace(' ', '-')}.json"
-
-
-def written(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+APPROVED = Path(__file__).parent.parent / "approved" / "schemas.txt"
+EVERY_COMMAND = "every command"
+_ACCEPT = "--breaking"
 
 
-def main() -> None:
-    files = {approved_file(command): written(envelope_schema(command, output)) for command, output in outputs().items()}
-    for gone in set(FOLDER.glob("*.json")) - set(files):
-        gone.unlink()
-    for file, text in files.items():
-        file.write_text(text, encoding="utf-8")
+def current() -> dict[str, tuple[Kind, ...]]:
+    """What each command writes as `data`, and what is around it in all of them."""
+    places, around = {}, set()
+    for command, output in outputs().items():
+        envelope = envelope_schema(command, output)
+        assert envelope.pop("oneOf") == [{"required": ["data"]}, {"required": ["error"]}]
+        assert envelope["properties"]["command"].pop("enum") == [command, ""]
+        places[command] = kinds_of(envelope["properties"].pop("data"))
+        around.add(kinds_of(envelope))
+    (places[EVERY_COMMAND],) = around
+    return places
+
+
+def differences(approved: Path = APPROVED) -> list[Change]:
+    return changes(Reader(approved.read_text(encoding="utf-8")).places(), current())
+
+
+def main(arguments: Sequence[str], approved: Path = APPROVED) -> int:
+    found = differences(approved)
+    for change in found:
+        print(change)
+    if any(change.breaking for change in found) and _ACCEPT not in arguments:
+        print(f"Not written. If scripts are to break: python -m tests.cli.approve_schemas {_ACCEPT}", file=sys.stderr)
+        return 1
+    approved.write_text(written(current()), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))
