@@ -11,11 +11,11 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
-from sbpair.render.console import check_writable, unwritable, write_file
+from sbpair.render.console import check_writable, write_file
 from sbpair.render.export import ExportedPair, Kind, written
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.version import __version__

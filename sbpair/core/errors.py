@@ -45,6 +45,7 @@ timer), the Service Bus exception documentation.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -401,3 +402,11 @@ class IncompatibleSdkError(SbpairError):
 class InterruptedWorkError(SbpairError):
     code = "interrupted"
     exit_name = "interrupted"
+
+
+def unwritable(path: "os.PathLike[str]", error: OSError) -> SbpairError:
+    """The error for a file that cannot be written."""
+    return SbpairError(
+        f"Cannot write {path}: {error.strerror or error}.",
+        hint="Name a file in a folder that exists or can be made, may be written and has room.",
+    )

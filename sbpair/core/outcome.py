@@ -102,3 +102,12 @@ def exit_of_failures(exit_names: Collection[str]) -> Exit:
         if set(exit_names) == {code.label}:
             return code
     return Exit.FAILED
+
+
+def gravest(exit_names: Iterable[str]) -> Exit:
+    """Exit code of a run in which these things failed: unreachable before denied before partial; ok if none did."""
+    names = set(exit_names) - {Exit.OK.label}
+    for code in (Exit.UNREACHABLE, Exit.DENIED):
+        if code.label in names:
+            return code
+    return Exit.PARTIAL if names else Exit.OK

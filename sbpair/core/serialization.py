@@ -15,6 +15,7 @@ A field says with its metadata where its JSON differs from the attribute:
     taken_at: float = field(metadata=AS_TIME)           # epoch seconds, written as ISO 8601
     from_: Decimal = field(metadata=named("from"))
     reason: str = field(metadata=column("Why"))         # a table of these objects has it as a column
+    skipped: int = field(metadata=metric("sbpair_audit_skipped_checks", "Checks that could not run."))
 
 an annotation what its schema should add: `at: Annotated[str, says(format="date-time")]`, or `Time` for short; and
 `@published` what is written beside the fields because it follows from them. An error is written as its code, message
@@ -66,10 +67,17 @@ def rounded(digits: int) -> Mapping[str, Any]:
     return {"rounded": digits}
 
 
-def column(title: str, **more: bool) -> Mapping[str, Any]:
+def column(title: str, *, colours: bool = False, **more: bool) -> Mapping[str, Any]:
     """Metadata of a field that is a column in a table of such objects; `more` as for `sbpair.render.result.Column`,
-    with numbers on the right where they are `counts`. A field without it is in the plain form only."""
-    return {"column": {"title": title, "right": more.get("counts", False), **more}}
+    with numbers on the right where they are `counts`. `colours`: its value colours the row. A field without it is in
+    the plain form only."""
+    return {"column": {"title": title, "right": more.get("counts", False), **more}, "colours": colours}
+
+
+def metric(name: str, what: str, *, label: str = "") -> Mapping[str, Any]:
+    """Metadata of a number that monitoring formats show under `name`, which ends in its unit; None is not shown. Of a
+    mapping each entry is a sample, with its key as the value of `label`."""
+    return {"metric": name, "what": what, "label": label}
 
 
 class published(Generic[T]):

@@ -35,3 +35,8 @@ def _runs(numbers: Collection[int]) -> list[list[int]]:
         else:
             runs.append([number, number])
     return runs
+
+
+def with_hint(message: str, hint: str) -> str:
+    """What happened and what to do next, on one line."""
+    return f"{message.rstrip('.')}. {hint}" if hint else message

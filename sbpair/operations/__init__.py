@@ -17,11 +17,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sbpair.core.inspection.audit.result import AuditedPair
+    from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
     from sbpair.operations.ends import Ends, Sides
 
-__all__ = ["Ends", "Sides"]
+__all__ = ["AuditRequest", "AuditedPair", "Ends", "Sides", "append_history", "audit", "audit_snapshot"]
 
 _MODULES = {
+    "audit": ("AuditRequest", "append_history", "audit", "audit_snapshot"),
     "ends": ("Ends", "Sides"),
 }
 

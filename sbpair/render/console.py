@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.redact import defused, in_build_runner, printable
 from sbpair.core.words import listed
 from sbpair.files import make_private_folder
@@ -189,14 +189,6 @@ def write_file(path: Path, text: str, *, private: bool = False) -> None:
         write_atomically(path, text, private=private)
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: OSError) -> SbpairError:
-    """The error for a file that cannot be written."""
-    return SbpairError(
-        f"Cannot write {path}: {error.strerror or error}.",
-        hint="Name a file in a folder that exists or can be made, may be written and has room.",
-    )
 
 
 def check_writable(path: Path) -> None:

@@ -1,7 +1,7 @@
 """What a command hands to the renderer: one value with the data, the tables that show it and the exit code."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -48,19 +48,21 @@ class Table:
     """Colours the title on a terminal, like a value of `style_key`."""
 
 
-def columns_of(kind: type) -> tuple[Column, ...]:
-    """The columns that the fields of a dataclass declare, in their order; see `sbpair.core.serialization.column`."""
+def columns_of(kind: type, show: Sequence[str] = ()) -> tuple[Column, ...]:
+    """The columns that the fields of a dataclass declare (see `sbpair.core.serialization.column`): all in their order,
+    or those of the fields that `show` names, in its order."""
+    declared = {field.name: field for field in dataclasses.fields(kind) if "column" in field.metadata}
     return tuple(
-        Column(field.name, **field.metadata["column"])
-        for field in dataclasses.fields(kind)
-        if "column" in field.metadata
+        Column(str(field.metadata.get("named", field.name)), **field.metadata["column"])
+        for field in (declared[name] for name in show or declared)
     )
 
 
-def table_of(kind: type, rows: Iterable[Any], title: str = "") -> Table:
-    """A table of dataclasses of this kind: a column for each field that declares one, with what their plain form
-    has."""
-    return Table(title, columns_of(kind), [to_plain(row) for row in rows])
+def table_of(kind: type, rows: Iterable[Any], title: str = "", *, show: Sequence[str] = ()) -> Table:
+    """A table of dataclasses of this kind: a column for each field that declares one, with what their plain form has.
+    `show`: see `columns_of`."""
+    colours = next((field.name for field in dataclasses.fields(kind) if field.metadata.get("colours")), None)
+    return Table(title, columns_of(kind, show), [to_plain(row) for row in rows], style_key=colours)
 
 
 class Severity(StrEnum):
@@ -127,3 +129,18 @@ class CommandResult:
     """`summary` and `notes` go to stderr wherever stdout does not show them, unless the command runs quietly."""
     streamed: bool = False
     """The records went out one by one already; JSON Lines has nothing to add."""
+
+
+def metrics_of(figures: Any, *labels: tuple[str, str]) -> Iterator[Metric]:
+    """The samples that the fields of a dataclass declare (see `sbpair.core.serialization.metric`), with these labels
+    before their own."""
+    for field in dataclasses.fields(figures):
+        if "metric" not in field.metadata:
+            continue
+        name, help, label = (field.metadata.get(key, "") for key in ("metric", "what", "label"))
+        value = getattr(figures, field.name)
+        if isinstance(value, Mapping):
+            for key, number in value.items():
+                yield Metric(name, help, number, (*labels, (label, str(key))))
+        elif value is not None:
+            yield Metric(name, help, value, labels)

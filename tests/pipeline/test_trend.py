@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sbpair.cli.inspection.audit_shown import history_line
 from sbpair.cli.pipeline.trend import trend_result
 from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.audit import AuditReport
+from sbpair.core.inspection.audit.result import history_line
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
 from sbpair.core.serialization import to_plain
 from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, Audit, findings, growth, read_history, trend

@@ -21,7 +21,7 @@ from sbpair.cli.cost.inputs import (
     workload_of,
 )
 from sbpair.cli.cost.usage import Usage, billed_result, read_usage, with_billed, with_traffic
-from sbpair.cli.inspection.snapshots import choose_snapshots
+from sbpair.cli.inspection.saved import choose_snapshots
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.cost.model import active_active
 from sbpair.core.errors import UsageError

@@ -1,16 +1,28 @@
-"""`sbpair audit`: snapshot, checks, findings."""
+"""`sbpair audit`: read, judge, show."""
 
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli import suggestions
+from sbpair.cli.context import choose_pairs, event_log, load_settings, run_async, stoppable
+from sbpair.cli.inspection.saved import choose_snapshots, configured_pairs, write_snapshots
 from sbpair.cli.options import Options, PairsArgument, command
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
+from sbpair.core.pairing import Pair
 from sbpair.render.console import check_writable
-from sbpair.render.result import CommandResult
+from sbpair.render.result import Check, CommandResult, metrics_of, table_of
+from sbpair.render.result import Severity as Shown
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.inspection.audit import AuditReport
+    from sbpair.core.inspection.audit.result import AuditResult
 
 
 @command(output="core.inspection.audit.result:Printed", checks=True, page=True)
@@ -75,16 +87,147 @@ def audit(
       sbpair audit --explain SBP001
       sbpair audit --ignore 'SBP002:contoso-old/*' --fail-on error -o prometheus --outfile sbpair.prom
     """
-    from sbpair.cli.inspection import audit_run
-
     if list_checks:
-        return audit_run.listed()
+        return _listed()
     if explain is not None:
-        return audit_run.explained(explain, pairs[0] if pairs and len(pairs) == 1 else None)
+        return _explained(explain, pairs[0] if pairs and len(pairs) == 1 else None)
     for path in (snapshot_out, history / "a pair.jsonl" if history else None):
         if path is not None:
             check_writable(path)
     if snapshot is not None and snapshot_out is not None:
         raise UsageError("--snapshot reads a saved snapshot; there is nothing to save with --snapshot-out.")
-    request = audit_run.Request(pairs, snapshot, snapshot_out, history, check, ignore or (), fail_on)
-    return audit_run.run(options, request)
+    notes: list[str] = []
+    if snapshot is not None:
+        result = _of_file(snapshot, pairs, check or (), ignore or ())
+    else:
+        result, notes = _of_namespaces(options, pairs, check or (), ignore or ())
+    if snapshot_out is not None:
+        write_snapshots(snapshot_out, [pair.snapshot for pair in result.pairs])
+    if history is not None:
+        from sbpair.operations.audit import append_history
+
+        for pair in result.pairs:
+            append_history(history, pair)
+    if result.errors and not result.pairs:
+        raise result.errors[0].error
+    return _shown(result, (*notes, *result.notes()), fail_on, each=options.verbose)
+
+
+def _of_file(path: Path, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]) -> "AuditResult":
+    from sbpair.core.inspection.audit.result import AuditResult
+    from sbpair.operations.audit import AuditRequest, audit_snapshot
+
+    snapshots = choose_snapshots(path, names)
+    request = AuditRequest(codes, ignore, tuple(snapshot.pair.to_pair() for snapshot in snapshots))
+    return AuditResult(tuple(audit_snapshot(snapshot, request) for snapshot in snapshots))
+
+
+def _of_namespaces(
+    options: Options, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]
+) -> "tuple[AuditResult, list[str]]":
+    """The audit of the chosen pairs, several at a time, and why pairs are left out of the checks across pairs."""
+    from sbpair.connect import open_sides
+    from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, FailedPair
+    from sbpair.operations.audit import AuditRequest
+    from sbpair.operations.audit import audit as audit_pair
+    from sbpair.runtime.inspection.gather import gather_each
+
+    settings = load_settings(options)
+    chosen = choose_pairs(settings, names)
+    others, notes = configured_pairs(settings, "the checks across pairs")
+    request = AuditRequest(codes, ignore, tuple(others))
+
+    async def work(stop: "asyncio.Event") -> "list[AuditedPair | SbpairError]":
+        async def audited(pair: Pair) -> AuditedPair:
+            async with open_sides(pair) as sides:
+                return await audit_pair(sides, request, observer=event_log(options))
+
+        logging.getLogger("sbpair").debug(_announcement(chosen))
+        return await stoppable(stop, gather_each(chosen, audited))
+
+    found = list(zip(chosen, run_async(options, work), strict=True))
+    errors = (FailedPair(pair.name, error) for pair, error in found if isinstance(error, SbpairError))
+    pairs = tuple(audited for _, audited in found if isinstance(audited, AuditedPair))
+    return AuditResult(pairs, tuple(errors)), notes
+
+
+def _announcement(pairs: Sequence[Pair]) -> str:
+    """What the audit is going to use, as far as that is known before the queues are counted."""
+    from sbpair.core.forecast import Forecast, in_words
+    from sbpair.core.inspection.audit.result import of_audit
+
+    expected = [of_audit(0, expected=pair.options.backlog_queue_count) for pair in pairs]
+    least = in_words(sum(expected, Forecast()))
+    return f"At least {least}; 1 call more for each 100 entities, and for each that needs a second look."
+
+
+def _shown(result: "AuditResult", notes: Sequence[str], fail_on: Severity, *, each: bool) -> CommandResult:
+    from sbpair.cli.inspection.audit_page import audit_page
+    from sbpair.core.inspection.audit.result import FindingRow, SkippedRow, figures, finding_rows, skipped_rows
+
+    reports = result.reports
+    found = table_of(FindingRow, finding_rows(reports, each=each))
+    on_screen = table_of(FindingRow, finding_rows(reports, each=each, lines=True))
+    skipped = table_of(SkippedRow, skipped_rows(reports), "Not checked")
+    return CommandResult(
+        "audit",
+        result,
+        (found, skipped) if skipped.rows else (found,),
+        screen=(on_screen, skipped) if skipped.rows else (on_screen,),
+        notes=tuple(notes),
+        details=(result.calls_sentence(),),
+        summary=result.summary(),
+        exit=result.exit(fail_on),
+        checks=tuple(_checks(result)),
+        metrics=tuple(
+            sample for pair in result.pairs for sample in metrics_of(figures(pair), ("pair", pair.report.pair))
+        ),
+        page=audit_page(result, notes),
+    )
+
+
+def _checks(result: "AuditResult") -> Iterator[Check]:
+    """Every check with what it said, or that it found nothing; and what could not be read at all."""
+    for pair in result.pairs:
+        for entry in pair.not_read:
+            yield Check(entry.code, f"{entry.subject} of {entry.namespace}", Shown.UNKNOWN, entry.reason)
+    for failed in result.errors:
+        yield Check(failed.error.code, failed.pair, Shown.UNKNOWN, failed.error.message)
+    for report in result.reports:
+        yield from _checks_of(report)
+
+
+def _checks_of(report: "AuditReport") -> Iterator[Check]:
+    from sbpair.core.inspection import audit as checks
+
+    for finding in report.findings:
+        text = f"{finding.message} {checks.in_one_line(finding.remedy)}"
+        yield Check(finding.code, finding.subject, Shown(finding.severity.value), text)
+    for skipped in report.skipped:
+        yield Check(skipped.code, report.pair, Shown.SKIPPED, f"Skipped, because {skipped.reason}")
+    told = {finding.code for finding in report.findings} | {skipped.code for skipped in report.skipped}
+    for code in report.checks:
+        if code not in told:
+            yield Check(code, report.pair, Shown.OK, checks.explain(code).title)
+
+
+def _listed() -> CommandResult:
+    from sbpair.core.inspection import audit as checks
+    from sbpair.core.inspection.audit.result import AllChecks
+
+    return CommandResult(
+        "audit",
+        AllChecks(checks.CHECKS),
+        (table_of(checks.Check, checks.CHECKS, show=("code", "severity", "title")),),
+        summary="Explain one with: sbpair audit --explain CODE",
+    )
+
+
+def _explained(code: str, pair: str | None) -> CommandResult:
+    """The text of a check. Without a `pair` its commands say where to name one."""
+    from sbpair.core.inspection import audit as checks
+
+    check = checks.explain(code)
+    remedy = check.remedy.replace("{pair}", pair or "PAIR").replace("{subject}", "ENTITY")
+    text = f"{check.code} ({check.severity.value}): {check.title}\n\n{check.explanation}\n\nWhat to do:\n{remedy}\n"
+    return CommandResult("audit", check, text=text, prose=True)

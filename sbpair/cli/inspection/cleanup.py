@@ -14,7 +14,7 @@ from sbpair.cli.asking import AllPairsOption, YesOption, agreed, can_ask, pairs_
 from sbpair.cli.context import load_settings, run_and_show, run_async, stoppable, unchanged
 from sbpair.cli.inspection.plans import DryRunOption, OperationsLog, plan_summary, write_plans
 from sbpair.cli.inspection.provision import applied, carry_out_all, planned, plans_for, refuse_stale
-from sbpair.cli.inspection.snapshots import configured_pairs
+from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.connect import gather_pair
 from sbpair.core.errors import StalePlanError, UsageError

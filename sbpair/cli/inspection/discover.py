@@ -200,9 +200,9 @@ def _block(document: Any) -> str:
 
 
 def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
-    from sbpair.cli.inspection.snapshots import gravest
     from sbpair.core.backlog import Advice
     from sbpair.core.inspection.discovery import sentences, summary
+    from sbpair.core.outcome import gravest
 
     notes = list(sentences(discovery))
     if discovery.pairs:

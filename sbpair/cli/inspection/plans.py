@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from sbpair.cli.inspection.snapshots import read_saved
+from sbpair.cli.inspection.saved import read_saved
 from sbpair.core.access import NamespaceAccess, credential_name
 from sbpair.core.errors import SbpairError
 from sbpair.core.forecast import Forecast

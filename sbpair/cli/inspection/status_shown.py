@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.core.access import spoken_name
 from sbpair.core.backlog import QueueContents, QueueState, Verdict, grade_of, verdict
 from sbpair.core.durations import format_duration
@@ -20,9 +19,10 @@ from sbpair.core.inspection.status import (
     rate_per_second,
     report,
 )
-from sbpair.core.outcome import Exit
+from sbpair.core.outcome import Exit, gravest
 from sbpair.core.outcome import Severity as Grade
 from sbpair.core.serialization import iso_time, to_plain
+from sbpair.core.words import with_hint
 from sbpair.render.formats import dump_json
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 

@@ -12,7 +12,6 @@ import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
-from sbpair.cli.inspection.snapshots import gravest, with_hint
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import (
     AttemptsOption,
@@ -32,11 +31,11 @@ from sbpair.cli.replication.options import (
 )
 from sbpair.cli.transfer.options import ForOption
 from sbpair.core.errors import ServiceError, UsageError
-from sbpair.core.outcome import Exit
+from sbpair.core.outcome import Exit, gravest
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity
 from sbpair.core.serialization import AS_TIME, INLINED, iso_time, rounded, to_plain
-from sbpair.core.words import counted
+from sbpair.core.words import counted, with_hint
 from sbpair.journal import COSMOS_KEY
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.runtime.clock import Quiet

@@ -27,9 +27,9 @@ from sbpair.cli.transfer.report import (
     what_was_asked,
 )
 from sbpair.core.access import AuthMethod, namespace_name
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.errors import SbpairError, UsageError, unwritable
 from sbpair.core.pairing import Pair
-from sbpair.render.console import check_writable, unwritable, write_file
+from sbpair.render.console import check_writable, write_file
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult
 

@@ -15,7 +15,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable, unchanged
 from sbpair.cli.inspection.plans import OperationsLog, change_line
-from sbpair.cli.inspection.snapshots import read_saved
+from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityRef
 from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption, ReserveOption, budget_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sbpair.core.access import NamespaceAccess
+from sbpair.core.access import NamespaceAccess, spoken_name
 from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
@@ -21,6 +21,8 @@ from sbpair.core.serialization import Document, from_plain
 from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
 
 FORMAT_VERSION = 1
+ESSENTIAL_SUBJECTS = ("namespace", "queues", "topics")
+"""What has to be readable of a namespace; the rest only leaves single checks out."""
 NOT_ASKED = "not-asked"
 """Error code of a fact that nobody wanted to know."""
 
@@ -224,6 +226,23 @@ class Snapshot(Document):
             if entry.subject in ("namespace", "queues") and entry.error_code != NOT_ASKED
         ]
         return min(hindrances, key=lambda entry: order.get(entry.exit_name, 2), default=None)
+
+    def essential_unread(self) -> list[tuple[str, Unread]]:
+        """(namespace, what) of whole parts of a namespace that could not be read."""
+        sides = ((self.pair.primary_label, self.primary), (self.pair.secondary_label, self.secondary))
+        return [
+            (spoken_name(label, side.host), entry)
+            for label, side in sides
+            for entry in side.unread
+            if entry.subject in ESSENTIAL_SUBJECTS
+        ]
+
+    def own_backlog(self) -> list[QueueSeen] | None:
+        """The backlog queues of its own primary; None where the secondary's queues were not read."""
+        if self.secondary.queues is None:
+            return None
+        label = self.pair.primary_label.lower()
+        return [queue for name, queue in self.secondary.backlog() if name.primary_label == label]
 
     @classmethod
     def from_dict(cls, data: Any) -> "Snapshot":

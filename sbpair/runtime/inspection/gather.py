@@ -384,13 +384,13 @@ def _key_name(access: NamespaceAccess) -> str | None:
 
 
 async def gather_each(
-    pairs: Sequence[Pair], one: Callable[[Pair], Awaitable[Snapshot]], *, concurrency: int = 8
-) -> list[Snapshot | SbpairError]:
-    """Gather many pairs, `concurrency` at a time, in the order given; a pair that fails gives its error instead."""
+    pairs: Sequence[Pair], read: Callable[[Pair], Awaitable[T]], *, concurrency: int = 8
+) -> list[T | SbpairError]:
+    """Read many pairs, `concurrency` at a time, in the order given; a pair that fails gives its error instead."""
 
-    async def guarded(pair: Pair) -> Snapshot | SbpairError:
+    async def guarded(pair: Pair) -> T | SbpairError:
         try:
-            return await one(pair)
+            return await read(pair)
         except SbpairError as error:
             return error
 

@@ -11,7 +11,7 @@ from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapsh
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.outcome import Severity as Severity
 from sbpair.core.pairing import Pair
-from sbpair.core.serialization import AS_TIME, HIDDEN
+from sbpair.core.serialization import AS_TIME, HIDDEN, column
 from sbpair.core.words import counted, listed, ranges
 
 
@@ -233,9 +233,9 @@ class Found:
 class Check:
     """A check as data. `remedy` may use `{pair}` and `{subject}`; its first line is the command to run, if any."""
 
-    code: str
-    title: str
-    severity: Severity
+    code: str = field(metadata=column("Code"))
+    title: str = field(metadata=column("What it finds"))
+    severity: Severity = field(metadata=column("Severity", colours=True))
     explanation: str
     remedy: str
     look: Callable[[View], Iterator[Found]] = field(repr=False, metadata=HIDDEN)

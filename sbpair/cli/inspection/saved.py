@@ -1,27 +1,15 @@
-"""What audit, cost and others share: snapshots of pairs, gathered or read from a file, and what could not be read."""
+"""What audit, cost and others share: files of snapshots and plans, and the configured pairs."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sbpair.cli.context import event_log, run_async, stoppable
-from sbpair.cli.options import Options
-from sbpair.connect import gather_pair
-from sbpair.core.access import spoken_name
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.inspection.snapshot import Snapshot, Unread
-from sbpair.core.outcome import Exit
+from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import json_text
 from sbpair.render.console import write_file
 from sbpair.settings import DocumentError, Settings, parse_json, read_text
-
-if TYPE_CHECKING:
-    import asyncio
-
-NAMESPACE_SUBJECTS = ("namespace", "queues", "topics")
-"""What has to be readable of a namespace; the rest only leaves single checks out."""
 
 
 def read_saved(path: Path, noun: str) -> list[Any]:
@@ -78,48 +66,3 @@ def configured_pairs(settings: Settings, affected: str) -> tuple[list[Pair], lis
         except SbpairError as error:
             notes.append(f"Pair {name} is left out of {affected}: {error.message}")
     return pairs, notes
-
-
-def with_hint(message: str, hint: str) -> str:
-    """What happened and what to do next, on one line."""
-    return f"{message.rstrip('.')}. {hint}" if hint else message
-
-
-def gather_snapshots(options: Options, pairs: Sequence[Pair], *, announce: str = "") -> list[Snapshot | SbpairError]:
-    """Read everything about the pairs, several at a time; a pair that cannot be opened gives its error instead.
-
-    `announce` is said before the first call, with --verbose.
-    """
-
-    async def one(pair: Pair) -> Snapshot:
-        return await gather_pair(pair, observer=event_log(options))
-
-    async def work(stop: "asyncio.Event") -> list[Snapshot | SbpairError]:
-        from sbpair.runtime.inspection.gather import gather_each
-
-        if announce:
-            logging.getLogger("sbpair").debug(announce)
-        return await stoppable(stop, gather_each(pairs, one))
-
-    return run_async(options, work)
-
-
-def essential_unread(snapshot: Snapshot) -> list[tuple[str, Unread]]:
-    """(namespace, what) of whole parts of a namespace that could not be read."""
-    pair = snapshot.pair
-    sides = ((pair.primary_label, snapshot.primary), (pair.secondary_label, snapshot.secondary))
-    return [
-        (spoken_name(label, side.host), entry)
-        for label, side in sides
-        for entry in side.unread
-        if entry.subject in NAMESPACE_SUBJECTS
-    ]
-
-
-def gravest(exit_names: Iterable[str]) -> Exit:
-    """Exit code of a run in which these things failed: unreachable before denied before partial; ok if none did."""
-    names = set(exit_names) - {Exit.OK.label}
-    for code in (Exit.UNREACHABLE, Exit.DENIED):
-        if code.label in names:
-            return code
-    return Exit.PARTIAL if names else Exit.OK

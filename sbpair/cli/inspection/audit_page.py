@@ -1,0 +1,211 @@
+"""An audit of any number of pairs as one page: the fleet at a glance."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sbpair.core.access import spoken_name
+from sbpair.core.durations import format_duration
+from sbpair.core.inspection import audit
+from sbpair.core.inspection.audit import AuditReport, Severity
+from sbpair.core.inspection.audit.result import (
+    AuditedPair,
+    AuditResult,
+    FailedPair,
+    SkippedRow,
+    oldest_seconds,
+    severities,
+    skipped_rows,
+    waiting_in,
+    waiting_sentence,
+)
+from sbpair.core.inspection.snapshot import NamespaceSnapshot
+from sbpair.core.serialization import column, spoken_time
+from sbpair.core.words import counted, listed
+from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Page, Section, Text, Tone
+from sbpair.render.result import table_of
+
+MOST_BARS = 30
+MOST_HEADLINES = 3
+"""Kinds of findings that the first sentence names."""
+_TONES = {
+    None: Tone.GOOD,
+    Severity.INFO: Tone.GOOD,
+    Severity.WARNING: Tone.WARN,
+    Severity.ERROR: Tone.BAD,
+    Severity.CRITICAL: Tone.BAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _FleetRow:
+    """A pair in the table of the fleet."""
+
+    verdict: str = field(metadata=column("Verdict", colours=True))
+    pair: str = field(metadata=column("Pair"))
+    primary: str | None = field(default=None, metadata=column("Primary"))
+    secondary: str | None = field(default=None, metadata=column("Secondary"))
+    queues: str | None = field(default=None, metadata=column("Backlog queues", right=True))
+    messages: int | str | None = field(default=None, metadata=column("Messages", counts=True))
+    dead_letter: int | str | None = field(default=None, metadata=column("Dead letters", counts=True))
+    oldest: str | None = field(default=None, metadata=column("Oldest", right=True))
+    findings: str = field(default="", metadata=column("Findings"))
+
+
+def audit_page(result: AuditResult, notes: Sequence[str]) -> Page:
+    """The page of an audit; what could not be opened or read comes first, then the pairs with the worst findings."""
+    pairs, errors, reports = result.pairs, result.errors, result.reports
+    skipped = table_of(SkippedRow, skipped_rows(reports), "Not checked")
+    worst_first = sorted(pairs, key=lambda pair: (-pair.rank, -pair.waiting))
+    fleet = [*map(_failed_row, errors), *map(_row, worst_first)]
+    sections: list[Section] = [
+        Cards(tuple(_figures(pairs, errors))),
+        table_of(_FleetRow, fleet, "Fleet"),
+        *_waiting(pairs),
+        Findings("Findings", tuple(_findings(reports))),
+        *((skipped,) if skipped.rows else ()),
+        *((Text("Notes", notes),) if notes else ()),
+    ]
+    names = [report.pair for report in reports]
+    return Page(
+        "Audit of " + (", ".join(names) if len(names) <= 3 else f"{len(names)} pairs"),
+        sections,
+        lead=_lead(pairs, errors),
+        facts=tuple(_facts(pairs)),
+        tone=_tone(pairs, errors),
+    )
+
+
+def _lead(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> str:
+    """The worst first: what could not be read, what is wrong, what waits."""
+    if told := " ".join(_headlines(pairs, errors)):
+        return told
+    noted = any(pair.report.findings for pair in pairs)
+    return f"No {'errors or warnings' if noted else 'findings'}, and no message waits in a backlog queue."
+
+
+def _headlines(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> Iterator[str]:
+    silent = [failed.pair for failed in errors] + [one.report.pair for one in pairs if one.snapshot.essential_unread()]
+    if silent:
+        yield f"{counted(len(silent), 'pair')} could not be read in full: {listed(silent)}."
+    counts: Counter[tuple[Severity, str]] = Counter()
+    for pair in pairs:
+        counts.update((finding.severity, finding.code) for finding in pair.report.findings)
+    grave = sorted((one for one in counts if one[0] is not Severity.INFO), key=lambda one: (-one[0].rank, one[1]))
+    for severity, code in grave[:MOST_HEADLINES]:
+        title = audit.explain(code).title
+        times = f" ({counts[severity, code]} times)" if counts[severity, code] > 1 else ""
+        yield f"{severity.value.capitalize()}: {title[0].lower()}{title[1:]}{times}."
+    if len(grave) > MOST_HEADLINES:
+        yield f"And {counted(len(grave) - MOST_HEADLINES, 'more kind')} of finding."
+    if waiting := waiting_sentence(pairs):
+        yield waiting
+        if not grave and not silent:
+            yield "No errors or warnings."
+
+
+def _facts(pairs: Sequence[AuditedPair]) -> Iterator[tuple[str, str]]:
+    if not pairs:
+        return
+    yield "Taken", spoken_time(min(pair.snapshot.taken_at for pair in pairs))
+    yield "Checks", str(len(pairs[0].report.checks))
+    if skipped := sum(len(pair.report.skipped) for pair in pairs):
+        yield "Skipped", f"{skipped:,}"
+    if ignored := sum(pair.report.ignored for pair in pairs):
+        yield "Ignored findings", str(ignored)
+    yield "Management calls", f"{sum(pair.snapshot.calls.management for pair in pairs):,}"
+    yield "Throttling credits", f"{sum(pair.snapshot.calls.throttling_credits for pair in pairs):,}"
+
+
+def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
+    """The findings of all pairs, the worst first; those of one check and severity are told once."""
+    together: dict[tuple[Severity, str], list[tuple[str, audit.Finding]]] = {}
+    for report in reports:
+        for finding in report.findings:
+            together.setdefault((finding.severity, finding.code), []).append((report.pair, finding))
+    for (severity, code), equal in sorted(together.items(), key=lambda one: -one[0][0].rank):
+        pairs = dict.fromkeys(pair for pair, _ in equal)
+        places = [(f"{pair}: {one.subject}" if len(pairs) > 1 else one.subject, one.message) for pair, one in equal]
+        steps = tuple(dict.fromkeys(line for _, one in equal for line in one.remedy.splitlines()))
+        where = f"{'Pair' if len(pairs) == 1 else 'Pairs'} {listed(pairs)}"
+        yield Finding(severity.value, code, audit.explain(code).title, where, places, steps)
+
+
+def _tone(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> Tone:
+    if errors or any(pair.snapshot.essential_unread() for pair in pairs):
+        return Tone.BAD
+    found = [pair.report.worst for pair in pairs if pair.report.worst is not None]
+    return _TONES[max(found, key=lambda severity: severity.rank, default=None)]
+
+
+def _figures(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> Iterator[Card]:
+    good = sum(pair.verdict in ("ok", "info") for pair in pairs)
+    total = len(pairs) + len(errors)
+    yield Card("Pairs", f"{total}", f"{good} without warnings", Tone.GOOD if good == total else Tone.PLAIN)
+    counts = Counter(finding.severity for pair in pairs for finding in pair.report.findings)
+    grave = counts[Severity.ERROR] + counts[Severity.CRITICAL]
+    yield Card("Errors", f"{grave:,}", f"{counts[Severity.CRITICAL]} critical", Tone.BAD if grave else Tone.GOOD)
+    warnings = counts[Severity.WARNING]
+    notes = counted(counts[Severity.INFO], "note")
+    yield Card("Warnings", f"{warnings:,}", notes, Tone.WARN if warnings else Tone.GOOD)
+    blind = len(errors) + sum(not pair.known for pair in pairs)
+    messages = sum(pair.waiting for pair in pairs)
+    oldest = "in backlog queues" if (age := oldest_seconds(pairs)) is None else f"oldest {format_duration(age)}"
+    yield _amount("Messages waiting", messages, oldest, blind, total)
+    dead = sum(pair.dead_letter for pair in pairs)
+    yield _amount("Dead letters", dead, "of backlog queues", blind, total)
+
+
+def _amount(title: str, number: int, note: str, blind: int, pairs: int) -> Card:
+    """A total of all pairs; `blind` of them could not be read."""
+    if blind == pairs and pairs:
+        return Card(title, "unknown", "no backlog queue could be read", Tone.WARN)
+    least = f"; unknown for {counted(blind, 'pair')}" if blind else ""
+    text = f"{'at least ' if blind else ''}{number:,}"
+    return Card(title, text, f"{note}{least}", Tone.WARN if number or blind else Tone.GOOD)
+
+
+def _row(pair: AuditedPair) -> _FleetRow:
+    fields, known = pair.snapshot.pair, pair.known
+    there = sum(pair.snapshot.secondary.queue(path) is not None for path in fields.to_pair().backlog_paths())
+    skipped = len(pair.report.skipped)
+    found = [*severities([pair.report]), *([f"{skipped} skipped"] if skipped else [])]
+    return _FleetRow(
+        pair.verdict,
+        f"{fields.name} ({fields.environment})" if fields.environment else fields.name,
+        _named(pair.snapshot.primary, fields.primary_label),
+        _named(pair.snapshot.secondary, fields.secondary_label),
+        f"{there} of {fields.backlog_queue_count}" if known else "not read",
+        pair.waiting if known else "unknown",
+        pair.dead_letter if known else "unknown",
+        None if pair.oldest_seconds is None else format_duration(pair.oldest_seconds),
+        ", ".join(found) or "none",
+    )
+
+
+def _named(side: NamespaceSnapshot, label: str) -> str:
+    name = spoken_name(label, side.host)
+    tier = side.facts.tier if side.facts else None
+    return f"{name} ({tier})" if tier else name
+
+
+def _failed_row(failed: FailedPair) -> _FleetRow:
+    return _FleetRow(failed.error.exit_name, failed.pair, findings=failed.error.message)
+
+
+def _waiting(pairs: Sequence[AuditedPair]) -> Iterator[Bars]:
+    """Where messages wait: by pair, or by queue where there is one pair only; nothing where none wait."""
+    if len(pairs) == 1:
+        amounts = [(queue.path, waiting_in(queue), queue.facts.counts.dead_letter) for queue in pairs[0].queues]
+    else:
+        amounts = [(pair.report.pair, pair.waiting, pair.dead_letter) for pair in pairs]
+    filled = sorted((one for one in amounts if one[1] or one[2]), key=lambda one: -(one[1] + one[2]))
+    if filled:
+        left_off = len(filled) - MOST_BARS
+        note = f"{left_off} more with fewer messages are not drawn." if left_off > 0 else ""
+        yield Bars("Messages waiting", [_bar(*one) for one in filled[:MOST_BARS]], note)
+
+
+def _bar(name: str, active: int, dead: int) -> Bar:
+    text = f"{active:,} + {dead:,} dead" if dead else f"{active:,}"
+    return Bar(name, active + dead, text, tone=Tone.WARN if dead else Tone.PLAIN)

@@ -1,0 +1,101 @@
+"""`audit`: read both namespaces of a pair into one snapshot, and judge it by the checks."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from sbpair.concurrency import stoppable
+from sbpair.core.errors import unwritable
+from sbpair.core.inspection import audit as checks
+from sbpair.core.inspection.audit.result import AuditedPair, history_line
+from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.pairing import Pair
+from sbpair.core.redact import json_text
+from sbpair.core.serialization import to_plain
+from sbpair.files import make_private_folder, open_private
+from sbpair.operations.ends import Sides
+from sbpair.ports import Observer
+from sbpair.runtime.browse import peeking
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.inspection.gather import gather
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """What an audit does.
+
+    Raises:
+        UsageError: an unknown code.
+    """
+
+    checks: Collection[str] = ()
+    """Codes of the checks to run; none: all."""
+    ignore: Collection[str] = ()
+    """Findings to leave out: `CODE`, or `CODE:PATTERN` of subjects."""
+    others: tuple[Pair, ...] = ()
+    """The pairs of the configuration, for the checks across pairs; the audited pair itself does not count."""
+
+    def __post_init__(self) -> None:
+        for code in (*self.checks, *(entry.partition(":")[0] for entry in self.ignore)):
+            checks.explain(code)
+
+
+async def audit(
+    sides: Sides, request: AuditRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> AuditedPair:
+    """Read everything about a pair and run the checks. Changes nothing.
+
+    What cannot be read is recorded in the result, and the checks that need it are skipped with the reason.
+
+    Args:
+        sides: the pair, opened.
+        request: which checks to run.
+        observer: gets `GatherProgress` events.
+        stop: ends the reading at once.
+
+    Raises:
+        InterruptedWorkError: `stop` was set before everything was read.
+    """
+    snapshot = await stoppable(
+        stop or asyncio.Event(),
+        gather(
+            sides.pair,
+            primary=sides.primary_admin,
+            secondary=sides.secondary_admin,
+            clock=SystemClock(),
+            observer=observer,
+            peek=peeking(sides.secondary),
+        ),
+    )
+    return audit_snapshot(snapshot, request, pair=sides.pair)
+
+
+def audit_snapshot(snapshot: Snapshot, request: AuditRequest, *, pair: Pair | None = None) -> AuditedPair:
+    """Run the checks on a snapshot that was taken before. Contacts nothing.
+
+    Args:
+        snapshot: for example of `AuditedPair.snapshot`.
+        request: see `audit`.
+        pair: as it is configured now; None: as it was when the snapshot was taken.
+    """
+    pair = pair or snapshot.pair.to_pair()
+    others = [other for other in request.others if other.name != pair.name]
+    report = checks.run(snapshot, pair, checks=request.checks or None, ignore=request.ignore, others=others)
+    return AuditedPair(report, snapshot)
+
+
+def append_history(folder: Path, audited: AuditedPair) -> None:
+    """Append a line about an audit to the pair's file in `folder`, from which trends are made.
+
+    Raises:
+        SbpairError: it cannot be written.
+    """
+    line = json_text(to_plain(history_line(audited.snapshot, audited.report)))
+    try:
+        make_private_folder(folder)
+        with open_private(folder / f"{quote(audited.report.pair, safe=' ')}.jsonl", "ab") as file:
+            file.write(line.encode() + b"\n")
+    except OSError as error:
+        raise unwritable(folder, error) from error
