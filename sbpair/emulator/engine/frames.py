@@ -72,14 +72,14 @@ def _transfer(first_six: bytes) -> bytes:
 class Outbox:
     """Frames to be written, in order."""
 
-    __slots__ = ("_channel", "_chunks", "_first", "_last", "_receiver", "_state", "size_bytes")
+    __slots__ = ("_channel", "_chunks", "_first", "_last", "_receiver", "_settled", "_state", "size_bytes")
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
         self.size_bytes = 0
         self._state: bytes | None = None
         self._channel = self._first = self._last = 0
-        self._receiver = False
+        self._receiver = self._settled = False
 
     def raw(self, data: bytes) -> None:
         """Bytes that are no frame: protocol headers."""
@@ -101,19 +101,22 @@ class Outbox:
         """A heartbeat (§2.4.5)."""
         self.raw(_EMPTY_FRAME)
 
-    def disposition(self, channel: int, receiver: bool, delivery_id: int, state: Described) -> None:
-        """The settlement of one delivery, perhaps joined to the one before."""
+    def disposition(
+        self, channel: int, receiver: bool, delivery_id: int, state: Described, *, settled: bool = True
+    ) -> None:
+        """The state of one delivery, settled or provisional (§2.7.6), perhaps joined to the one before."""
         encoded = ACCEPTED_BYTES if state is _ACCEPTED else encode(state)
         if (
             self._state == encoded
             and delivery_id == self._last + 1
             and channel == self._channel
             and receiver == self._receiver
+            and settled == self._settled
         ):
             self._last = delivery_id
             return
         self._close_range()
-        self._state, self._channel, self._receiver = encoded, channel, receiver
+        self._state, self._channel, self._receiver, self._settled = encoded, channel, receiver, settled
         self._first = self._last = delivery_id
 
     def take(self) -> bytes:
@@ -131,7 +134,8 @@ class Outbox:
         self._state = None
         last = b"\x40" if self._first == self._last else encode_uint(self._last)
         role = b"\x41" if self._receiver else b"\x42"
-        fields = b"".join((role, encode_uint(self._first), last, b"\x41", state, b"\x40"))
+        settled = b"\x41" if self._settled else b"\x42"
+        fields = b"".join((role, encode_uint(self._first), last, settled, state, b"\x40"))
         count = 6
         if len(fields) < 255:
             listed = b"\xc0" + bytes((len(fields) + 1, count))

@@ -220,7 +220,7 @@ class Receiver(LinkHandler):
             self._answer(delivery_id, rejected(action.condition, action.description), settled=settled)
             return
         if within is not None:
-            self._settle_within(delivery_id, token, *within)
+            self._settle_within(delivery_id, token, *within, settled=settled)
             return
         reply = self._settle(token, state)
         if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
@@ -239,24 +239,34 @@ class Receiver(LinkHandler):
             self._link.settle(delivery_id, reply)
 
     def _settle_within(
-        self, delivery_id: int, token: uuid.UUID | None, transaction_id: object, outcome: Described | None
+        self,
+        delivery_id: int,
+        token: uuid.UUID | None,
+        transaction_id: object,
+        outcome: Described | None,
+        *,
+        settled: bool,
     ) -> None:
         """Note a settlement in its transaction. The message stays locked here until that is committed."""
+        if token is None:
+            self._answer(delivery_id, self._settle(None, outcome), settled=settled)
+            return
         try:
-            if token is None:
-                raise BrokerError(errors.MESSAGE_LOCK_LOST, "The delivery is unknown or has been settled already.")
             transaction = self._transactions.require(transaction_id)
             try:
                 self._check_outcome(outcome)
-                transaction.settle(self._mailbox, token, lambda: self._commit(delivery_id, token, outcome))
+                transaction.settle(
+                    self._mailbox, token, lambda: self._commit(delivery_id, token, outcome, settled=settled)
+                )
             except BrokerError as error:
                 transaction.fail(error)
                 raise
+            confirmed = rejected() if outcome_code(outcome) == REJECTED else outcome or accepted()
         except BrokerError as error:
-            self._link.settle_for_now(delivery_id, rejected(error.condition, error.description))
-            return
-        confirmed = rejected() if outcome_code(outcome) == REJECTED else outcome
-        self._link.settle_for_now(delivery_id, in_transaction(transaction.id, confirmed or accepted()))
+            confirmed = rejected(error.condition, error.description)
+        if not settled:
+            named = transaction_id if isinstance(transaction_id, bytes) else b""
+            self._link.settle_for_now(delivery_id, in_transaction(named, confirmed))
 
     def _check_outcome(self, outcome: Described | None) -> None:
         """Refuse now what could not be done at the commit."""
@@ -265,10 +275,13 @@ class Receiver(LinkHandler):
         if outcome_code(outcome) == REJECTED and self._mailbox.place != MAIN:
             raise BrokerError(errors.NOT_ALLOWED, "A dead-lettered message cannot be dead-lettered again.")
 
-    def _commit(self, delivery_id: int, token: uuid.UUID, outcome: Described | None) -> None:
+    def _commit(self, delivery_id: int, token: uuid.UUID, outcome: Described | None, *, settled: bool) -> None:
         self._tokens.pop(delivery_id, None)
-        self._link.session.forget_delivery(delivery_id)
-        self._apply(token, outcome)
+        reply = self._apply(token, outcome)
+        self._entity.namespace.when_durable(
+            lambda: self._answer(delivery_id, reply, settled=settled),
+            lambda: self._answer(delivery_id, unknown_outcome(), settled=settled),
+        )
 
     def _settle(self, token: uuid.UUID | None, state: Described | None) -> Described:
         """Do what the client says; the state that answers it."""

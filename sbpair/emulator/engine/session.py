@@ -311,8 +311,8 @@ class Session:
             fields += [Uint(link.handle), Uint(count), Uint(credit), None, drain or None]
         self._write(perform(FLOW, fields))
 
-    def write_disposition(self, receiver: bool, delivery_id: int, state: Described) -> None:
-        self.connection.outbox.disposition(self.channel, receiver, delivery_id, state)
+    def write_disposition(self, receiver: bool, delivery_id: int, state: Described, *, settled: bool = True) -> None:
+        self.connection.outbox.disposition(self.channel, receiver, delivery_id, state, settled=settled)
         self.connection.schedule_flush()
 
     def send_transfer(self, link: Link, payload: bytes, tag: bytes, settled: bool, message_format: int) -> int:

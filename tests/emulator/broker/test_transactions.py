@@ -22,6 +22,7 @@ from sbpair.emulator.engine.performatives import (
     DECLARED,
     DETACH,
     DISPOSITION,
+    MODIFIED,
     REJECTED,
     SOURCE,
     TRANSACTIONAL_STATE,
@@ -33,6 +34,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.testing import stored_message
+from tests.emulator.broker.conftest import Inbox
 from tests.emulator.engine.dialects import DIALECTS, Dialect
 from tests.emulator.engine.wire_client import Client, Frame, modified, seen
 from tests.emulator.process import Process
@@ -75,6 +77,7 @@ class Asking:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._next = 100
+        self.passed: list[Frame] = []
 
     async def send(self, payload: bytes, handle: int = 0, transaction: bytes | None = None) -> Described:
         self._next += 1
@@ -108,15 +111,27 @@ class Asking:
         self.client.send(TRANSFER, fields, build(value=Described(Ulong(0x32), [transaction, False])))
 
     async def settle(self, delivery: Frame, outcome: Described, transaction: bytes) -> Described:
+        """The provisional outcome: the delivery is settled by `settled`, after the commit."""
         number = delivery.field(1)
         self.client.settle(number, None, Described(Ulong(TRANSACTIONAL_STATE), [transaction, outcome]))
-        return (await self._outcome(number)).field(4)
+        answer = await self._outcome(number)
+        assert answer.field(3) in (False, None)
+        return answer.field(4)
+
+    async def settled(self, *deliveries: Frame) -> list[int]:
+        """The codes of the final outcomes, which the broker sends by itself."""
+        answers = [await self._outcome(delivery.field(1)) for delivery in deliveries]
+        assert all(answer.field(3) is True for answer in answers)
+        return [answer.field(4).descriptor for answer in answers]
 
     async def _outcome(self, number: int) -> Frame:
+        """Of a delivery; what is said of others meanwhile is kept for those who ask."""
         while True:
-            frame = await self.client.until(DISPOSITION)
-            if frame.field(1) <= number <= (frame.field(2) or frame.field(1)):
-                return frame
+            known = [one for one in self.passed if one.field(1) <= number <= (one.field(2) or one.field(1))]
+            if known:
+                self.passed.remove(known[0])
+                return known[0]
+            self.passed.append(await self.client.until(DISPOSITION))
 
 
 def message(text: bytes, **properties: Any) -> bytes:
@@ -236,7 +251,57 @@ async def test_a_rollback_leaves_lock_and_count_and_sends_nothing(emulator: Emul
         await ask.send(message(b"result"), 0, transaction)
         await ask.settle(delivery, accepted(), transaction)
         assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert await ask.settled(delivery) == [ACCEPTED]
         assert (texts(source), texts(target)) == ([], [b"result"])
+
+
+@pytest.mark.parametrize("box", ["main", "dead_letters", "subscription", "session"])
+async def test_after_a_rollback_a_delivery_is_settled_outside_transactions(
+    emulator: Emulator, dialect: Dialect, box: str
+) -> None:
+    """A client forgets what is settled: an outcome that can be rolled back is not, wherever the message lies."""
+    namespace, filters = emulator.namespace("primary"), None
+    queue = namespace.create_queue("orders", QueueDescription(requires_session=box == "session"))
+    namespace.create_topic("topic").send(message(b"before anybody subscribes"))
+    kept, address = queue.main, "orders"
+    if box == "dead_letters":
+        queue.send(message(b"work"))
+        inbox = Inbox()
+        queue.main.want(inbox)
+        queue.main.dead_letter(inbox.token, None, None)
+        kept, address = queue.dead_letters, "orders/$DeadLetterQueue"
+    elif box == "subscription":
+        kept, address = namespace.create_subscription("topic", "sub").main, "topic/Subscriptions/sub"
+        namespace.get_topic("topic").send(message(b"work"))
+    else:
+        queue.send(message(b"work", group_id="blue"))
+        filters = {Symbol("com.microsoft:session-filter"): "blue"} if box == "session" else None
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        client.attach(1, address, sends=False, filters=filters)
+        client.credit(1)
+        delivery = await client.until(TRANSFER)
+        for outcome in (accepted(), modified(True), modified(False, True)):
+            transaction = await ask.declare()
+            await ask.settle(delivery, outcome, transaction)
+            await ask.discharge(transaction, failed=True)
+        [work] = kept.log
+        assert (work.locked, work.delivery_count, work.state) == (True, 0, State.ACTIVE)
+        client.settle(delivery.field(1), None, accepted())
+        assert await ask.settled(delivery) == [ACCEPTED]
+        assert not len(kept.log)
+
+
+async def test_a_client_that_settles_within_a_transaction_is_told_nothing_more(
+    emulator: Emulator, dialect: Dialect
+) -> None:
+    """Qpid JMS sends its outcomes settled; the commit alone is confirmed."""
+    async with a_result_on_its_way(emulator, dialect) as (ask, transaction, delivery, source, target):
+        state = Described(Ulong(TRANSACTIONAL_STATE), [transaction, accepted()])
+        ask.client.settle(delivery.field(1), None, state, settled=True)
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+        assert (await ask.send(message(b"next"))).descriptor == ACCEPTED
+        assert (texts(source), texts(target), ask.passed) == ([], [b"result", b"next"], [])
 
 
 async def test_defer_dead_letter_abandon_and_schedule_wait_for_the_commit(emulator: Emulator, dialect: Dialect) -> None:
@@ -260,6 +325,7 @@ async def test_defer_dead_letter_abandon_and_schedule_wait_for_the_commit(emulat
         assert [(one.locked, one.state) for one in queue.main.log] == [(True, State.ACTIVE)] * 3
         assert (await ask.discharge(transaction)).descriptor == ACCEPTED
         kept = {read(one.payload, scan(one.payload), Section.DATA): one for one in queue.main.log}
+        assert await ask.settled(*deliveries) == [MODIFIED, REJECTED, MODIFIED]
         assert kept[b"defer"].state is State.DEFERRED
         assert kept[b"later"].state is State.SCHEDULED
         assert (kept[b"again"].delivery_count, kept[b"again"].locked) == (1, False)
