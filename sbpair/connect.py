@@ -57,13 +57,25 @@ async def open_ends(source: NamespaceAccess, target: NamespaceAccess | None = No
     it is used."""
     from sbpair.operations.ends import Ends
 
+    target = source if target is None or target.host.lower() == source.host.lower() else target
     async with AsyncExitStack() as stack:
         messaging, admin = await stack.enter_async_context(open_namespace(source))
-        if target is None or target.host.lower() == source.host.lower():
-            yield Ends(messaging, messaging, admin, admin, messaging)
-        else:
+        topology = await stack.enter_async_context(open_topology(source))
+        to_messaging, to_admin, to_topology = messaging, admin, topology
+        if target is not source:
             to_messaging, to_admin = await stack.enter_async_context(open_namespace(target))
-            yield Ends(messaging, to_messaging, admin, to_admin)
+            to_topology = await stack.enter_async_context(open_topology(target))
+        yield Ends(
+            messaging,
+            to_messaging,
+            admin,
+            to_admin,
+            messaging if target is source else None,
+            topology,
+            to_topology,
+            source_access=source,
+            target_access=target,
+        )
 
 
 @asynccontextmanager

@@ -5,10 +5,11 @@ bounded by the time it is given.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import (
     EntityFacts,
     EntityKind,
@@ -206,7 +207,8 @@ class NamespaceAdmin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Two open namespaces, or one twice. `admin`, `target_admin`: None where there is none."""
+    """Two open namespaces, or one twice. `admin`, `target_admin`, `topology`, `target_topology`: None where there is
+    none."""
 
     source: Messaging
     target: Messaging
@@ -214,6 +216,12 @@ class Ends:
     target_admin: NamespaceAdmin | None = None
     transactions: TransactedMessaging | None = None
     """The namespace, if it is one that has transactions: a message is sent and completed in one."""
+    topology: "Topology | None" = None
+    target_topology: "Topology | None" = None
+    _: KW_ONLY
+    source_access: NamespaceAccess
+    target_access: NamespaceAccess
+    """How they are called, and by which hosts a ledger knows them."""
 
 
 class Topology(Protocol):

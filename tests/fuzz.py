@@ -23,7 +23,6 @@ from sbpair.amqp.types import AmqpError, Symbol, Uint
 from sbpair.azure.errors import WireError
 from sbpair.azure.frames import FrameBuffer, performative_end
 from sbpair.cli.failover.records import InputFormat, to_payload
-from sbpair.cli.transfer.restore import _read as read_archives
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.message import Received, TtlMode
 from sbpair.core.names import is_destination
@@ -37,6 +36,7 @@ from sbpair.emulator.engine.connection import Connection
 from sbpair.emulator.engine.frames import FramingError
 from sbpair.emulator.engine.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, OPEN, TRANSFER, perform
 from sbpair.emulator.errors import EntityError
+from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of
 from sbpair.runtime.transfer.ledger import Ledger, Way, outcomes_in

@@ -13,20 +13,46 @@ a field of the request. `sbpair.run` calls a verb from code that is not asynchro
 A verb prints nothing, asks nothing and reads no configuration. Names are imported when they are first used.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit.result import AuditedPair
     from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
     from sbpair.operations.ends import Ends, Sides
+    from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
 
-__all__ = ["AuditRequest", "AuditedPair", "Ends", "Sides", "append_history", "audit", "audit_snapshot"]
+__all__ = [
+    "AuditRequest",
+    "AuditedPair",
+    "Ends",
+    "RestoreRequest",
+    "RestoreResult",
+    "Sides",
+    "append_history",
+    "audit",
+    "audit_snapshot",
+    "restore",
+]
 
 _MODULES = {
-    "audit": ("AuditRequest", "append_history", "audit", "audit_snapshot"),
+    "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
     "ends": ("Ends", "Sides"),
+    "restore": ("RestoreRequest", "RestoreResult", "restore"),
 }
+
+
+class _Verbs(ModuleType):
+    """This package. Importing a module binds it here under its name, which is that of its verb: the verb is bound."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        named = isinstance(value, ModuleType) and name in _MODULES.get(name, ())
+        super().__setattr__(name, getattr(value, name) if named else value)
+
+
+sys.modules[__name__].__class__ = _Verbs
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sbpair.amqp import sections
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Long
+from sbpair.core.access import NamespaceAccess
 from sbpair.core.pairing import MAX_DELIVERY_COUNT
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.report import DrainReport
@@ -279,7 +280,8 @@ class Moves:
         source = world.messaging(SOURCE_SIDE)
         target = source if to_side == SOURCE_SIDE else world.messaging(to_side)
         admin, target_admin = (world.admin(side) if world.plan.manage else None for side in (SOURCE_SIDE, to_side))
-        ends = Ends(source, target, admin, target_admin)
+        here, there = (NamespaceAccess(side, side) for side in (SOURCE_SIDE, to_side))
+        ends = Ends(source, target, admin, target_admin, source_access=here, target_access=there)
         request = TransferRequest(
             (path,),
             dead_letter=again,

@@ -16,7 +16,7 @@ from typing import Any
 
 from sbpair.core.errors import ServiceError
 from sbpair.core.message import Disposition
-from sbpair.core.serialization import AS_OBJECT, HIDDEN, INLINED, rounded
+from sbpair.core.serialization import AS_OBJECT, HIDDEN, INLINED, column, rounded
 from sbpair.core.transfer.state import Item, Settle
 from sbpair.core.values import value_class
 
@@ -153,6 +153,16 @@ DEAD_LETTERED = "dead-lettered"
 """What a row says of messages that were dead-lettered in this run."""
 UNDELIVERABLE = "undeliverable: "
 """Beginning of the reason for which a dead letter is left that no drain can send."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRow:
+    """A row of a table that says what became of messages."""
+
+    what: str = field(metadata=column("What"))
+    where: str = field(metadata=column("Where or why"))
+    messages: int | None = field(metadata=column("Messages", counts=True))
+    """None: it is not known how many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from sbpair.concurrency import NO_USE_WAITING
 from sbpair.core.errors import Category, ServiceError
@@ -15,7 +14,8 @@ from sbpair.core.message import Received
 from sbpair.core.names import split_source
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.state import Forward, Limits, LockClock, Verdict, key_of
+from sbpair.core.transfer.restored import Restorable, Restored
+from sbpair.core.transfer.state import Limits, LockClock, Verdict, key_of
 from sbpair.ports import Clock, Messaging, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly
@@ -31,33 +31,6 @@ NOT_TO_BE_WAITED_FOR = NO_USE_WAITING - {Category.NOT_FOUND}
 """A destination that refuses for these reasons is given up at once; one that is missing is decided on by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restorable:
-    """A message out of a file, in the form in which its application sent it."""
-
-    received: Received
-    """As the file has it; `origin` says where it lay."""
-    forward: Forward
-    browsed: bool = False
-    """It was only looked at: perhaps it lies in its queue still."""
-
-
-@dataclass(slots=True)
-class Restored:
-    """What became of the messages."""
-
-    sent: dict[str, int] = field(default_factory=dict)
-    """By destination; in a dry run: what would be sent."""
-    left: dict[str, int] = field(default_factory=dict)
-    """Not sent, by reason."""
-    already_sent: int = 0
-    """The ledger has them from earlier runs."""
-    sent_again: int = 0
-    """Sent once more after an unclear answer, with the same MessageId."""
-    first_error: ServiceError | None = None
-    """Why messages were left, if a namespace refused or did not answer."""
-
-
 async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, clock: Clock) -> int:
     """How many of the messages that were only browsed lie in their queues now; the others have gone somewhere.
 
@@ -65,9 +38,9 @@ async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, 
         ServiceError: a queue cannot be browsed; one that does not exist holds nothing.
     """
     by_queue: dict[str, set[tuple[int, int]]] = {}
-    for one in messages:
-        if one.browsed:
-            queue, number, _, enqueued_ms = key_of(one.received)
+    for message in messages:
+        if message.browsed:
+            queue, number, _, enqueued_ms = key_of(message.received)
             by_queue.setdefault(queue, set()).add((number, enqueued_ms))
     found = 0
     for queue, wanted in by_queue.items():

@@ -192,7 +192,13 @@ def test_what_is_scheduled_no_more_is_left_with_the_reason_and_its_session_goes_
         interrupting = cast(TransactedMessaging, _Interrupts(sides.primary, "m2", in_doubt=in_doubt))
         return await move(
             TransferRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
-            Ends(sides.primary, sides.primary, transactions=interrupting),
+            Ends(
+                sides.primary,
+                sides.primary,
+                transactions=interrupting,
+                source_access=sides.pair.primary,
+                target_access=sides.pair.primary,
+            ),
             Resender(seen, Selection(), same_entity=False, now=time.time),
             seen=seen,
             facts={},
@@ -256,7 +262,7 @@ async def moved_without_facts(
     seen = DestinationSeen(target)
     return await move(
         TransferRequest((source,), to=ToQueue(target), leave_missing=True),
-        Ends(sides.primary, sides.primary),
+        Ends(sides.primary, sides.primary, source_access=sides.pair.primary, target_access=sides.pair.primary),
         Resender(seen, Selection(), same_entity=False, now=time.time),
         seen=seen,
         facts={},

@@ -17,10 +17,11 @@ from sbpair.core.errors import (
 )
 from sbpair.core.message import Disposition, Origin, Received
 from sbpair.core.rewrite import compose, describe
+from sbpair.core.transfer.restored import Restorable, Restored
 from sbpair.core.transfer.state import Forward
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger, outcomes_in
-from sbpair.runtime.transfer.restore import INTERRUPTED, Restorable, Restored, restore
+from sbpair.runtime.transfer.restore import INTERRUPTED, restore
 from sbpair.runtime.transfer.stored import StoredMessages
 from tests.fakes import FakeClock, FakeNamespace, virtual_time
 

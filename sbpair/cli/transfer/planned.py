@@ -1,0 +1,79 @@
+"""What restore, move, copy, purge, edit and `dlq resubmit` share: a dry run, the question, then exactly that."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sbpair.cli.asking import can_ask
+from sbpair.cli.context import EventLog, Interrupted, run_and_show, run_async
+from sbpair.cli.options import Options
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.render.result import CommandResult
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One command: its verb, which takes a `plan` and a `dry_run` in its request, and how it is shown.
+
+    Args:
+        connect: opens the ends that the verb takes.
+        agree: is given the result of the dry run. Asks on a terminal, where `yes` was not given, and raises if the
+            answer is no.
+        shown: the result as the command shows it.
+        title: what the progress is of.
+        nothing: how things stand after an interruption before the first message: "Nothing was sent."
+    """
+
+    options: Options
+    verb: Callable[..., Any]
+    connect: Callable[[], AbstractAsyncContextManager[Any]]
+    request: Any
+    agree: Callable[[Any], None]
+    shown: "Callable[[Any], CommandResult]"
+    title: str
+    nothing: str
+
+    def carry_out(self, *, yes: bool) -> "CommandResult":
+        """Plan, ask, and do what was planned. The connections stay open in between, unless somebody is asked: an answer
+        may take longer than the service keeps them.
+
+        Raises:
+            InterruptedWorkError: a signal came before the first message.
+        """
+        if self.request.dry_run:
+            return run_and_show(self.options, self._plan, self.shown, nothing=self.nothing)
+        if yes or not can_ask(self.options):
+            return run_and_show(self.options, self._plan_and_do, self.shown, nothing=self.nothing)
+        try:
+            planned = run_async(self.options, self._plan)
+        except Interrupted as interrupted:
+            raise interrupted.with_state(self.nothing) from None
+        self.agree(planned)
+
+        async def do(stop: "asyncio.Event") -> Any:
+            async with self.connect() as ends:
+                return await self._do(ends, planned, stop)
+
+        return run_and_show(self.options, do, self.shown, nothing=self.nothing)
+
+    async def _plan(self, stop: "asyncio.Event") -> Any:
+        async with self.connect() as ends:
+            return await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
+
+    async def _plan_and_do(self, stop: "asyncio.Event") -> Any:
+        async with self.connect() as ends:
+            planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
+            self.agree(planned)
+            return await self._do(ends, planned, stop)
+
+    async def _do(self, ends: Any, planned: Any, stop: "asyncio.Event") -> Any:
+        from sbpair.render.progress import MoveProgress
+
+        options = self.options
+        log = None if options.quiet else EventLog(verbose=options.verbose).notify
+        with MoveProgress(self.title, quiet=options.quiet, color=not options.no_color, log=log) as progress:
+            return await self.verb(ends, replace(self.request, plan=planned.plan), observer=progress, stop=stop)
