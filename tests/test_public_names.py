@@ -1,32 +1,49 @@
 """The package's public names exist, come lazily, and the map in its docstring is true."""
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import sbpair
+from sbpair import operations
 
 ROOT = Path(sbpair.__file__).parent
 
 
-@pytest.mark.parametrize("name", sbpair.__all__)
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(sbpair, name) is not None
-    assert name in dir(sbpair)
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package in (sbpair, operations) for name in package.__all__]
+)
+def test_every_public_name_is_there(package: ModuleType, name: str) -> None:
+    assert getattr(package, name) is not None
+    assert name in dir(package)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+@pytest.mark.parametrize("package", [sbpair, operations])
+def test_an_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = sbpair.nonsense  # type: ignore[attr-defined]
+        _ = package.nonsense
 
 
-def test_importing_the_package_imports_no_room() -> None:
+def test_a_verb_is_a_function_whichever_way_its_file_was_imported_before() -> None:
+    for name in operations.__all__:
+        file = Path(operations.__file__ or "").with_name(f"{name}.py")
+        if file.is_file():
+            importlib.import_module(f"sbpair.operations.{name}")
+            assert inspect.iscoroutinefunction(getattr(operations, name)), name
+
+
+@pytest.mark.parametrize("package", ["sbpair", "sbpair.operations"])
+def test_importing_the_package_imports_no_room(package: str) -> None:
     code = (
-        "import sys, sbpair\n"
-        "rooms = [name for name in sys.modules if name.startswith('sbpair.') and name != 'sbpair.version']\n"
+        f"import sys, {package}\n"
+        f"own = {{'sbpair.version', {package!r}}}\n"
+        "rooms = [name for name in sys.modules if name.startswith('sbpair.') and name not in own]\n"
         "sys.exit(f'imported {rooms}' if rooms else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

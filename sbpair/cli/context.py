@@ -100,11 +100,13 @@ __all__ = [
 T = TypeVar("T")
 
 
-def open_sides(pair: "Pair") -> "AbstractAsyncContextManager[Sides]":
+def open_sides(
+    pair: "Pair", *, reopen: "Callable[[], AbstractAsyncContextManager[Sides]] | None" = None
+) -> "AbstractAsyncContextManager[Sides]":
     """See `sbpair.connect.open_sides`."""
     from sbpair.connect import open_sides as connect
 
-    return connect(pair)
+    return connect(pair, reopen=reopen)
 
 
 def system_clock() -> "SystemClock":

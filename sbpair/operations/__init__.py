@@ -1,10 +1,10 @@
 """The verbs of the command line as calls: what `sbpair drain orders` does, `await drain(sides, request)` does too.
 
     from sbpair import open_sides
-    from sbpair.operations import TransferRequest, drain
+    from sbpair.operations import DrainRequest, drain
 
     async with open_sides(pair) as sides:
-        result = await drain(sides, TransferRequest(ledger=Path("drain.jsonl")))
+        result = await drain(sides, DrainRequest(ledger=Path("drain.jsonl")))
 
 Each verb takes open ends, a request that says everything about what to do, and two optional arguments: `observer` gets
 the events on the way, `stop` ends the run early. It returns a result, which says what was done until then. A dry run is
@@ -21,24 +21,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit.result import AuditedPair
     from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
+    from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
     from sbpair.operations.ends import Ends, Sides
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
 
 __all__ = [
     "AuditRequest",
     "AuditedPair",
+    "DrainRequest",
+    "DrainResult",
     "Ends",
     "RestoreRequest",
     "RestoreResult",
     "Sides",
+    "ToArchive",
+    "ToPrimary",
+    "ToQueue",
     "append_history",
     "audit",
     "audit_snapshot",
+    "drain",
     "restore",
 ]
 
 _MODULES = {
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
+    "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),
     "ends": ("Ends", "Sides"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
 }

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.inspection.plans import OperationsLog, how_to_apply
 from sbpair.cli.options import Options
-from sbpair.cli.transfer.drain import run_drain
+from sbpair.cli.transfer.drain import drain_showing
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.cli.transfer.report import Drained
+    from sbpair.core.transfer.conclusion import DrainResult
     from sbpair.core.transfer.report import DrainReport
 
 
@@ -25,8 +25,8 @@ class Emptied:
 
     pair: Pair
     queues: tuple[str, ...]
-    active: "Drained"
-    dead: "Drained"
+    active: "DrainResult"
+    dead: "DrainResult"
 
     def notes(self) -> Iterator[str]:
         """What happened, in sentences."""
@@ -46,13 +46,13 @@ async def empty_queues(
 ) -> Emptied:
     """Move what the queues hold into files in `archive`, or to the primary if that is None: messages, then dead
     letters."""
-    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, TransferRequest
+    from sbpair.operations.drain import DrainRequest, ToArchive, ToPrimary
 
     to = ToPrimary() if archive is None else ToArchive(archive)
     runs = []
     for dead_letter in (False, True):
-        request = TransferRequest(queues=tuple(queues), dead_letter=dead_letter, to=to)
-        drained = await run_drain(options, pair, request, stop, only=tuple(queues))
+        request = DrainRequest(queues=tuple(queues), dead_letter=dead_letter, to=to)
+        drained = await drain_showing(options, pair, request, stop)
         log.write(_line(pair, queues, "drain" if archive is None else "archive", dead_letter, drained.report))
         runs.append(drained)
     return Emptied(pair, tuple(queues), *runs)

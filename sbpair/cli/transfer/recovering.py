@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sbpair.cli.asking import can_ask
 from sbpair.cli.context import EventLog, Interrupted, run_async, stoppable, system_clock, unchanged
 from sbpair.cli.options import Options
-from sbpair.cli.transfer.drain import open_ledger
 from sbpair.cli.transfer.entity_ref import EntityRef
 from sbpair.cli.transfer.options import Filters
-from sbpair.cli.transfer.report import ledger_errors
 from sbpair.core.access import namespace_name
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import dead_letter_path
@@ -235,22 +233,19 @@ class Recovery:
             raise RuntimeError("plan() comes first")
 
         async def work(stop: "asyncio.Event") -> "DrainReport":
+            from sbpair.operations.ledgers import open_ledger
             from sbpair.runtime.transfer.ledger import Way
 
             to = None if self._target is None else namespace_name(self._target.access)
             path, kinds = self._source.path, self._request.kinds
             queues = [dead_letter_path(path) if dead_letter else path for dead_letter in kinds]
             going = {} if self._target is None else dict.fromkeys(queues, self._target.path)
-            opened = open_ledger(ledger, Way(namespace_name(self._source.access), to), new=new_ledger, to=going)
-            try:
-                with ledger_errors(ledger):
-                    async with open_ends(self._source, self._target) as ends:
-                        facts, ends = await self._facts(ends)
-                        ends = await stoppable(stop, self._in_transactions(ends))
-                        return await self._run(ends, self._request, planned, facts, stop, opened)
-            finally:
-                if opened is not None:
-                    await opened.close()
+            way = Way(namespace_name(self._source.access), to)
+            opening = open_ledger(ledger, way, new=new_ledger, to=going)
+            async with opening as opened, open_ends(self._source, self._target) as ends:
+                facts, ends = await self._facts(ends)
+                ends = await stoppable(stop, self._in_transactions(ends))
+                return await self._run(ends, self._request, planned, facts, stop, opened)
 
         try:
             return self._recovered(run_async(self._options, work)), None

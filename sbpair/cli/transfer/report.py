@@ -1,15 +1,13 @@
 """What drain and syphon share: the request out of options, the report as a result."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.cli.asking import side_named
 from sbpair.cli.options import duration_option
 from sbpair.cli.transfer.options import MoveOptions, budget_of
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.errors import UsageError
 from sbpair.core.forecast import in_words
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
@@ -19,10 +17,10 @@ from sbpair.render.result import Check, Column, CommandResult, Metric, Severity,
 
 if TYPE_CHECKING:
     from sbpair.core.backlog import Backlog
-    from sbpair.core.forecast import Forecast
-    from sbpair.core.transfer.conclusion import Asked
+    from sbpair.core.transfer.conclusion import Asked, DrainResult
     from sbpair.core.transfer.report import DrainReport, QueueFailure
-    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue, TransferRequest
+    from sbpair.operations.backlog import BacklogRequest
+    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue
 
 
 # Backlog queues as they are named on the command line.
@@ -42,42 +40,27 @@ def backlog_path(pair: Pair, text: str) -> str:
     return name.path
 
 
-def what_was_asked(pair: Pair, options: MoveOptions) -> "Asked":
-    """What the command was asked to do, for the sentences at its end."""
-    from sbpair.core.transfer.conclusion import Asked
-
-    _, _, queue = options.to.partition(":")
-    return Asked(
-        pair=pair.name,
-        primary=pair.primary.label,
-        go_on=options.go_on("drain", pair),
-        dead_letter=options.dlq,
-        filtered=options.filters.given,
-        ledger=options.ledger is not None,
-        queue=queue or None,
-    )
-
-
 def check_new_ledger(ledger: Path | None, *, new: bool) -> None:
     """Raises UsageError for a new ledger without a name."""
     if new and ledger is None:
         raise UsageError("--new-ledger needs --ledger FILE.")
 
 
-def make_request(pair: Pair, options: MoveOptions) -> "TransferRequest":
-    """The request for the runtime.
+R = TypeVar("R", bound="BacklogRequest")
+
+
+def make_request(kind: type[R], pair: Pair, options: MoveOptions) -> R:
+    """What drain and syphon share of their requests.
 
     Raises:
         UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read, a new ledger
             without a name, --dlq with --with-dlq.
     """
-    from sbpair.runtime.transfer.drain import TransferRequest
-
     if options.dlq and options.with_dlq:
         raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
     check_new_ledger(options.ledger, new=options.new_ledger)
-    return TransferRequest(
-        queues=named_paths(pair, options.queues) or pair.backlog_paths(),
+    return kind(
+        queues=named_paths(pair, options.queues),
         dead_letter=options.dlq,
         with_dead_letter=options.with_dlq,
         for_seconds=duration_option(options.for_),
@@ -89,6 +72,8 @@ def make_request(pair: Pair, options: MoveOptions) -> "TransferRequest":
         concurrency=options.concurrency,
         ttl=options.ttl,
         only=_allowed(pair, options) if options.only_entities else None,
+        ledger=options.ledger,
+        new_ledger=options.new_ledger,
     )
 
 
@@ -125,19 +110,6 @@ def doing(command: str, pair: Pair, options: MoveOptions) -> str:
     return f"{command.capitalize()} {pair.name}: {what} of {queues} on {side_named(pair)} {where}"
 
 
-@contextmanager
-def ledger_errors(path: Path | None) -> Iterator[None]:
-    """A ledger that cannot be opened or written as an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise SbpairError(
-            f"Cannot write the ledger {path}: {error.strerror or error}. What was sent, but not recorded, is still in "
-            "the backlog: the next run sends it a second time, with the same MessageId.",
-            hint="Make room, or name another file with --ledger, and drain again.",
-        ) from error
-
-
 def named_paths(pair: Pair, queues: list[str] | None) -> tuple[str, ...]:
     """Paths of the queues with the given indexes or paths. Whether they exist is asked later.
 
@@ -169,48 +141,25 @@ def _target(text: str, archive: Path | None) -> "ToPrimary | ToArchive | ToQueue
     raise UsageError(f"--to is primary or queue:NAME, not {text!r}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """What a run did, what the backlog holds after it (None: not read), and what it cost besides the messages."""
-
-    report: "DrainReport"
-    backlog: "Backlog | None"
-    used: "Forecast"
-    before: Mapping[str, int] = field(default_factory=dict)
-    """Messages to move by queue, where they could be counted at the beginning."""
-
-
-def report_result(
-    command: str, pair: Pair, drained: Drained, asked: "Asked", *, verbose: bool = False
-) -> CommandResult:
+def report_result(command: str, pair: Pair, result: "DrainResult", *, verbose: bool = False) -> CommandResult:
     """A run of the pump as tables, data and exit code."""
-    from sbpair.core.transfer.conclusion import DrainResult, closing, exit_of, further, operations_of
-
-    report, backlog = drained.report, drained.backlog
-    # What a dry run itself used is over; what is still to come is told of it.
-    operations = operations_of(report) if report.dry_run else operations_of(report) + drained.used
-    data = DrainResult(
-        pair.name,
-        report,
-        forecast=operations if report.dry_run else None,
-        used=None if report.dry_run else operations,
-        backlog=backlog,
-    )
     columns = (
         Column("what", "What"),
         Column("where", "Where or why"),
         Column("messages", "Messages", right=True, counts=True),
     )
-    takes = (f"{'Moving them would take' if report.dry_run else 'It took'} {in_words(operations)}.",) if verbose else ()
+    operations = result.used or result.forecast
+    takes = "It took" if result.used else "Moving them would take"
+    severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
     return CommandResult(
         command,
-        data,
-        (Table("", columns, list(_rows(report, asked))),),
-        notes=(*further(report, backlog, asked), *takes),
-        summary=closing(report, backlog, asked),
-        exit=exit_of(report, backlog, asked),
-        checks=tuple(_checks(pair, report, backlog, asked)),
-        metrics=tuple(_metrics(pair, report, backlog)),
+        result,
+        (Table("", columns, list(_rows(result.report, result.asked))),),
+        notes=(*result.notes, *([f"{takes} {in_words(operations)}."] if verbose and operations else [])),
+        summary=result.closing,
+        exit=result.exit,
+        checks=(Check("backlog", pair.name, severity, result.closing),),
+        metrics=tuple(_metrics(pair, result.report, result.backlog)),
         closing=True,
     )
 
@@ -244,13 +193,6 @@ def _first_of_each_kind(report: "DrainReport") -> "list[tuple[QueueFailure, int]
         first, others = kinds.get(failure.error.code, (failure, -1))
         kinds[failure.error.code] = first, others + 1
     return list(kinds.values())
-
-
-def _checks(pair: Pair, report: "DrainReport", backlog: "Backlog | None", asked: "Asked") -> list[Check]:
-    from sbpair.core.transfer.conclusion import closing, exit_of
-
-    severity = Severity.OK if exit_of(report, backlog, asked) is Exit.OK else Severity.WARNING
-    return [Check("backlog", pair.name, severity, closing(report, backlog, asked))]
 
 
 def _metrics(pair: Pair, report: "DrainReport", backlog: "Backlog | None") -> list[Metric]:

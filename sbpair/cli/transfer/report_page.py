@@ -2,18 +2,17 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sbpair.cli.transfer.report import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY, Drained
-from sbpair.core.backlog import Backlog
+from sbpair.cli.transfer.report import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY
 from sbpair.core.durations import format_duration
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import spoken_time
-from sbpair.core.transfer.conclusion import Asked, headline
+from sbpair.core.transfer.conclusion import DrainResult, headline
 from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
@@ -46,42 +45,34 @@ class LedgerFile:
         return cls(path, lines, digest.hexdigest())
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """What a run's report does not know: `began_at` in UTC epoch seconds, and what each queue held before it."""
-
-    began_at: float
-    before: Mapping[str, int] = field(default_factory=dict)
-    """Messages that the run was to move, by queue, as they were counted at its beginning."""
-    ledger: LedgerFile | None = None
-
-
-def page_of(pair: Pair, drained: Drained, result: CommandResult, course: Course, asked: Asked) -> Page:
-    """The page of a drain that has ended, well or not."""
+def page_of(
+    pair: Pair, drained: DrainResult, result: CommandResult, began_at: float, ledger: LedgerFile | None = None
+) -> Page:
+    """The page of a drain that has ended, well or not. `began_at` in UTC epoch seconds."""
     return Page(
         f"{'Dry run of a drain' if drained.report.dry_run else 'Drain'} of {pair.name}",
-        tuple(_sections(drained, result, course)),
-        lead=headline(drained.report, drained.backlog, asked),
-        facts=tuple(_facts(pair, drained, course)),
+        tuple(_sections(drained, result)),
+        lead=headline(drained.report, drained.backlog, drained.asked),
+        facts=tuple(_facts(pair, drained, began_at, ledger)),
         tone=Tone.GOOD if result.exit is Exit.OK else Tone.BAD if result.exit in _BAD else Tone.WARN,
     )
 
 
-def _facts(pair: Pair, drained: Drained, course: Course) -> Iterator[tuple[str, str]]:
+def _facts(pair: Pair, drained: DrainResult, began_at: float, ledger: LedgerFile | None) -> Iterator[tuple[str, str]]:
     yield "From", pair.secondary.label
     yield "To", pair.primary.label
     if pair.environment:
         yield "Environment", pair.environment
-    yield "Began", spoken_time(course.began_at)
+    yield "Began", spoken_time(began_at)
     yield "Took", format_duration(drained.report.seconds)
-    if course.ledger is not None:
-        yield "Ledger", f"{course.ledger.path}, {counted(course.ledger.lines, 'line')}"
-        yield "SHA-256 of the ledger", course.ledger.sha256
+    if ledger is not None:
+        yield "Ledger", f"{ledger.path}, {counted(ledger.lines, 'line')}"
+        yield "SHA-256 of the ledger", ledger.sha256
 
 
-def _sections(drained: Drained, result: CommandResult, course: Course) -> Iterator[Section]:
-    report, backlog = drained.report, drained.backlog
-    yield Cards(tuple(_cards(drained, course)))
+def _sections(drained: DrainResult, result: CommandResult) -> Iterator[Section]:
+    report = drained.report
+    yield Cards(tuple(_cards(drained)))
     if result.notes:
         steps = [{"next": note} for note in result.notes]
         yield Table("What is left to do", (Column("next", "Next", advice=True),), steps)
@@ -103,12 +94,12 @@ def _sections(drained: Drained, result: CommandResult, course: Course) -> Iterat
         columns = (Column("destination", "Destination"), Column("messages", "Messages", right=True, counts=True))
         went = [{"destination": name, "messages": messages} for name, messages in most_first]
         yield Table("All destinations", columns, went)
-    if rows := list(_queues(backlog, course)):
+    if rows := list(_queues(drained)):
         yield _queue_table(rows, dry_run=report.dry_run)
     shown = {ARCHIVED, MOVED, TO_THE_PRIMARY, LEFT, DEAD_LETTERED}
     if others := [row for row in result.tables[0].rows if row["what"] not in shown]:
         yield replace(result.tables[0], title="Also counted", rows=others)
-    if not course.before:
+    if not drained.before:
         yield Text("What is not known", ("The queues could not be counted before the run; that needs Manage.",))
 
 
@@ -129,12 +120,12 @@ def _queue_table(rows: Sequence[Mapping[str, Any]], *, dry_run: bool) -> Section
     return Table(title, (Column("queue", "Queue"), *numbers), seen)
 
 
-def _cards(drained: Drained, course: Course) -> Iterator[Card]:
+def _cards(drained: DrainResult) -> Iterator[Card]:
     report, backlog = drained.report, drained.backlog
-    if course.before:
-        filled = sum(bool(messages) for messages in course.before.values())
+    if drained.before:
+        filled = sum(bool(messages) for messages in drained.before.values())
         label = "To move" if report.dry_run else "To move, before"
-        yield Card(label, number(sum(course.before.values())), f"in {counted(filled, 'queue')}")
+        yield Card(label, number(sum(drained.before.values())), f"in {counted(filled, 'queue')}")
     if report.dry_run:
         would_be_left = sum(one.count for one in report.left)
         yield Card("Would be archived" if report.archive is not None else "Would be sent", number(report.forwarded))
@@ -161,11 +152,12 @@ def _by_number(path: str) -> tuple[str, int]:
     return (path, 0) if name is None else (name.primary_label, name.index)
 
 
-def _queues(backlog: Backlog | None, course: Course) -> Iterator[dict[str, Any]]:
+def _queues(drained: DrainResult) -> Iterator[dict[str, Any]]:
     """Every queue that either look has seen; what was not counted is said to be unknown."""
-    after = {one.queue: one for one in backlog.queues if not one.missing} if backlog is not None else {}
-    for path in sorted({*course.before, *after}, key=_by_number):
+    queues = drained.backlog.queues if drained.backlog is not None else ()
+    after = {queue.queue: queue for queue in queues if not queue.missing}
+    for path in sorted({*drained.before, *after}, key=_by_number):
         seen = after.get(path)
         found = {name: getattr(seen, name, None) for name in ("active", "dead_letter", "deferred")}
         known = {name: "unknown" if value is None else value for name, value in found.items()}
-        yield {"queue": path, "before": course.before.get(path, "not counted"), **known}
+        yield {"queue": path, "before": drained.before.get(path, "not counted"), **known}

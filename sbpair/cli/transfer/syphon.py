@@ -13,17 +13,8 @@ import typer
 from sbpair.cli.asking import go_ahead, pair_to_write
 from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, stoppable, system_clock
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.transfer.drain import chosen_paths, open_ledger, way_of
 from sbpair.cli.transfer.options import MoveOptions
-from sbpair.cli.transfer.report import (
-    Drained,
-    doing,
-    ledger_errors,
-    make_request,
-    named_paths,
-    report_result,
-    what_was_asked,
-)
+from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import InterruptedWorkError, OperationTimeoutError, UsageError
 from sbpair.core.pairing import Pair
@@ -38,7 +29,9 @@ if TYPE_CHECKING:
     from sbpair.cli.transfer.telemetry import Spans
     from sbpair.core.backlog import Backlog
     from sbpair.core.events import Event, Forwarded
+    from sbpair.core.transfer.conclusion import DrainResult
     from sbpair.core.transfer.state import Key
+    from sbpair.operations.backlog import BacklogRequest
     from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.clock import SystemClock
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging
@@ -54,8 +47,6 @@ class ServiceOptions:
     """What the service is given besides the request."""
 
     poll_seconds: float
-    ledger: Path | None
-    new_ledger: bool
     host: str
     port: int | None
     file: Path | None
@@ -96,40 +87,38 @@ def syphon(
       sbpair syphon orders
       sbpair syphon orders --ledger /var/lib/sbpair/orders.jsonl --metrics-port 9464 --log-format json
     """
+    from sbpair.operations.backlog import BacklogRequest
+
     chosen = pair_to_write(options, load_settings(options), pair, "Drain continuously")
     poll_seconds = duration_option(poll) or 0.0
     if poll_seconds < 1:
         raise UsageError(f"--poll is one second or more, not {poll}.")
-    only = named_paths(chosen, moves.queues)
-    request = replace(make_request(chosen, moves), later_queues=not only)
+    request = make_request(BacklogRequest, chosen, moves)
+    request = replace(request, later_queues=not request.queues)
     if moves.ledger is not None:
         check_writable(moves.ledger)
-    service = ServiceOptions(poll_seconds, moves.ledger, moves.new_ledger, metrics_host, metrics_on, metrics_to)
+    service = ServiceOptions(poll_seconds, metrics_host, metrics_on, metrics_to)
     go_ahead(options, f"{doing('drain', chosen, moves)} continuously", yes=moves.yes, state="Nothing was moved.")
 
-    async def work(stop: "asyncio.Event") -> Drained:
-        with ledger_errors(moves.ledger):
-            return await run_service(chosen, request, service, stop, only=only)
+    async def work(stop: "asyncio.Event") -> "DrainResult":
+        result = await run_service(chosen, request, service, stop)
+        return replace(result, asked=replace(result.asked, go_on=moves.go_on("drain", chosen)))
 
-    asked = what_was_asked(chosen, moves)
-
-    def shown(drained: Drained) -> CommandResult:
-        return report_result("syphon", chosen, drained, asked, verbose=options.verbose)
+    def shown(drained: "DrainResult") -> CommandResult:
+        return report_result("syphon", chosen, drained, verbose=options.verbose)
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")
 
 
 async def run_service(
-    pair: Pair,
-    request: "TransferRequest",
-    service: ServiceOptions,
-    stop: "asyncio.Event",
-    *,
-    only: tuple[str, ...] = (),
-) -> Drained:
+    pair: Pair, request: "BacklogRequest", service: ServiceOptions, stop: "asyncio.Event"
+) -> "DrainResult":
     """Syphon with the pair's real sides until `stop`; each new start after an error has fresh connections."""
     from sbpair.cli.transfer.metrics_endpoint import metrics_file, metrics_port
     from sbpair.cli.transfer.telemetry import Spans, telemetry
+    from sbpair.core.transfer.conclusion import DrainResult
+    from sbpair.operations.backlog import asked_of, chosen_paths, way_of
+    from sbpair.operations.ledgers import open_ledger
     from sbpair.render.service import ServiceMetrics
     from sbpair.runtime.inspection.backlog import find_queues
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
@@ -138,7 +127,7 @@ async def run_service(
 
     metrics = ServiceMetrics(pair.name, poll_seconds=service.poll_seconds)
     clock, usage = system_clock(), Usage()
-    new_ledger = service.new_ledger
+    new_ledger, only = request.new_ledger, request.queues
     backlog: Backlog | None = None
 
     async with AsyncExitStack() as stack:
@@ -151,51 +140,47 @@ async def run_service(
 
         async def run(uncompleted: "frozenset[Key]") -> "SyphonRun":
             nonlocal new_ledger, backlog
-            opened_ledger = open_ledger(service.ledger, way_of(pair, request), new=new_ledger)
+            ledger = open_ledger(request.ledger, way_of(pair, request), new=new_ledger)
             new_ledger = False
-            try:
-                async with open_sides(pair) as sides:
-                    secondary = CountedMessaging(sides.secondary, usage)
-                    admin = CountedAdmin(sides.secondary_admin, usage)
-                    searching = find_queues(pair, messaging=secondary, admin=admin)
-                    try:
-                        found = await stoppable(end, searching)
-                    except InterruptedWorkError as ended:
-                        if stop.is_set():
-                            raise
-                        where = f"{pair.secondary.label} had not answered when the time was up"
-                        raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
-                    paths = chosen_paths(pair, found, only)
-                    _say_what_begins(pair, paths, service)
-                    done = await syphon_until(
-                        DrainJob(
-                            replace(request, queues=paths),
-                            secondary=secondary,
-                            primary=sides.primary,
-                            admin=admin,
-                            clock=clock,
-                            observer=observer,
-                            ledger=opened_ledger,
-                            facts=found.facts,
-                            stop=end,
-                        ),
-                        poll_seconds=service.poll_seconds,
-                        uncompleted=uncompleted,
-                        totals=metrics.totals,
-                    )
-                    if done.broken is None:
-                        backlog = await _what_is_left(pair, secondary, admin, clock, only)
-                    return done
-            finally:
-                if opened_ledger is not None:
-                    await opened_ledger.close()
+            async with ledger as opened_ledger, open_sides(pair) as sides:
+                secondary = CountedMessaging(sides.secondary, usage)
+                admin = CountedAdmin(sides.secondary_admin, usage)
+                searching = find_queues(pair, messaging=secondary, admin=admin)
+                try:
+                    found = await stoppable(end, searching)
+                except InterruptedWorkError as ended:
+                    if stop.is_set():
+                        raise
+                    where = f"{pair.secondary.label} had not answered when the time was up"
+                    raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
+                paths = chosen_paths(pair, found, only)
+                _say_what_begins(pair, paths, request.ledger, service)
+                done = await syphon_until(
+                    DrainJob(
+                        replace(request, queues=paths),
+                        secondary=secondary,
+                        primary=sides.primary,
+                        admin=admin,
+                        clock=clock,
+                        observer=observer,
+                        ledger=opened_ledger,
+                        facts=found.facts,
+                        stop=end,
+                    ),
+                    poll_seconds=service.poll_seconds,
+                    uncompleted=uncompleted,
+                    totals=metrics.totals,
+                )
+                if done.broken is None:
+                    backlog = await _what_is_left(pair, secondary, admin, clock, only)
+                return done
 
         async with _ending(request, stop, observer) as ending:
             end = ending.end
             report = await serve(run, stop=end, clock=clock, observer=observer)
     if not stop.is_set() and report.broken_off is None:
         report = replace(report, ended_by=ending.why)
-    return Drained(report, backlog, usage.forecast())
+    return DrainResult.of(asked_of(pair, request), report, backlog, usage.forecast())
 
 
 class _Ending:
@@ -268,11 +253,11 @@ async def _what_is_left(
     )
 
 
-def _say_what_begins(pair: Pair, paths: "Sequence[str]", service: ServiceOptions) -> None:
+def _say_what_begins(pair: Pair, paths: "Sequence[str]", to: Path | None, service: ServiceOptions) -> None:
     from sbpair.core.cost.model import of_syphon_hour, polling_syphon
     from sbpair.core.forecast import in_words
 
-    ledger = f", ledger {service.ledger}" if service.ledger is not None else ""
+    ledger = f", ledger {to}" if to is not None else ""
     _log.info(
         f"Syphon of {pair.name}: {pair.secondary.label} -> {pair.primary.label}, {counted(len(paths), 'queue')}, polls "
         f"of {format_duration(service.poll_seconds)}{ledger}. Ctrl-C ends it."

@@ -14,7 +14,7 @@ from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence
 from sbpair.core.errors import ServiceError
 from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, published, spoken_clock
+from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, published, spoken_clock
 from sbpair.core.transfer.report import UNDELIVERABLE, DrainReport, Left
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted, listed
@@ -25,36 +25,6 @@ _EXIT_NAMES = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, ServiceError)
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DrainResult:
-    """A run and what it left, as `drain -o json` and `syphon -o json` print it.
-
-    `forecast` is told of a dry run, `used` of a real one, in operations of both namespaces. No `backlog`: nobody read
-    what it holds after the run.
-    """
-
-    pair: str
-    report: DrainReport = field(metadata=INLINED)
-    forecast: Forecast | None = field(default=None, metadata=OMITTED_IF_NONE)
-    used: Forecast | None = field(default=None, metadata=OMITTED_IF_NONE)
-    backlog: Backlog | None = field(default=None, metadata=OMITTED_IF_NONE)
-
-    @published
-    def confirmed_empty(self) -> bool:
-        """Whether the whole backlog was read and holds nothing of any kind."""
-        return self.backlog is not None and self.backlog.confirmed_empty
-
-
-def operations_of(report: DrainReport) -> Forecast:
-    """Operations of what moved (or would): received, completed and sent, in billing units of 64 KB at the average
-    size."""
-    rest = Forecast(message_operations=2 * (report.dead_lettered + report.pings + report.already_forwarded))
-    if not report.forwarded:
-        return rest
-    average = -(-report.forwarded_bytes // report.forwarded)
-    return of_messages(report.forwarded, average) + rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +42,69 @@ class Asked:
     """Whether a ledger keeps what was sent from being sent again."""
     queue: str | None = None
     """The queue on the primary that everything was sent to, instead of each message's own destination."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """A run and what it left, as `drain -o json` and `syphon -o json` print it.
+
+    `forecast` is that of a dry run, `used` that of a real one, in operations of both namespaces. No `backlog`: what it
+    holds after the run was not read.
+    """
+
+    pair: str
+    report: DrainReport = field(metadata=INLINED)
+    asked: Asked = field(metadata=HIDDEN)
+    forecast: Forecast | None = field(default=None, metadata=OMITTED_IF_NONE)
+    used: Forecast | None = field(default=None, metadata=OMITTED_IF_NONE)
+    backlog: Backlog | None = field(default=None, metadata=OMITTED_IF_NONE)
+    before: Mapping[str, int] = field(default_factory=dict, metadata=HIDDEN)
+    """Messages that the run was to move, by queue, where they could be counted at its beginning."""
+
+    @classmethod
+    def of(
+        cls,
+        asked: Asked,
+        report: DrainReport,
+        backlog: Backlog | None = None,
+        used: Forecast | None = None,
+        before: Mapping[str, int] | None = None,
+    ) -> "DrainResult":
+        """`used`: what the run asked of the namespaces besides moving messages."""
+        operations = operations_of(report)
+        if report.dry_run:  # what it used itself is over; what is still to come is its forecast
+            return cls(asked.pair, report, asked, operations, None, backlog, before or {})
+        return cls(asked.pair, report, asked, None, operations + (used or Forecast()), backlog, before or {})
+
+    @published
+    def confirmed_empty(self) -> bool:
+        """Whether the whole backlog was read and holds nothing of any kind."""
+        return self.backlog is not None and self.backlog.confirmed_empty
+
+    @property
+    def exit(self) -> Exit:
+        """See `exit_of`."""
+        return exit_of(self.report, self.backlog, self.asked)
+
+    @property
+    def closing(self) -> str:
+        """See `closing`."""
+        return closing(self.report, self.backlog, self.asked)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `further`."""
+        return further(self.report, self.backlog, self.asked)
+
+
+def operations_of(report: DrainReport) -> Forecast:
+    """Operations of what moved (or would): received, completed and sent, in billing units of 64 KB at the average
+    size."""
+    rest = Forecast(message_operations=2 * (report.dead_lettered + report.pings + report.already_forwarded))
+    if not report.forwarded:
+        return rest
+    average = -(-report.forwarded_bytes // report.forwarded)
+    return of_messages(report.forwarded, average) + rest
 
 
 def moved(report: DrainReport, asked: Asked) -> str:

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import jsonschema
 import pytest
 
-from sbpair.cli.transfer.report import Drained, report_result
+from sbpair.cli.transfer.report import report_result
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.errors import EntityNotFoundError, ServerBusyError
 from sbpair.core.forecast import Forecast
@@ -106,7 +106,7 @@ def test_a_tally_beyond_a_run_counts_all_runs() -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
     report = replace(full_report(), **{name: 4711})
-    result = report_result("drain", a_pair(), Drained(report, None, Forecast()), ASKED)
+    result = report_result("drain", a_pair(), DrainResult.of(ASKED, report, None))
     written = to_plain(result.data)
     schema = output_schema(DrainResult)
     jsonschema.validate(written, schema)
@@ -122,7 +122,7 @@ def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_numbers_by_name_are_an_object_and_rows(name: str) -> None:
     report = replace(full_report(), **{name: (("a", 1), ("b", 4711))})
-    result = report_result("drain", a_pair(), Drained(report, None, Forecast()), ASKED)
+    result = report_result("drain", a_pair(), DrainResult.of(ASKED, report, None))
     assert to_plain(result.data)[name] == {"a": 1, "b": 4711}
     assert ("b", 4711) in [(row["where"], row["messages"]) for row in result.tables[0].rows]
 
@@ -134,7 +134,7 @@ def test_metrics_have_names_of_their_own() -> None:
 
 
 def test_the_rest_of_a_report_as_json() -> None:
-    written = to_plain(DrainResult("orders", full_report(), used=Forecast(1, 2)))
+    written = to_plain(DrainResult("orders", full_report(), ASKED, used=Forecast(1, 2)))
     assert written["left"] == {"locked elsewhere": 10}
     assert written["failures"] == [
         {"queue": "q/3", "code": "entity-not-found", "message": "It is gone.", "hint": "Create it."}
@@ -148,7 +148,9 @@ def test_empty_is_said_by_the_backlog_not_by_the_run() -> None:
     run = DrainReport(confirmed_empty=True)
     waiting = Backlog("orders", 0.0, (QueueContents("q/0", active=1, deferred=0, scheduled=0, dead_letter=0),))
     empty = Backlog("orders", 0.0, (QueueContents("q/0", active=0, deferred=0, scheduled=0, dead_letter=0),))
-    told = [to_plain(DrainResult("orders", run, backlog=seen))["confirmed_empty"] for seen in (None, waiting, empty)]
+    told = [
+        to_plain(DrainResult("orders", run, ASKED, backlog=seen))["confirmed_empty"] for seen in (None, waiting, empty)
+    ]
     assert told == [False, False, True]
 
 
@@ -191,8 +193,8 @@ def test_what_was_sent_and_is_not_completed_is_told_beside_what_waits(ledger: bo
 def test_queues_that_were_not_read_for_one_reason_are_one_row() -> None:
     gone = [QueueFailure(f"q/{number}", EntityNotFoundError(f"q/{number} is gone.")) for number in range(3)]
     busy = QueueFailure("q/9", ServerBusyError("Busy."))
-    drained = Drained(DrainReport(failures=(*gone, busy)), None, Forecast())
-    (table,) = report_result("drain", a_pair(), drained, ASKED).tables
+    drained = DrainResult.of(ASKED, DrainReport(failures=(*gone, busy)))
+    (table,) = report_result("drain", a_pair(), drained).tables
     rows = [row["where"] for row in table.rows if row["what"] == "not read"]
     assert rows == ["q/0 and 2 more: q/0 is gone.", "q/9: Busy."]
 
@@ -217,6 +219,6 @@ def test_what_was_not_read_is_no_metric() -> None:
             Backlog("orders", 0.0, (known, unread)),
             Backlog("orders", 0.0, (known,), whole=False, not_asked=("q/1",)),
         )
-        for result in [report_result("drain", a_pair(), Drained(DrainReport(), seen, Forecast()), ASKED)]
+        for result in [report_result("drain", a_pair(), DrainResult.of(ASKED, DrainReport(), seen))]
     ]
     assert told == [{"sbpair_left_messages": 4, "sbpair_left_dead_letter_messages": 1}, {}, {}]

@@ -2,16 +2,16 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sbpair.cli.transfer.report import Drained, report_result
-from sbpair.cli.transfer.report_page import Course, LedgerFile, page_of
+from sbpair.cli.transfer.report import report_result
+from sbpair.cli.transfer.report_page import LedgerFile, page_of
 from sbpair.core.backlog import Backlog, QueueContents
-from sbpair.core.forecast import Forecast
-from sbpair.core.transfer.conclusion import Asked
+from sbpair.core.transfer.conclusion import Asked, DrainResult
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.render.html import to_html
 from sbpair.render.markdown import page_to_markdown
@@ -37,9 +37,14 @@ asyncio.run(main())
 """
 
 
-def page(report: DrainReport, backlog: Backlog | None, course: Course) -> Page:
-    drained = Drained(report, backlog, Forecast(), course.before)
-    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained, ASKED), course, ASKED)
+def page(
+    report: DrainReport,
+    backlog: Backlog | None,
+    before: Mapping[str, int] | None = None,
+    ledger: LedgerFile | None = None,
+) -> Page:
+    drained = DrainResult.of(ASKED, report, backlog, None, before)
+    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained), 0.0, ledger)
 
 
 def tables(made: Page) -> dict[str, list[dict[str, object]]]:
@@ -50,7 +55,7 @@ def test_a_drain_that_went_well_says_so_first_and_shows_before_and_after() -> No
     report = DrainReport(
         forwarded=3, completed=3, per_destination=(("carts", 1), ("orders", 2)), confirmed_empty=True, seconds=2.5
     )
-    made = page(report, EMPTY, Course(0.0, {QUEUE.queue: 3}))
+    made = page(report, EMPTY, {QUEUE.queue: 3})
     assert made.tone is Tone.GOOD
     assert made.lead.startswith("3 messages are back on")
     assert ("Began", "1970-01-01 00:00:00 UTC") in made.facts
@@ -70,7 +75,7 @@ def test_what_is_left_why_and_what_is_not_known_are_told() -> None:
         left=(Left("timeout", 4),),
         per_destination=(("orders", 1),),
     )
-    made = page(report, replace(EMPTY, queues=(left,)), Course(0.0))
+    made = page(report, replace(EMPTY, queues=(left,)))
     assert made.tone is not Tone.GOOD
     found = tables(made)
     assert found["Dead-lettered in this run"] == [{"why": "TooLarge", "messages": 2}]
@@ -94,7 +99,7 @@ def test_a_dry_run_says_what_would_be_and_what_is_left_first() -> None:
     made = page(
         report,
         replace(EMPTY, queues=(waiting, replace(QUEUE, queue="empty"))),
-        Course(0.0, {QUEUE.queue: 37, "empty": 0}),
+        {QUEUE.queue: 37, "empty": 0},
     )
     assert made.lead.startswith("32 messages would be left. 1 message would be dead-lettered. 4 messages would go back")
     (cards,) = (one for one in made.sections if isinstance(one, Cards))
@@ -110,7 +115,7 @@ def test_a_dry_run_says_what_would_be_and_what_is_left_first() -> None:
 def test_many_destinations_are_told_once_each_and_few_of_them_drawn() -> None:
     went = tuple((f"queue-{index:03}", 300 - index) for index in range(300))
     report = DrainReport(forwarded=sum(one[1] for one in went), per_destination=went, confirmed_empty=True)
-    made = page(report, EMPTY, Course(0.0, {QUEUE.queue: 1}))
+    made = page(report, EMPTY, {QUEUE.queue: 1})
     (bars,) = (one for one in made.sections if isinstance(one, Bars))
     assert bars.note == f"280 others with {sum(one[1] for one in went[20:]):,} together."
     assert len(tables(made)["All destinations"]) == 300
@@ -125,7 +130,7 @@ def test_the_ledger_is_told_by_its_digest(tmp_path: Path, lines: int) -> None:
     path.write_bytes(b'{"a": "line of the ledger"}\n' * lines)
     file = LedgerFile.of(path)
     assert (file.lines, file.sha256) == (lines, hashlib.sha256(path.read_bytes()).hexdigest())
-    made = page(DrainReport(), EMPTY, Course(0.0, ledger=file))
+    made = page(DrainReport(), EMPTY, ledger=file)
     assert ("SHA-256 of the ledger", file.sha256) in made.facts
 
 
@@ -166,7 +171,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_moves(
 def test_markdown_tells_what_the_page_tells_and_strangers_make_no_markup() -> None:
     hostile = "a|b](http://x) <img src=x>\n# head\x1b[2J"
     report = DrainReport(forwarded=2, per_destination=((hostile, 2),), left=(Left(hostile, 1),))
-    text = page_to_markdown(page(report, EMPTY, Course(0.0)))
+    text = page_to_markdown(page(report, EMPTY))
     assert text.count("a\\|b]\\(http://x) \\<img src=x> # head\\x1b[2J") >= 2
     assert text.count("\n# ") == 0
     assert "\x1b" not in text

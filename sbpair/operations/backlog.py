@@ -1,0 +1,64 @@
+"""What drain and syphon share: a request for the backlog of a pair, and which queues and ledger it means."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbpair.core.access import namespace_name
+from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.pairing import Pair
+from sbpair.core.transfer.conclusion import Asked
+from sbpair.runtime.inspection.backlog import FoundQueues
+from sbpair.runtime.transfer.drain import ToArchive, ToQueue, TransferRequest
+from sbpair.runtime.transfer.ledger import Way
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogRequest(TransferRequest):
+    """What to move out of a backlog, where to, and how hard. Durations in seconds."""
+
+    queues: tuple[str, ...] = ()
+    """Paths of backlog queues on the secondary; none: every one that exists, configured or not."""
+    ledger: Path | None = None
+    """The file that records each message. What it already has is completed without being sent again."""
+    new_ledger: bool = False
+    """Begin a new ledger; the old file stays beside it as FILE.N."""
+
+
+def asked_of(pair: Pair, request: BacklogRequest) -> Asked:
+    """The request as the sentences at the end of a run need it."""
+    return Asked(
+        pair=pair.name,
+        primary=pair.primary.label,
+        go_on=f"sbpair drain {pair.name}{' --dlq' if request.dead_letter else ''}",
+        dead_letter=request.dead_letter,
+        filtered=request.wanted.is_set,
+        ledger=request.ledger is not None,
+        queue=request.to.queue if isinstance(request.to, ToQueue) else None,
+    )
+
+
+def chosen_paths(pair: Pair, found: FoundQueues, only: tuple[str, ...]) -> tuple[str, ...]:
+    """The queues to empty.
+
+    Raises:
+        SbpairError: there is none.
+        UsageError: a queue that was named does not exist.
+    """
+    if not found.existing:
+        raise SbpairError(
+            f"No backlog queue of {pair.primary.label} exists on {pair.secondary.label}. Nothing was moved.",
+            hint=f"Create them: sbpair provision {pair.name}",
+        )
+    for path in only:
+        if path not in found.existing and not (path in pair.backlog_paths() and path not in found.missing):
+            there = ", ".join(existing.rpartition("/")[2] for existing in found.existing)
+            raise UsageError(
+                f"There is no {path} on {pair.secondary.label}; the backlog queues that exist are {there}."
+            )
+    return only or found.existing
+
+
+def way_of(pair: Pair, request: BacklogRequest) -> Way:
+    """Between which namespaces the run moves messages."""
+    to = None if isinstance(request.to, ToArchive) else namespace_name(pair.primary)
+    return Way(namespace_name(pair.secondary), to)

@@ -1,0 +1,181 @@
+"""One pass over the backlog of a pair, back to the primary, until it is confirmed empty."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sbpair.concurrency import stoppable
+from sbpair.core.errors import UsageError
+from sbpair.core.transfer.conclusion import DrainResult
+from sbpair.core.transfer.report import DrainReport
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_paths, way_of
+from sbpair.operations.ends import Sides
+from sbpair.operations.ledgers import open_ledger
+from sbpair.ports import Observer
+from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, is_own, read_backlog
+from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue
+from sbpair.runtime.transfer.drain import drain as drain_backlog
+from sbpair.runtime.transfer.ledger import Ledger, Recorder
+
+if TYPE_CHECKING:
+    from sbpair.runtime.transfer.processes import Share
+
+__all__ = ["DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"]
+
+AFTER_SECONDS = 10.0
+"""How long a run that has ended may take to count what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequest(BacklogRequest):
+    """What to drain, where to, and how hard. Durations in seconds."""
+
+    processes: int = 1
+    """Share the queues among this many processes, where one core is too slow. A dry run takes one."""
+
+    def of_one_process(self) -> tuple[str, ...]:
+        """Fields with a value that several processes cannot keep together."""
+        bounds = ("max_messages", "rate_per_second", "budget_per_second", "idle_seconds")
+        return tuple(name for name in bounds if getattr(self, name)) + ("to",) * isinstance(self.to, ToArchive)
+
+
+async def drain(
+    sides: Sides, request: DrainRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> DrainResult:
+    """Return the messages of a pair's backlog queues to the primary, then read what the whole backlog holds.
+
+    Several drains and syphons may work on one pair at once. Needs Listen on the secondary and Send on the primary;
+    with Manage on the secondary the queues are listed and counted, without it they are opened and browsed.
+
+    Args:
+        sides: the pair's open namespaces.
+        request: what to do. With `dry_run` the queues are browsed and the destinations asked, and the result says what
+            a drain would do.
+        observer: gets the events on the way.
+        stop: ends the run within about 10 seconds once it is set: messages in flight are settled or released, and the
+            result says what was done until then.
+
+    Returns:
+        What became of the messages, and what the backlog holds afterwards.
+
+    Raises:
+        SbpairError: no backlog queue exists, or the ledger or archive cannot be written.
+        UsageError: a queue of the request does not exist, the ledger is that of other namespaces, or the request asks
+            several processes to keep what only one can keep.
+        ServiceError: no queue at all could be read; the first one's error.
+        FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the result says so.
+        InterruptedWorkError: `stop` was set before the queues had been found. Nothing was moved.
+    """
+    reopen, pair = _reopen_of(sides, request), sides.pair
+    observer, stop, usage, clock = observer or Quiet(), stop or asyncio.Event(), Usage(), SystemClock()
+    secondary, admin = CountedMessaging(sides.secondary, usage), CountedAdmin(sides.secondary_admin, usage)
+    primary_admin = CountedAdmin(sides.primary_admin, usage)
+    seconds = min(request.patience_seconds, AFTER_SECONDS)
+
+    def find() -> Coroutine[Any, Any, FoundQueues]:
+        return find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
+
+    only, facts = request.queues, None
+    async with open_ledger(request.ledger, way_of(pair, request), new=request.new_ledger) as ledger:
+        # Queues of another primary were listed by whoever named them: no search under this pair's prefix finds them.
+        if own := all(is_own(path, pair) for path in only):
+            found = await stoppable(stop, find())
+            facts, request = found.facts, replace(request, queues=chosen_paths(pair, found, only))
+        job = DrainJob(
+            request,
+            secondary=secondary,
+            primary=sides.primary,
+            admin=admin,
+            primary_admin=primary_admin,
+            clock=clock,
+            observer=observer,
+            ledger=ledger,
+            stop=stop,
+            facts=facts,
+        )
+        if reopen is not None and len(request.queues) > 1:
+            report = await _drain_in_processes(job, reopen, ledger, usage)
+        else:
+            report = await drain_backlog(job)
+    backlog = None
+    if own:
+        backlog = await read_backlog(
+            pair,
+            await find(),  # again: a queue that was made meanwhile belongs to the backlog, too
+            messaging=secondary,
+            admin=admin,
+            clock=clock,
+            timeout_seconds=seconds,
+            only=only or None,
+            recount=False,
+        )
+    before = {path: request.expected(known.counts) for path, known in (facts or {}).items()}
+    return DrainResult.of(asked_of(pair, request), report, backlog, usage.forecast(), before)
+
+
+# Several processes.
+
+
+Reopen = Callable[[], AbstractAsyncContextManager[Sides]]
+
+
+def _reopen_of(sides: Sides, request: DrainRequest) -> Reopen | None:
+    """What opens the sides in another process; None for a run in this one.
+
+    Raises:
+        UsageError: the request asks several processes for what they cannot do.
+    """
+    if request.processes == 1 or request.dry_run:
+        return None
+    if given := request.of_one_process():
+        raise UsageError(f"Only one process can keep {', '.join(given)}; the request asks for {request.processes}.")
+    if sides.reopen is None:
+        raise UsageError(f"Another process cannot open {sides.pair.name}: its sides were opened without `reopen`.")
+    return sides.reopen
+
+
+async def _drain_in_processes(job: DrainJob, reopen: Reopen, ledger: Ledger | None, usage: Usage) -> DrainReport:
+    from sbpair.runtime.transfer.processes import drain_in_processes
+
+    assert isinstance(job.request, DrainRequest)  # noqa: S101 - of this verb
+    return await drain_in_processes(
+        job.request,
+        _InProcess(reopen),
+        job.request.processes,
+        clock=job.clock,
+        observer=job.observer,
+        ledger=ledger,
+        stop=job.stop,
+        facts=job.facts,
+        usage=usage,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _InProcess:
+    """`sbpair.runtime.transfer.processes.Work`: drains a share with sides of its own."""
+
+    reopen: Reopen
+
+    async def __call__(
+        self, share: "Share", observer: Observer, ledger: Recorder | None, stop: asyncio.Event
+    ) -> tuple[DrainReport, Usage]:
+        usage = Usage()
+        async with self.reopen() as sides:
+            job = DrainJob(
+                share.request,
+                secondary=CountedMessaging(sides.secondary, usage),
+                primary=sides.primary,
+                admin=CountedAdmin(sides.secondary_admin, usage),
+                clock=SystemClock(),
+                observer=observer,
+                ledger=ledger,
+                stop=stop,
+                facts=share.facts,
+                part=True,
+            )
+            return await drain_backlog(job), usage
