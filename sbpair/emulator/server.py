@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from sbpair.emulator.auth import ROOT_KEY_NAME
+from sbpair.emulator.budgets import Memory, Turns
 from sbpair.emulator.clock import Clock, SystemClock
 from sbpair.emulator.control.port import ControlPort
 from sbpair.emulator.endpoints import Endpoints
-from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.origins import OwnNames, is_loopback
 from sbpair.emulator.engine.port import Port
 from sbpair.emulator.engine.trace import Trace
