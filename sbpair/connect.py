@@ -13,7 +13,6 @@ from sbpair.core.retry import SDK_RETRIES
 from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
-    from sbpair.core.inspection.snapshot import Snapshot
     from sbpair.operations.ends import Ends, Sides
     from sbpair.ports import NamespaceAdmin, Observer, Topology, TransactedMessaging
     from sbpair.runtime.failover.pairing import PairedNamespaces
@@ -88,33 +87,6 @@ async def open_topology(access: NamespaceAccess) -> "AsyncIterator[Topology]":
         yield topology
     finally:
         await topology.close()
-
-
-async def gather_pair(
-    pair: Pair, *, backlog_only: bool = False, browse: bool = True, observer: "Observer | None" = None
-) -> "Snapshot":
-    """Connect a pair and read it into one snapshot; `browse`: look into the backlog queues too.
-
-    `backlog_only`: nothing but the secondary and its queues, which is what provisioning and cleanup go by, so that
-    none of it may be missing. Otherwise all that the audit looks at; what cannot be read is recorded in the snapshot.
-
-    Raises:
-        ServiceError: only with `backlog_only`.
-    """
-    from sbpair.runtime.browse import peeking
-    from sbpair.runtime.inspection.gather import Scope, gather
-
-    async with open_sides(pair) as sides:
-        return await gather(
-            pair,
-            primary=sides.primary_admin,
-            secondary=sides.secondary_admin,
-            clock=SystemClock(),
-            observer=observer,
-            peek=peeking(sides.secondary) if browse else None,
-            scope=Scope.BACKLOG if backlog_only else Scope.FULL,
-            tolerant=not backlog_only,
-        )
 
 
 async def fetch_token(access: NamespaceAccess) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.inspection.plans import OperationsLog
 from sbpair.emulator.errors import StoreError
 from sbpair.emulator.store import open_store
 from sbpair.emulator.tls import TlsFiles
 from sbpair.files import AppendedFile, make_private_file, make_private_folder, write_private
 from sbpair.journal.sqlite import SqliteJournal
+from sbpair.operations.log import OperationsLog
 from sbpair.pipeline.spark.java import Java, launcher_home
 from sbpair.pipeline.spark.session import _new_log
 from sbpair.render.console import write_file
@@ -55,7 +55,7 @@ async def test_all_that_holds_messages_or_keys_is_private(tmp_path: Path) -> Non
     remember_default_pair("orders", variables)
     assert first_use(tmp_path / "plans" / "more" / "plan.json", variables)
     launcher_home(Java(tmp_path, (17,), "test", has_vector_module=False), tmp_path / "cache" / "java")
-    with OperationsLog(variables) as operations:
+    with OperationsLog(tmp_path / "home" / "state" / "operations.jsonl") as operations:
         operations.write({"who": "me"})
     assert len(list(tmp_path.rglob("*"))) > 10
     assert loose(tmp_path) == {}

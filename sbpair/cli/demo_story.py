@@ -24,10 +24,9 @@ from sbpair.cli.demo_messages import (
     message_id_of,
 )
 from sbpair.concurrency import stoppable
-from sbpair.connect import gather_pair, open_pairing
+from sbpair.connect import open_pairing
 from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
-from sbpair.core.inspection.plan import plan_provision
 from sbpair.core.message import Disposition, Received
 from sbpair.core.outcome import Report, exit_for
 from sbpair.core.pairing import Pair
@@ -239,15 +238,17 @@ async def play(stage: Stage, stop: asyncio.Event) -> Story:
 
 
 async def _provision(story: Story, stage: Stage) -> None:
-    from sbpair.runtime.inspection.apply import apply
+    from sbpair.operations.provision import ProvisionRequest, provision
 
-    plan = plan_provision(await gather_pair(stage.pair, backlog_only=True, browse=False), stage.pair)
     async with open_sides(stage.pair) as sides:
-        story.provisioned = await apply(plan, admin=sides.secondary_admin, clock=system_clock())
-    if exit_for(story.provisioned.outcomes):
-        failed = next(outcome for outcome in story.provisioned.outcomes if outcome.error_code is not None)
+        applied = await provision(sides, ProvisionRequest())
+    story.provisioned = Report(applied.outcomes)
+    if exit_for(applied.outcomes):
+        failed = next(outcome for outcome in applied.outcomes if outcome.error_code is not None)
         raise UnknownServiceError(f"Provisioning failed at {failed.item}: {failed.detail}")
-    stage.say(f"Provisioned {len(plan.steps)} backlog queues on {stage.pair.secondary.label}, documented settings.")
+    stage.say(
+        f"Provisioned {len(applied.plan.steps)} backlog queues on {stage.pair.secondary.label}, documented settings."
+    )
 
 
 async def _send_through_an_outage(story: Story, stage: Stage) -> None:
@@ -372,9 +373,11 @@ async def _prove(story: Story, stage: Stage) -> None:
 
 
 async def _audit(story: Story, stage: Stage) -> None:
-    from sbpair.core.inspection.audit import Severity, run
+    from sbpair.core.inspection.audit import Severity
+    from sbpair.operations.audit import AuditRequest, audit
 
-    snapshot = await gather_pair(stage.pair, browse=False)
-    story.findings = run(snapshot, stage.pair).at_least(Severity.WARNING)
+    async with open_sides(stage.pair) as sides:
+        audited = await audit(sides, AuditRequest())
+    story.findings = audited.report.at_least(Severity.WARNING)
     found = counted(len(story.findings), "finding") if story.findings else "no findings"
-    stage.say(f"Audit: {found} in {len(snapshot.secondary.queues or ())} backlog queues.")
+    stage.say(f"Audit: {found} in {len(audited.snapshot.secondary.queues or ())} backlog queues.")

@@ -20,17 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit.result import AuditedPair
+    from sbpair.core.inspection.result import AppliedPlan
     from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
+    from sbpair.operations.cleanup import CleanupRequest, cleanup
     from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
     from sbpair.operations.ends import Ends, Sides
+    from sbpair.operations.provision import ProvisionRequest, provision
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
 
 __all__ = [
+    "AppliedPlan",
     "AuditRequest",
     "AuditedPair",
+    "CleanupRequest",
     "DrainRequest",
     "DrainResult",
     "Ends",
+    "ProvisionRequest",
     "RestoreRequest",
     "RestoreResult",
     "Sides",
@@ -40,14 +46,18 @@ __all__ = [
     "append_history",
     "audit",
     "audit_snapshot",
+    "cleanup",
     "drain",
+    "provision",
     "restore",
 ]
 
 _MODULES = {
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
+    "cleanup": ("CleanupRequest", "cleanup"),
     "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),
     "ends": ("Ends", "Sides"),
+    "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
 }
 

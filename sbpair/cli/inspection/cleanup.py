@@ -1,36 +1,53 @@
 """`sbpair cleanup`: delete extra backlog queues; shows them, asks, and never deletes messages unasked."""
 
-import asyncio
 import logging
-import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.asking import AllPairsOption, YesOption, agreed, can_ask, pairs_to_write, side_named
-from sbpair.cli.context import load_settings, run_and_show, run_async, stoppable, unchanged
-from sbpair.cli.inspection.plans import DryRunOption, OperationsLog, plan_summary, write_plans
-from sbpair.cli.inspection.provision import applied, carry_out_all, planned, plans_for, refuse_stale
+from sbpair.cli.asking import AllPairsOption, YesOption, can_ask, pairs_to_write
+from sbpair.cli.context import load_settings, open_sides, run_async, unchanged
+from sbpair.cli.inspection.plans import (
+    DryRunOption,
+    PairPlans,
+    carry_out,
+    operations_log,
+    planned,
+    plans_for,
+    steps_agreed,
+    write_plans,
+)
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
-from sbpair.connect import gather_pair
-from sbpair.core.errors import StalePlanError, UsageError
-from sbpair.core.inspection.plan import Plan, Purpose, Risk, Step, StepKind, plan_cleanup, user_of
-from sbpair.core.inspection.snapshot import Snapshot
-from sbpair.core.names import namespace_label, parse_backlog_queue_path
-from sbpair.core.outcome import Exit, Report
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.cleanup import (
+    as_confirmed,
+    check_confirmed,
+    check_still_extra,
+    holds_messages,
+    without_queues,
+)
+from sbpair.core.inspection.plan import Plan, Purpose
+from sbpair.core.names import namespace_label
+from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import printable
-from sbpair.render.console import check_writable, say
+from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
-Planned = list[tuple[Pair, Plan]]
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.inspection.result import AppliedPlan
+    from sbpair.operations.cleanup import CleanupRequest
+    from sbpair.operations.ends import Sides
+    from sbpair.ports import Observer
 
 
-@command(output="cli.inspection.plans:Printed")
+@command(output="core.inspection.result:Printed")
 def cleanup(
     options: Options,
     pairs: PairsArgument = None,
@@ -93,59 +110,46 @@ def cleanup(
     if plan_out is not None:
         check_writable(plan_out)
     configured, notes = configured_pairs(settings, "the check whose queues these are")
+    from sbpair.operations.cleanup import CleanupRequest
+
+    request = CleanupRequest(tuple(configured), tuple(confirm), others, dry_run=True)
     if plan is not None:
         plans = plans_for(plan, Purpose.CLEANUP, chosen)
-        for one in plans:
-            _check_unused(configured, one[:1], _other_primaries(*one))
-        _check_still_extra(plans, configured)
+        for pair, written in plans:
+            check_still_extra(pair, written, configured)
     else:
-        _check_unused(configured, chosen, others)
-        plans = _make_plans(options, chosen, confirm, others, configured)
-        for none in _nothing_of(plans, others):
-            logging.getLogger("sbpair").warning(none)
-    _check_confirmed(plans, confirm)
+        plans = _planned(options, chosen, request)
+        for pair, made in plans:
+            for missing in without_queues(made, pair.secondary.label, others):
+                logging.getLogger("sbpair").warning(missing)
+    check_confirmed([made for _, made in plans], confirm)
     if not act:
         return _only_shown(plans, notes, plan_out)
-    if not _agreed(options, plans, yes=yes):
+    if not steps_agreed(options, plans, yes=yes):
         return _shown(plans, notes)
     if archive is not None or drain:
         notes += _empty(options, plans, archive)
-        plans = _make_plans(options, chosen, confirm, others, configured)
-    named = {path.lower() for path in confirm} | set(_ask(options, plans, confirm))
-    plans = [(pair, _as_confirmed(one, named)) for pair, one in plans]
+        plans = _planned(options, chosen, request)
+    request = replace(request, confirm=(*confirm, *_ask(options, plans, confirm)), dry_run=False, log=operations_log())
+    plans = [(pair, as_confirmed(made, request.confirm)) for pair, made in plans]
 
-    async def work(stop: asyncio.Event) -> list[tuple[str, Report]]:
-        if plan is not None:
-            with unchanged():
-                await stoppable(stop, refuse_stale(plans))
-        return await carry_out_all(options, "cleanup", plans, stop)
+    async def verb(
+        sides: "Sides", pair: Pair, plan: Plan, observer: "Observer | None", stop: "asyncio.Event"
+    ) -> "AppliedPlan":
+        from sbpair.operations.cleanup import cleanup as clean_up_pair
 
-    def shown(reports: list[tuple[str, Report]]) -> CommandResult:
-        result = applied("cleanup", [one for _, one in plans], reports)
-        return replace(result, notes=(*notes, *result.notes))
+        return await clean_up_pair(sides, replace(request, plan=plan), observer=observer, stop=stop)
 
-    return run_and_show(options, work, shown)
+    return carry_out(options, "cleanup", plans, verb, from_file=plan is not None, notes=notes)
 
 
-def _only_shown(plans: Planned, notes: list[str], plan_out: Path | None) -> CommandResult:
+def _only_shown(plans: PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
     if plan_out is not None:
-        write_plans(plan_out, [one for _, one in plans])
+        write_plans(plan_out, [made for _, made in plans])
         return replace(_shown(plans, [*notes, f"Plan written to {plan_out}."]), exit=Exit.OK)
-    if any(one.has_changes for _, one in plans):
+    if any(made.has_changes for _, made in plans):
         notes = [*notes, "Delete them with --yes."]
     return _shown(plans, notes)
-
-
-def _agreed(options: Options, plans: Planned, *, yes: bool) -> bool:
-    """Shows the steps on stderr and asks, where there is something to do and somebody who can answer."""
-    if yes or not can_ask(options) or not any(plan.has_changes for _, plan in plans):
-        return True
-    for pair, plan in plans:
-        for step in plan.steps:
-            say(printable(f"{side_named(pair)}: {step.kind.value} {step.queue}: {step.reason}"))
-    where = ", ".join(dict.fromkeys(side_named(pair) for pair, _ in plans))
-    words = plan_summary([plan for _, plan in plans]).rstrip(".").capitalize()
-    return agreed(options, f"{words} on {where}: go on?", yes=yes)
 
 
 def _check_options(
@@ -176,94 +180,44 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
     return labels
 
 
-def _check_still_extra(plans: Planned, configured: Sequence[Pair]) -> None:
-    """Refuse a plan file that deletes what any configured pair uses by now."""
-    for pair, plan in plans:
-        for step in plan.steps:
-            user = user_of(step.queue, pair.secondary.host, (pair, *configured))
-            if step.kind is StepKind.DELETE and user is not None:
-                raise StalePlanError(f"The plan deletes {step.queue}, which pair {user!r} uses by now.")
-
-
-def _other_primaries(pair: Pair, plan: Plan) -> set[str]:
-    """Labels of primaries other than the pair's whose queues the plan deletes."""
-    names = [parse_backlog_queue_path(step.queue) for step in plan.steps]
-    return {name.primary_label for name in names if name is not None} - {pair.primary.label.lower()}
-
-
-def _empty(options: Options, plans: Planned, archive: Path | None) -> list[str]:
+def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str]:
     """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
     from sbpair.cli.transfer.emptying import Emptied, empty_queues
+    from sbpair.operations.log import OperationsLog
 
-    async def work(stop: asyncio.Event) -> list[Emptied]:
-        with OperationsLog(os.environ) as log:
+    async def work(stop: "asyncio.Event") -> list[Emptied]:
+        with OperationsLog(operations_log()) as log:
             return [
                 await empty_queues(options, pair, queues, archive, stop, log)
                 for pair, plan in plans
-                if not stop.is_set() and (queues := [step.queue for step in plan.steps if _holds_messages(step)])
+                if not stop.is_set() and (queues := [step.queue for step in plan.steps if holds_messages(step)])
             ]
 
     return [note for emptied in run_async(options, work) for note in emptied.notes()]
 
 
-def _make_plans(
-    options: Options,
-    pairs: Sequence[Pair],
-    confirm: Collection[str],
-    others: Collection[str],
-    configured: Collection[Pair],
-) -> Planned:
-    async def work(stop: asyncio.Event) -> list[Snapshot]:
-        with unchanged():
-            return [await stoppable(stop, gather_pair(pair, backlog_only=True)) for pair in pairs]
+def _planned(options: Options, pairs: Sequence[Pair], request: "CleanupRequest") -> list[tuple[Pair, Plan]]:
+    async def work(stop: "asyncio.Event") -> list[tuple[Pair, Plan]]:
+        from sbpair.operations.cleanup import cleanup as clean_up_pair
 
-    snapshots = run_async(options, work)
-    return [
-        (pair, plan_cleanup(snapshot, pair, confirmed=confirm, also_primaries=others, others=configured))
-        for pair, snapshot in zip(pairs, snapshots, strict=True)
-    ]
+        plans = []
+        for pair in pairs:
+            with unchanged():
+                async with open_sides(pair) as sides:
+                    plans.append((pair, (await clean_up_pair(sides, request, stop=stop)).plan))
+        return plans
+
+    return run_async(options, work)
 
 
-def _check_unused(configured: Sequence[Pair], pairs: Iterable[Pair], primaries: Collection[str]) -> None:
-    """Refuse primaries whose backlog queues on these secondaries a configured pair uses."""
-    for pair in pairs:
-        for other in (pair, *configured):
-            label = other.primary.label.lower()
-            if label in primaries and other.secondary.host.lower() == pair.secondary.host.lower():
-                raise UsageError(
-                    f"The backlog queues of {label} on {pair.secondary.label} are in use: they are those of pair "
-                    f"{other.name!r}.",
-                    hint=f"Its extra ones: sbpair cleanup {other.name}",
-                )
-
-
-def _nothing_of(plans: Planned, primaries: Collection[str]) -> Iterator[str]:
-    """Which of the other primaries have left nothing; a wrong name would look the same."""
-    for pair, plan in plans:
-        left = {parse_backlog_queue_path(step.queue) for step in plan.steps}
-        for label in primaries:
-            if not any(name is not None and name.primary_label == label for name in left):
-                yield f"There is no backlog queue of {label} on {pair.secondary.label}."
-
-
-def _check_confirmed(plans: Planned, confirm: Sequence[str]) -> None:
-    """A name that is not in any plan is a slip of the finger; better nothing is done."""
-    known = {step.queue.lower() for _, plan in plans for step in plan.steps}
-    for path in confirm:
-        if path.lower() not in known:
-            raise UsageError(
-                f"--confirm {path}: there is no extra backlog queue of that name.", hint="List them: sbpair cleanup"
-            )
-
-
-def _ask(options: Options, plans: Planned, confirm: Collection[str]) -> Iterator[str]:
+def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterator[str]:
     """Names that a person typed, in lower case. Nobody is asked where nobody can answer."""
     if not can_ask(options):
         return
     confirmed = {path.lower() for path in confirm}
     for pair, plan in plans:
         for step in plan.steps:
-            if _holds_messages(step) and step.queue.lower() not in confirmed:
+            if holds_messages(step) and step.queue.lower() not in confirmed:
                 environment = f" [{pair.environment}]" if pair.environment else ""
                 typer.secho(printable(f"{pair.name}{environment}: {step.queue}: {step.reason}"), fg="red", err=True)
                 answer = typer.prompt(
@@ -276,26 +230,8 @@ def _ask(options: Options, plans: Planned, confirm: Collection[str]) -> Iterator
                     yield step.queue.lower()
 
 
-def _holds_messages(step: Step) -> bool:
-    return step.with_messages or (step.kind is StepKind.SKIP and step.risk is Risk.HIGH)
-
-
-def _as_confirmed(plan: Plan, named: Collection[str]) -> Plan:
-    """The plan with the queues that a person named now; what a file says was confirmed has to be named again."""
-    return replace(plan, steps=tuple(_step_as_confirmed(step, step.queue.lower() in named) for step in plan.steps))
-
-
-def _step_as_confirmed(step: Step, named: bool) -> Step:
-    if not _holds_messages(step):
-        return step
-    if named:
-        return replace(step, kind=StepKind.DELETE, with_messages=True, risk=Risk.HIGH)
-    reason = step.reason if step.kind is StepKind.SKIP else f"{step.reason}; not confirmed in this run"
-    return replace(step, kind=StepKind.SKIP, with_messages=False, reason=reason)
-
-
-def _shown(plans: Planned, notes: Sequence[str]) -> CommandResult:
+def _shown(plans: PairPlans, notes: Sequence[str]) -> CommandResult:
     """The plan; exit 5 also for queues that only a person can decide about."""
     result = planned("cleanup", [plan for _, plan in plans], notes=notes)
-    undecided = any(_holds_messages(step) for _, plan in plans for step in plan.steps)
+    undecided = any(holds_messages(step) for _, plan in plans for step in plan.steps)
     return replace(result, exit=Exit.FINDINGS) if undecided else result

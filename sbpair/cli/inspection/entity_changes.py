@@ -1,6 +1,5 @@
 """`sbpair entity delete` and `sbpair entity set-status`, and what every change of an entity shares."""
 
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +10,7 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
 from sbpair.cli.context import load_settings, run_async, stoppable
 from sbpair.cli.inspection.entity_shown import EntityArgument, existing, find_entity, with_topology
-from sbpair.cli.inspection.plans import OperationsLog, change_line
+from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, refuse_unnamed
 from sbpair.core.entities import EntityFacts, EntityKind, EntityStatus
@@ -21,6 +20,7 @@ from sbpair.core.inspection.snapshot import describe_counts
 from sbpair.core.outcome import Exit
 from sbpair.core.words import counted
 from sbpair.core.words import listed as listed_names
+from sbpair.operations.log import OperationsLog, change_line
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def change_it(
                 raise
             log.write({**line, "result": "done", "error_code": None})
 
-        with OperationsLog(os.environ) as log:
+        with OperationsLog(operations_log()) as log:
             async with open_topology(place.access) as topology:
                 await stoppable(stop, logged())
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbpair.cli.inspection.plans import OperationsLog, how_to_apply
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.drain import drain_showing
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
+from sbpair.operations.log import OperationsLog, context_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,7 +61,7 @@ async def empty_queues(
 def _line(pair: Pair, queues: Sequence[str], action: str, dead_letter: bool, report: "DrainReport") -> dict[str, Any]:
     return {
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        **(how_to_apply("cleanup", pair).context or {}),
+        **context_of("cleanup", pair.secondary),
         "pair": pair.name,
         "namespace": pair.secondary.host,
         "action": action,

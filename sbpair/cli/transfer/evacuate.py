@@ -1,6 +1,5 @@
 """`sbpair evacuate`: all entities and messages of a namespace, moved to another one, and the proof that it is empty."""
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import Interrupted, load_settings, run_async, stoppable, unchanged
-from sbpair.cli.inspection.plans import OperationsLog, change_line
+from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityRef
@@ -48,6 +47,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.redact import json_text
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.words import counted, listed
+from sbpair.operations.log import OperationsLog, change_line
 from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.result import Column, CommandResult, Table
 
@@ -503,7 +503,7 @@ def _create(options: Options, ends: _Ends, steps: Sequence[EntityStep], look: _L
     async def work(stop: "asyncio.Event") -> None:
         from sbpair.connect import open_topology
 
-        with OperationsLog(os.environ) as log:
+        with OperationsLog(operations_log()) as log:
             async with open_topology(ends.target) as topology:
                 for step in steps:
                     if step.action in (Action.CREATE, Action.FINISH):

@@ -12,13 +12,15 @@ from sbpair.amqp import sections
 from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.azure.payloads import to_received
 from sbpair.cli.failover.records import InputFormat, to_payload
-from sbpair.cli.inspection.plans import plan_table, read_plans
+from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.transfer.peek_shown import GroupKey, grouped, peeked
 from sbpair.core.errors import SbpairError
+from sbpair.core.inspection.plan import Plan
+from sbpair.core.inspection.result import PlanRow, plan_rows
 from sbpair.core.rewrite import describe
 from sbpair.core.serialization import to_plain
 from sbpair.render.formats import dump_json, to_markdown, to_tsv
-from sbpair.render.result import CommandResult
+from sbpair.render.result import CommandResult, table_of
 from sbpair.runtime.browse import Browsed
 from tests.cli.inside import run_inside
 from tests.cli.process import Ran
@@ -83,7 +85,7 @@ def test_plans_of_a_file(home: Path, data: bytes) -> None:
     path = Path(written(home, "plan.json", data))
 
     def show() -> None:
-        table = plan_table(read_plans(path))
+        table = table_of(PlanRow, plan_rows(map(Plan.from_dict, read_saved(path, "plan"))))
         result = CommandResult("provision", table.rows, (table,))
         to_tsv(result)
         to_markdown(result)

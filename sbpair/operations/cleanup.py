@@ -1,0 +1,70 @@
+"""`cleanup`: delete the backlog queues that no configured pair needs."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbpair.core.inspection.cleanup import as_confirmed, check_still_extra, check_unused
+from sbpair.core.inspection.plan import Plan, Purpose, plan_cleanup
+from sbpair.core.inspection.result import AppliedPlan
+from sbpair.core.pairing import Pair
+from sbpair.operations.ends import Sides
+from sbpair.operations.plans import apply_plan, read_backlog_queues
+from sbpair.ports import Observer
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupRequest:
+    """Which queues go."""
+
+    others: tuple[Pair, ...] = ()
+    """All configured pairs: a queue that one of them counts on stays."""
+    confirm: tuple[str, ...] = ()
+    """Paths of queues that are deleted with the messages they hold. Without that a queue with messages stays."""
+    left_overs_of: tuple[str, ...] = ()
+    """Labels of former primaries, in lower case, whose queues are extra, too."""
+    plan: Plan | None = None
+    """The steps to carry out, for example those of a dry run; None: those for what is extra now."""
+    dry_run: bool = False
+    log: Path | None = None
+    """Operations log, to which a line is appended for each step; None: nothing is recorded."""
+
+
+async def cleanup(
+    sides: Sides, request: CleanupRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> AppliedPlan:
+    """Delete the extra backlog queues of a pair that are empty. Needs Manage and Listen on the secondary.
+
+    A queue is empty if two counts and a browse find no message of any kind. Protected queues, and queues that a
+    configured pair counts on, are never deleted. A dry run gives the plan; a second call with that plan carries out
+    those steps and no others, and deletes a queue with messages only if that call confirms it.
+
+    Args:
+        sides: the pair, opened.
+        request: what to do.
+        observer: gets a `StepDone` event for each step.
+        stop: ends the reading; a plan that was begun is carried out.
+
+    Raises:
+        ServiceError: the queues could not be read. Nothing was changed.
+        UsageError: the queues of a former primary are in use; or the plan is for other namespaces or no clean-up.
+        StalePlanError: the plan deletes a queue that is in use by now.
+        InterruptedWorkError: `stop` was set before the first step.
+        SbpairError: the operations log cannot be written.
+    """
+    plan = request.plan
+    if plan is not None:
+        check_still_extra(sides.pair, plan, request.others)
+    else:
+        check_unused(sides.pair, request.left_overs_of, request.others)
+        plan = plan_cleanup(
+            await read_backlog_queues(sides, stop, browse=True),
+            sides.pair,
+            confirmed=request.confirm,
+            also_primaries=request.left_overs_of,
+            others=request.others,
+        )
+    if request.dry_run:
+        return AppliedPlan(plan)
+    plan = as_confirmed(plan, request.confirm)
+    return await apply_plan(sides, plan, Purpose.CLEANUP, log=request.log, observer=observer, stop=stop)

@@ -1,0 +1,95 @@
+"""The operations log: who changed what, when, with which credential. A namespace-level key leaves no trace in Azure.
+
+JSON Lines, one line a step that was carried out, appended with one write each, so that several runs can share the file.
+"""
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from sbpair.core.access import NamespaceAccess, credential_name
+from sbpair.core.errors import SbpairError
+from sbpair.core.redact import json_text
+from sbpair.files import make_private_folder, open_private
+
+FILE_NAME = "operations.jsonl"
+
+
+class OperationsLog:
+    """Appends to the log. Opened before anything is changed: what cannot be logged is not done.
+
+    Args:
+        path: its file; None: nothing is recorded.
+
+    Raises:
+        SbpairError: the file cannot be opened or written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._file = None if path is None else _opened(path)
+
+    def __enter__(self) -> "OperationsLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line."""
+        if self._file is None or self.path is None:
+            return
+        try:
+            self._file.write(json_text(line).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        make_private_folder(path.parent)
+        return open_private(path, "ab")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> SbpairError:
+    return SbpairError(
+        f"Cannot write the operations log {path}: {error}", hint="Set XDG_STATE_HOME to a folder that can be written."
+    )
+
+
+def change_line(command: str, access: NamespaceAccess, action: str, entity: str, detail: str) -> dict[str, Any]:
+    """A line of the log for a change of one entity: `result` and `error_code` are the caller's to add."""
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        **context_of(command, access),
+        "namespace": access.host,
+        "action": action,
+        "entity": entity,
+        "detail": detail,
+    }
+
+
+def context_of(command: str, access: NamespaceAccess) -> dict[str, Any]:
+    """What every line of a run repeats: who runs it, which command, with which credential."""
+    return {"who": who(), "command": command, "credential": credential_name(access)}
+
+
+def who() -> str:
+    """`user@host`, with the user behind sudo."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no name for this user id, or no such thing on this platform
+        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    behind = os.environ.get("SUDO_USER")
+    return f"{f'{behind} as {user}' if behind else user}@{socket.gethostname()}"
