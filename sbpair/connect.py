@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sbpair.core.access import NamespaceAccess
@@ -25,8 +26,11 @@ SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
 async def open_sides(
     pair: Pair, *, reopen: "Callable[[], AbstractAsyncContextManager[Sides]] | None" = None
 ) -> "AsyncIterator[Sides]":
-    """Connect a pair's messaging and administration; nothing goes over the wire until it is used. `reopen`: see
-    `Sides`."""
+    """Connect a pair's messaging and administration; nothing goes over the wire until it is used.
+
+    `reopen`: as `Sides` has it; by default the same pair is opened once more, in another process only if none of its
+    credentials is a secret.
+    """
     from sbpair.azure.connect import make_admin, make_messaging
     from sbpair.operations.ends import Sides
 
@@ -35,7 +39,7 @@ async def open_sides(
         primary_admin, secondary_admin = make_admin(pair.primary), make_admin(pair.secondary)
         for part in (primary, secondary, primary_admin, secondary_admin):
             stack.push_async_callback(part.close)
-        yield Sides(pair, primary, secondary, primary_admin, secondary_admin, reopen)
+        yield Sides(pair, primary, secondary, primary_admin, secondary_admin, reopen or partial(open_sides, pair))
 
 
 @asynccontextmanager

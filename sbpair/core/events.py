@@ -106,6 +106,13 @@ class BacklogCounted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SyphonBegan(Event):
+    """A syphon has found its backlog queues and reads them from now on; after a breakdown, once more."""
+
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QueueAppeared(Event):
     """A backlog queue that was not there when the syphon started; it is read, too, from now on."""
 

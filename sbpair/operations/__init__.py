@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sbpair.operations.ends import Ends, Sides
     from sbpair.operations.provision import ProvisionRequest, provision
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
+    from sbpair.operations.syphon import SyphonRequest, syphon
 
 __all__ = [
     "AppliedPlan",
@@ -40,6 +41,7 @@ __all__ = [
     "RestoreRequest",
     "RestoreResult",
     "Sides",
+    "SyphonRequest",
     "ToArchive",
     "ToPrimary",
     "ToQueue",
@@ -50,6 +52,7 @@ __all__ = [
     "drain",
     "provision",
     "restore",
+    "syphon",
 ]
 
 _MODULES = {
@@ -59,6 +62,7 @@ _MODULES = {
     "ends": ("Ends", "Sides"),
     "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
+    "syphon": ("SyphonRequest", "syphon"),
 }
 
 

@@ -1,6 +1,7 @@
 """One pass over the backlog of a pair, back to the primary, until it is confirmed empty."""
 
 import asyncio
+import pickle
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -133,8 +134,10 @@ def _reopen_of(sides: Sides, request: DrainRequest) -> Reopen | None:
         return None
     if given := request.of_one_process():
         raise UsageError(f"Only one process can keep {', '.join(given)}; the request asks for {request.processes}.")
-    if sides.reopen is None:
-        raise UsageError(f"Another process cannot open {sides.pair.name}: its sides were opened without `reopen`.")
+    try:
+        pickle.dumps(sides.reopen)
+    except TypeError as error:
+        raise UsageError(f"Another process cannot open {sides.pair.name}: {error}.") from error
     return sides.reopen
 
 

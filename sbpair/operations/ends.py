@@ -24,5 +24,5 @@ class Sides:
     primary_admin: NamespaceAdmin
     secondary_admin: NamespaceAdmin
     reopen: "Callable[[], AbstractAsyncContextManager[Sides]] | None" = None
-    """Opens the same sides in another process. It is pickled to get there, so it must hold no secret. None: the pair
-    cannot be opened there, so no verb can use several processes."""
+    """Opens the same sides once more: after a breakdown, or in another process, if it can be pickled to get there. With
+    None they are used as they are, by one process."""

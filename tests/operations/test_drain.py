@@ -105,8 +105,8 @@ async def test_several_processes_are_refused_what_only_one_can_keep(
         await drain(sides, request_)
 
 
-async def test_several_processes_need_sides_that_can_be_opened_again(sides: Sides) -> None:
-    with pytest.raises(UsageError, match="Another process cannot open embedded"):
+async def test_no_secret_goes_to_another_process(sides: Sides) -> None:
+    with pytest.raises(UsageError, match="Another process cannot open embedded: a Secret is not pickled"):
         await drain(sides, DrainRequest(processes=2))
 
 
