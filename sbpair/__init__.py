@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sbpair.core.errors import SbpairError, ServiceError
     from sbpair.core.failover.coupling import Condition
     from sbpair.core.failover.machine import DOCUMENTED, SDK, Policy, State
-    from sbpair.core.pairing import Pair, SendAvailabilityOptions, Side
+    from sbpair.core.pairing import Pair, SendAvailabilityOptions, Side, Verify, pair_options
     from sbpair.core.rewrite import compose, for_backlog, for_primary
     from sbpair.ports import Observer
     from sbpair.runtime.failover.pairing import EntityState, PairedNamespaces, PairingState
@@ -78,6 +78,7 @@ __all__ = [
     "ServiceError",
     "Side",
     "State",
+    "Verify",
     "Where",
     "__version__",
     "compose",
@@ -86,6 +87,7 @@ __all__ = [
     "open_ends",
     "open_pairing",
     "open_sides",
+    "pair_options",
     "run",
 ]
 
@@ -96,7 +98,7 @@ _MODULES = {
     "core.errors": ("SbpairError", "ServiceError"),
     "core.failover.machine": ("DOCUMENTED", "SDK", "Policy", "State"),
     "core.failover.coupling": ("Condition",),
-    "core.pairing": ("Pair", "SendAvailabilityOptions", "Side"),
+    "core.pairing": ("Pair", "SendAvailabilityOptions", "Side", "Verify", "pair_options"),
     "core.rewrite": ("compose", "for_backlog", "for_primary"),
     "ports": ("Observer",),
     "runtime.failover.pairing": ("EntityState", "PairedNamespaces", "PairingState"),

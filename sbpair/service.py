@@ -26,3 +26,8 @@ def session_key(session_id: str) -> str:
 def ascii_session_key(session_id: str) -> str:
     """The other form that the service's comparison may have: letters beyond ASCII keep their case."""
     return "".join(letter.lower() if letter.isascii() else letter for letter in session_id)
+
+
+EMBEDDED_NAMES: dict[str, str] = {}
+"""The embedded namespaces of this process: names by `host:port`, since a connection string of theirs tells the address
+alone and the paths of backlog queues contain the name."""

@@ -2,25 +2,66 @@
 
 import asyncio
 import inspect
+import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from azure.servicebus.aio import ServiceBusClient
 
 from sbpair.clients.failover import Failover, OnEvent
-from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
+from sbpair.core.access import (
+    AuthMethod,
+    NamespaceAccess,
+    Secret,
+    host_of,
+    is_address,
+    without_port,
+)
 from sbpair.core.names import namespace_label
-from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.core.pairing import PAIR_OPTIONS, Pair, SendAvailabilityOptions, pair_options, refuse_unknown
 from sbpair.ports import Messaging
 
 REFRESH_BEFORE_EXPIRY_SECONDS = 300.0
 TOKEN_SECONDS = 60.0
 _SDK_CLIENT = ServiceBusClient
 """Taken hold of before an application that cannot change its imports puts ours in its place by name."""
+_UNDOCUMENTED = (
+    "entity_name", "use_tls", "uamqp_transport", "try_timeout", "socket_timeout", "keep_alive", "auth_timeout",
+    "auto_reconnect", "encoding", "timeout", "amqp_transport",
+)  # fmt: skip
+"""Arguments that some release of the SDK takes without a word in its documentation."""
+_KEYWORD = re.compile(r":(?:keyword|param)\s+(?:[^:\n]*\s)?(\w+):")
 _CONNECTION_OPTIONS = ("transport_type", "http_proxy", "user_agent", "connection_verify", "ssl_context")
 _OF_ONE_NAMESPACE = ("custom_endpoint_address", "use_tls")
+
+
+def check_keywords(given: Mapping[str, Any], callee: Any, where: str, *, more: Iterable[str] = ()) -> None:
+    """Refuse what the SDK would ignore.
+
+    Args:
+        callee: the SDK's class or method: what its signature or documentation names, it takes. `more`: so are these.
+
+    Raises:
+        TypeError: with a suggestion.
+    """
+    documented = _KEYWORD.findall(inspect.getdoc(callee) or "")
+    named = [name for name in inspect.signature(callee).parameters if name not in ("self", "kwargs")]
+    refuse_unknown(given, dict.fromkeys([*more, *named, *documented, *_UNDOCUMENTED]), where)
+
+
+def split_keywords(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the pairing, and arguments of the SDK's client.
+
+    Raises:
+        TypeError: neither; with a suggestion.
+    """
+    ours = ("secondary", "secondary_credential", "pair", "options", "on_event", *PAIR_OPTIONS)
+    check_keywords(keywords, _SDK_CLIENT, "ServiceBusClient", more=ours)
+    options = {name: value for name, value in keywords.items() if name in PAIR_OPTIONS}
+    return options, {name: value for name, value in keywords.items() if name not in options}
 
 
 def make_failover(
@@ -32,12 +73,14 @@ def make_failover(
     secondary_credential: Any,
     pair: str | Pair | None,
     options: SendAvailabilityOptions | None,
+    changes: Mapping[str, Any],
     on_event: OnEvent | None,
 ) -> Failover:
     """The failover of a client for `host`, which is the primary.
 
     Raises:
         TypeError: not exactly one of `secondary` and `pair`.
+        UsageError: an option outside its limits.
         ValueError: the pair is another namespace's, or nothing says how to sign in at the secondary.
         SbpairError: the pair, the options or the secondary's name are wrong.
     """
@@ -47,16 +90,15 @@ def make_failover(
     made: list[Any] = [own]
     if pair is not None:
         chosen = _configured(pair, host)
-        if options is not None:
-            chosen = Pair(chosen.name, chosen.primary, chosen.secondary, options, chosen.entities)
+        chosen = replace(chosen, options=pair_options(options or chosen.options, **changes))
 
         def make_secondary() -> Messaging:
             return _messaging(chosen.secondary, None, {})
     else:
         access, theirs = _secondary(secondary or "", credential, secondary_credential)
         made.append(theirs)
-        primary = NamespaceAccess(namespace_label(host), host)
-        chosen = Pair(primary.label, primary, access, options or SendAvailabilityOptions())
+        primary = NamespaceAccess(_label(_address(host, sdk_options)), host)
+        chosen = Pair(primary.label, primary, access, pair_options(options, **changes))
         shared = {name: sdk_options[name] for name in _CONNECTION_OPTIONS if sdk_options.get(name) is not None}
 
         def make_secondary() -> Messaging:
@@ -72,6 +114,31 @@ def make_failover(
         on_event=on_event,
         credentials=[one for one in made if isinstance(one, BorrowedCredential)],
     )
+
+
+def _address(host: str, sdk_options: Mapping[str, Any]) -> str:
+    """Where the client connects to: the SDK keeps a port beside the host only in a custom endpoint."""
+    endpoint = str(sdk_options.get("custom_endpoint_address") or "")
+    return endpoint.partition("://")[2].partition("/")[0] or host
+
+
+def _label(address: str) -> str:
+    """The namespace's name, which the paths of its backlog queues contain.
+
+    Raises:
+        ValueError: the address is not a name, and no embedded namespace of this user.
+    """
+    from sbpair.settings.state import name_of_embedded
+
+    bare = without_port(address)
+    if not is_address(bare):
+        return namespace_label(address)
+    if (name := name_of_embedded(address, os.environ)) is None:
+        raise ValueError(
+            f"The name of the namespace at {address} is not known, and the backlog queues are called by it: give "
+            "pair= instead of secondary=, with the name as the label of its primary."
+        )
+    return name
 
 
 def _configured(pair: str | Pair, host: str) -> Pair:
@@ -92,7 +159,7 @@ def _secondary(secondary: str, credential: Any, own: Any) -> tuple[NamespaceAcce
     if "endpoint=" in secondary.lower():
         host = host_of(secondary)
         access = NamespaceAccess(
-            namespace_label(host),
+            _label(host),
             host,
             AuthMethod.CONNECTION_STRING,
             connection_string=Secret(secondary),
@@ -105,7 +172,7 @@ def _secondary(secondary: str, credential: Any, own: Any) -> tuple[NamespaceAcce
             "The credential of the primary is a key, which the secondary does not know: give secondary= as a "
             "connection string, or secondary_credential=."
         )
-    return NamespaceAccess(namespace_label(host), host), borrowed(credential if own is None else own)
+    return NamespaceAccess(_label(host), host), borrowed(credential if own is None else own)
 
 
 def _signs_in_anywhere(credential: Any) -> bool:

@@ -1,5 +1,6 @@
 """What the synchronous and the asynchronous client share: how they are made, and all that waits for nothing."""
 
+import inspect
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,9 @@ from azure.servicebus import exceptions
 from sbpair.azure.wire import check_live, leaves_link
 from sbpair.clients.calls import Payloads, Steps, offering, steps
 from sbpair.clients.failover import Failover, OnEvent, SenderFailover
-from sbpair.clients.setup import make_failover
+from sbpair.clients.setup import check_keywords, make_failover, split_keywords
 from sbpair.core.failover.machine import Route
-from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.core.pairing import PAIR_OPTIONS, Pair, SendAvailabilityOptions
 from sbpair.runtime.failover.pairing import PairingState
 
 S = TypeVar("S", bound="SenderWithFailover")
@@ -25,10 +26,28 @@ NOT_CANCELLABLE = 0
 is back on the primary, and counts from 1."""
 
 
+class _ClientSignature:
+    """What `help()` and editors show: the SDK's arguments, ours, and the options of a pairing."""
+
+    def __get__(self, client: object, owner: type) -> inspect.Signature:
+        sdk = next(base for base in owner.__mro__ if base.__module__.startswith("azure."))
+        ours = inspect.signature(ClientWithFailover.__init__).parameters.values()
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in PAIR_OPTIONS.items()
+        ]
+        named: dict[str, inspect.Parameter] = {}
+        for one in [*inspect.signature(sdk).parameters.values(), *ours, *options]:
+            if one.name != "self" and one.kind is not inspect.Parameter.VAR_KEYWORD:
+                named.setdefault(one.name, one)
+        return inspect.Signature(sorted(named.values(), key=lambda one: one.kind))
+
+
 class ClientWithFailover(Generic[S]):
     """Stands before one of the SDK's clients: its senders divert."""
 
     _sender_class: ClassVar[type["SenderWithFailover"]]
+    __signature__ = _ClientSignature()
     fully_qualified_namespace: str
 
     def __init__(
@@ -41,8 +60,9 @@ class ClientWithFailover(Generic[S]):
         pair: str | Pair | None = None,
         options: SendAvailabilityOptions | None = None,
         on_event: OnEvent | None = None,
-        **sdk_options: Any,
+        **keywords: Any,
     ) -> None:
+        changes, sdk_options = split_keywords(keywords)
         super().__init__(fully_qualified_namespace, credential, **sdk_options)  # type: ignore[call-arg]
         self._failover: Failover = make_failover(
             self.fully_qualified_namespace,
@@ -52,16 +72,19 @@ class ClientWithFailover(Generic[S]):
             secondary_credential=secondary_credential,
             pair=pair,
             options=options,
+            changes=changes,
             on_event=on_event,
         )
         weakref.finalize(self, self._failover.close, wait=False).atexit = False
 
     def get_queue_sender(self, queue_name: str, **options: Any) -> S:
         """As the SDK's."""
+        check_keywords(options, super().get_queue_sender, "get_queue_sender()")  # type: ignore[misc]
         return self._with_failover(super().get_queue_sender(queue_name, **options))  # type: ignore[misc]
 
     def get_topic_sender(self, topic_name: str, **options: Any) -> S:
         """As the SDK's."""
+        check_keywords(options, super().get_topic_sender, "get_topic_sender()")  # type: ignore[misc]
         return self._with_failover(super().get_topic_sender(topic_name, **options))  # type: ignore[misc]
 
     def state(self) -> PairingState:

@@ -167,13 +167,13 @@ def entity_path_of(access: NamespaceAccess) -> str | None:
 
 def namespace_name(access: NamespaceAccess) -> str:
     """The namespace by a name that stays: its host. An embedded one, whose port changes, is `contoso-weu@localhost`."""
-    bare = _without_port(access.host.lower())
+    bare = without_port(access.host.lower())
     return f"{access.label}@localhost" if is_loopback(bare) else bare
 
 
 def spoken_name(label: str, host: str) -> str:
     """The namespace for people: its host, or the configured name of an embedded one, whose address says nothing."""
-    return label if is_loopback(_without_port(host.lower())) else host
+    return label if is_loopback(without_port(host.lower())) else host
 
 
 def credential_name(access: NamespaceAccess) -> str:
@@ -198,7 +198,7 @@ RESOURCE_MANAGER_HOSTS = tuple(host for _, host, _ in _OF_CLOUDS.values())
 
 def cloud_of(access: NamespaceAccess) -> Cloud | None:
     """The cloud whose namespace or resource manager this is; None if host and management URL tell none."""
-    host, manager = _without_port(access.host.lower()), _host_of_url(access.management_url or "")
+    host, manager = without_port(access.host.lower()), _host_of_url(access.management_url or "")
     return next((one for one in Cloud if host.endswith(one.service_bus_suffix)), None) or next(
         (one for one in Cloud if manager == _OF_CLOUDS[one][1]), None
     )
@@ -228,7 +228,7 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
     url = resource_manager_url(access) if resource_manager else f"https://{access.host}"
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].lower()
-    bare = _without_port(host)
+    bare = without_port(host)
     local = is_loopback(bare)
     if is_plaintext(access) and not (local or access.allow_plaintext):
         raise ConfigurationError(
@@ -274,7 +274,7 @@ def _is_local_manager(access: NamespaceAccess) -> bool:
 
 
 def _host_of_url(url: str) -> str:
-    return _without_port(url.partition("://")[2].partition("/")[0].lower())
+    return without_port(url.partition("://")[2].partition("/")[0].lower())
 
 
 def is_loopback(host: str) -> bool:
@@ -285,6 +285,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_address(host: str) -> bool:
+    """Whether a host, without its port, says nothing of the namespace's name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
 def is_plaintext(access: NamespaceAccess) -> bool:
     """Whether the connection string asks for AMQP without TLS, as the embedded namespaces offer it."""
     if access.connection_string is None:
@@ -292,7 +301,8 @@ def is_plaintext(access: NamespaceAccess) -> bool:
     return parse_connection_string(access.connection_string.reveal()).get("usedevelopmentemulator", "") == "true"
 
 
-def _without_port(host: str) -> str:
+def without_port(host: str) -> str:
+    """`127.0.0.1` of `127.0.0.1:5680`, `::1` of `[::1]:5680`."""
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 

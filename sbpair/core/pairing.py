@@ -4,10 +4,14 @@ Sources: "Paired Namespaces: Implementation Details and Cost" (paths, values of 
 Patterns and High Availability" (options, defaults), the retired library's limits.
 """
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from sbpair.core.access import NamespaceAccess
+from sbpair.core.durations import parse_duration
 from sbpair.core.entities import QueueSettings, Tier
 from sbpair.core.errors import SameNamespaceError, UsageError
 from sbpair.core.failover.machine import DOCUMENTED, POLICIES, Policy
@@ -26,7 +30,18 @@ class Side(StrEnum):
         return Side.SECONDARY if self is Side.PRIMARY else Side.PRIMARY
 
 
+class Verify(StrEnum):
+    """Whether a client tries beforehand what an outage will need."""
+
+    WARN = "warn"
+    """What is missing is logged and announced; the client works."""
+    REQUIRE = "require"
+    """The first call raises for what is missing."""
+    OFF = "off"
+
+
 MINUTE_SECONDS = 60.0
+DEFAULT_VERIFY_INTERVAL_SECONDS = 60 * MINUTE_SECONDS
 DEFAULT_BACKLOG_QUEUE_COUNT = 10
 MAX_BACKLOG_QUEUE_COUNT = 10_000
 """As many queues as a namespace can have (Service Bus quotas)."""
@@ -69,6 +84,12 @@ class SendAvailabilityOptions:
     """Which errors start a failover: `documented` or `sdk`, see `failover_policy`."""
     hold_sessions: bool = False
     """Keep order within a session across failover and failback."""
+    verify: str = "warn"
+    """Whether a client tries beforehand what an outage will need: `warn`, `require` or `off`, see `Verify`."""
+    verify_interval_seconds: float = DEFAULT_VERIFY_INTERVAL_SECONDS
+    """How often it does so again; 0: once."""
+    create_missing: bool = False
+    """Create missing backlog queues beforehand, which takes the Manage right on the secondary."""
 
     @property
     def failover_policy(self) -> Policy:
@@ -83,16 +104,74 @@ class SendAvailabilityOptions:
             )
         if self.policy not in POLICIES:
             raise UsageError(f"The policy is {' or '.join(POLICIES)}, not {quoted(self.policy)}.")
-        for name in ("enable_syphon", "hold_sessions"):
+        if self.verify not in list(Verify):
+            raise UsageError(f"`verify` is {', '.join(Verify)}, not {quoted(self.verify)}.")
+        for name in ("enable_syphon", "hold_sessions", "create_missing"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UsageError(f"`{name}` is true or false, not {quoted(value)}.")
-        for name in ("failover_interval_seconds", "ping_interval_seconds"):
+        for name in ("failover_interval_seconds", "ping_interval_seconds", "verify_interval_seconds"):
             if isinstance(value := getattr(self, name), bool) or not isinstance(value, int | float):
                 raise UsageError(f"`{name}` is a number of seconds, not {quoted(value)}.")
         if not 0 <= self.failover_interval_seconds <= MAX_FAILOVER_INTERVAL_SECONDS:
             raise UsageError(f"The failover interval is 0 to 60 minutes, not {self.failover_interval_seconds:g} s.")
         if not MIN_PING_INTERVAL_SECONDS <= self.ping_interval_seconds <= MAX_PING_INTERVAL_SECONDS:
             raise UsageError(f"The ping interval is 1 second to 30 minutes, not {self.ping_interval_seconds:g} s.")
+        if not 0 <= self.verify_interval_seconds < float("inf"):
+            raise UsageError(f"`verify_interval` is 0 seconds or more, not {self.verify_interval_seconds:g} s.")
+
+
+_FIELDS_OF_OPTIONS = {
+    "backlog_queues": "backlog_queue_count",
+    "failover_interval": "failover_interval_seconds",
+    "ping_interval": "ping_interval_seconds",
+    "policy": "policy",
+    "hold_sessions": "hold_sessions",
+    "enable_syphon": "enable_syphon",
+    "verify": "verify",
+    "verify_interval": "verify_interval_seconds",
+    "create_missing": "create_missing",
+}
+"""The names of the options in sbpair.yaml and as keywords, and the fields that hold them."""
+
+PAIR_OPTIONS = {name: getattr(SendAvailabilityOptions(), field_name) for name, field_name in _FIELDS_OF_OPTIONS.items()}
+"""The names of the options and their defaults."""
+
+
+def pair_options(base: SendAvailabilityOptions | None = None, **options: Any) -> SendAvailabilityOptions:
+    """The options of a pairing, by the names that they have in sbpair.yaml: `pair_options(failover_interval="30s")`.
+
+    Args:
+        base: what is not given is taken from here; by default the documented values.
+        options: `backlog_queues`, `failover_interval`, `ping_interval`, `policy`, `hold_sessions`, `enable_syphon`,
+            `verify` (`warn`, `require` or `off`), `verify_interval`, `create_missing`. Durations are seconds, or texts
+            such as `30s` and `PT1M`.
+
+    Raises:
+        TypeError: another name.
+        UsageError: a value outside its limits, or of another type.
+    """
+    refuse_unknown(options, PAIR_OPTIONS, "pair_options()")
+    fields: dict[str, Any] = {}
+    for name, value in options.items():
+        field_name = _FIELDS_OF_OPTIONS[name]
+        is_text = field_name.endswith("_seconds") and isinstance(value, str)
+        fields[field_name] = parse_duration(value) if is_text else value
+    return replace(base or SendAvailabilityOptions(), **fields)
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise for a keyword that would have no effect.
+
+    Raises:
+        TypeError: with the nearest known name, if one is near.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise TypeError(
+                f"{where} has no argument {quoted(name)}." + (f" Did you mean {near[0]!r}?" if near else "")
+            )
 
 
 @dataclass(frozen=True, slots=True)

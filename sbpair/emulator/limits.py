@@ -49,7 +49,7 @@ MAX_SESSIONS_BEFORE_TOKEN = 64
 TRANSACTION_SECONDS = 120.0
 MAX_MESSAGES_PER_TRANSACTION = 100
 MAX_OPEN_TRANSACTIONS = 1000
-"""Our own bound on what clients can make a namespace hold."""
+"""Of a connection: our own bound."""
 
 
 class Tier(StrEnum):

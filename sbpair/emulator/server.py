@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from sbpair.emulator.auth import ROOT_KEY_NAME
+from sbpair.emulator.budgets import Memory, Turns
 from sbpair.emulator.clock import Clock, SystemClock
 from sbpair.emulator.control.port import ControlPort
 from sbpair.emulator.endpoints import Endpoints
-from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.origins import OwnNames, is_loopback
 from sbpair.emulator.engine.port import Port
 from sbpair.emulator.engine.trace import Trace
@@ -31,6 +31,7 @@ from sbpair.emulator.limits import PREMIUM_PARTITIONS, Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from sbpair.emulator.tls import TlsFiles
+from sbpair.service import EMBEDDED_NAMES
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -145,6 +146,7 @@ class Emulator:
             ports = self._ports_of(namespace)
             for port in ports:
                 await port.start()
+                EMBEDDED_NAMES[_address(port)] = namespace.name
             namespace.host, namespace.port = ports[0].host, ports[0].number
             namespace.endpoint = self.endpoint(namespace.name)
         if name is None:
@@ -237,7 +239,7 @@ class Emulator:
         """Take a namespace away for good, with all it holds (what is in a `data_dir` stays there)."""
         namespace = self.namespace(name)
         for port in self._ports_of(namespace):
-            await port.close()
+            await _close(port)
         namespace.close()
         del self._ports[name.lower()], self._namespaces[name.lower()]
         self._configs = [config for config in self._configs if config.name.lower() != name.lower()]
@@ -251,7 +253,7 @@ class Emulator:
         self._aliases.clear()
         for ports in self._ports.values():
             for port in ports:
-                await port.close()
+                await _close(port)
         for namespace in self._namespaces.values():
             namespace.close()
         self._ports.clear()
@@ -304,8 +306,7 @@ class Emulator:
 
     def endpoint(self, name: str) -> str:
         """`host:port` of a namespace."""
-        port = self._ports_of(self.namespace(name))[0]
-        return f"{_shown_host(port.host)}:{port.number}"
+        return _address(self._ports_of(self.namespace(name))[0])
 
     def connection_string(self, name: str, key_name: str | None = None, entity: str | None = None) -> str:
         """What a client needs; the root key unless another is named. With `entity`, that entity's keys count too.
@@ -417,3 +418,13 @@ def _shown_host(host: str) -> str:
     """The address as a client on this machine writes it in front of a port."""
     reachable = _REACHABLE.get(host, host)
     return f"[{reachable}]" if ":" in reachable else reachable
+
+
+def _address(port: Port) -> str:
+    """As in the connection strings of the namespace."""
+    return f"{_shown_host(port.host)}:{port.number}"
+
+
+async def _close(port: Port) -> None:
+    EMBEDDED_NAMES.pop(_address(port), None)
+    await port.close()

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
+from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.machine import REFUSED_OUTCOME
 from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
 from sbpair.pipeline.archive import only_wanted, open_store, read_archives
 from sbpair.pipeline.executors import PairByName

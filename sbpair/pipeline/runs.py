@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sbpair.core.errors import UsageError
-from sbpair.core.transfer.machine import REFUSED_OUTCOME
+from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.state import Key
 from sbpair.files import claim, is_claimed, make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError

@@ -16,7 +16,8 @@ from pathlib import Path
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.core.transfer.machine import TAKEN, Settlement
+from sbpair.core.transfer.custody import TAKEN
+from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.state import Finish, Item, Leave, Limits, Verdict
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
@@ -167,7 +168,7 @@ class Settling:
             await pump.finish()
         if pump.fatal is not None:
             raise pump.fatal
-        settled.completed = pump.machine.taken
+        settled.completed = pump.machine.custody.taken
         return settled
 
     def _verdict(self, received: Received) -> Verdict:
@@ -188,8 +189,8 @@ class Settling:
             machine = pump.machine
             present = await self._still_there()
             locked = [number for number, state in present.items() if state is State.ACTIVE]
-            if machine.taken > taken:
-                moved_at, taken = CLOCK.monotonic(), machine.taken
+            if machine.custody.taken > taken:
+                moved_at, taken = CLOCK.monotonic(), machine.custody.taken
             waited = CLOCK.monotonic() - moved_at
             if not present or machine.left_full or not locked or waited > self._patience_seconds:
                 return self._settled(present, taken, NOT_ARCHIVED_AHEAD if machine.left_full else LOCKED)

@@ -11,7 +11,7 @@ from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.failover.machine import DOCUMENTED, POLICIES
 from sbpair.core.names import check_entity_path
-from sbpair.core.pairing import MAX_BACKLOG_QUEUE_COUNT
+from sbpair.core.pairing import DEFAULT_VERIFY_INTERVAL_SECONDS, MAX_BACKLOG_QUEUE_COUNT, Verify
 from sbpair.core.redact import quoted
 
 FILE_NAME = "sbpair.yaml"
@@ -121,7 +121,7 @@ def _policy(value: Any) -> str:
     return str(value)
 
 
-def _one_of(enum: type[AuthMethod] | type[ControlPlane] | type[Transport]) -> Callable[[Any], Any]:
+def _one_of(enum: type[AuthMethod] | type[ControlPlane] | type[Transport] | type[Verify]) -> Callable[[Any], Any]:
     def run(value: Any) -> Any:
         try:
             return enum(str(value))
@@ -191,6 +191,11 @@ PAIR_KEYS = (
     Key("hold_sessions", _flag, "Keep order within a session across failover and failback", _BOOLEAN, False),
     Key("enable_syphon", _flag, "Applications that open the pair bring its backlog back to the primary", _BOOLEAN,
         False),
+    Key("verify", _one_of(Verify), "Whether applications try beforehand what an outage will need",
+        {"enum": [m.value for m in Verify]}, Verify.WARN),
+    Key("verify_interval", _duration, "Pause between such tries, 0 for one only", _DURATION,
+        DEFAULT_VERIFY_INTERVAL_SECONDS),
+    Key("create_missing", _flag, "Applications create missing backlog queues, with the Manage right", _BOOLEAN, False),
     Key("entities", _texts(check_entity_path), "Queues and topics on the primary the applications send to",
         {"type": "array", "items": _STRING}, ()),
     Key("protected", _texts(_text), "Shell patterns of queues that are never deleted",

@@ -23,7 +23,7 @@ from sbpair.core.access import (
 )
 from sbpair.core.errors import ConfigurationError, InvalidNameError
 from sbpair.core.names import check_namespace_label, namespace_label
-from sbpair.core.pairing import Pair, SendAvailabilityOptions
+from sbpair.core.pairing import PAIR_OPTIONS, Pair, pair_options
 from sbpair.core.redact import quoted
 from sbpair.settings.documents import DocumentError, read_text
 from sbpair.settings.environment import from_environment
@@ -297,14 +297,7 @@ class Settings:
             name=name,
             primary=self._access(f"{prefix}primary."),
             secondary=self._access(f"{prefix}secondary."),
-            options=SendAvailabilityOptions(
-                backlog_queue_count=self._pair_value(prefix, "backlog_queues"),
-                failover_interval_seconds=self._pair_value(prefix, "failover_interval"),
-                ping_interval_seconds=self._pair_value(prefix, "ping_interval"),
-                policy=self._pair_value(prefix, "policy"),
-                hold_sessions=self._pair_value(prefix, "hold_sessions"),
-                enable_syphon=self._pair_value(prefix, "enable_syphon"),
-            ),
+            options=pair_options(**{name: self._pair_value(prefix, name) for name in PAIR_OPTIONS}),
             entities=self._pair_value(prefix, "entities"),
             protected=self._pair_value(prefix, "protected"),
             environment=self._pair_value(prefix, "environment"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.core.access import host_of, is_loopback
 from sbpair.core.errors import ConfigurationError
 from sbpair.files import make_private_folder, write_private
+from sbpair.service import EMBEDDED_NAMES
 from sbpair.settings.documents import DocumentError, home_folder, is_file, parse_json, read_text
 
 if TYPE_CHECKING:
@@ -104,18 +105,37 @@ def authority_of_embedded(host: str, environ: Mapping[str, str]) -> str | None:
     Raises:
         ConfigurationError: see `emulator_state`.
     """
+    found = _embedded_at(host, environ)
+    return None if found is None else found[1].ca_file
+
+
+def name_of_embedded(host: str, environ: Mapping[str, str]) -> str | None:
+    """The name of the embedded namespace at `host` (`127.0.0.1:5680`), in this process or as `sbpair emulator`; None if
+    none of this user is there.
+
+    Raises:
+        ConfigurationError: see `emulator_state`.
+    """
+    if (name := EMBEDDED_NAMES.get(host.lower())) is not None:
+        return name
+    found = _embedded_at(host, environ)
+    return None if found is None else found[0]
+
+
+def _embedded_at(host: str, environ: Mapping[str, str]) -> tuple[str, EmulatorState] | None:
+    """Name of the namespace, and the state of the emulator."""
     if not is_loopback(host.rpartition(":")[0]):
         return None
     state = emulator_state(environ)
     if state is None:
         return None
-    for file in state.connection_string_files.values():
+    for name, file in state.connection_string_files.items():
         try:
             known = host_of(read_text(Path(file), most_bytes=_MOST_BYTES).strip())
         except DocumentError:
             continue  # left by an emulator that was killed; whoever uses the pair `local` is told so
         if known.lower() == host.lower():
-            return state.ca_file
+            return name, state
     return None
 
 

@@ -20,7 +20,7 @@ from sbpair.azure.receiver import AzureReceiver
 from sbpair.core.errors import JournalConflictError, ServiceError
 from sbpair.core.message import Disposition
 from sbpair.core.replication import ownership
-from sbpair.core.transfer import machine, order, state
+from sbpair.core.transfer import custody, delivery, holding, lanes, order, queues, window
 from sbpair.core.transfer.report import Accepted, Moment
 from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
@@ -199,7 +199,7 @@ def _session_twice_under_way() -> None:
 
         return taken
 
-    replace(state.Destination, "_take_from", make)
+    replace(lanes.Destination, "_take_from", make)
 
 
 # The ledger
@@ -297,13 +297,12 @@ def _not_synced() -> None:
 
 @defect("what the ledger could not take is completed all the same")
 def _completed_without_line() -> None:
-    def unrecorded(self: Any, batch: Any, now: float) -> None:
+    def unrecorded(self: Any, items: Any) -> None:
         self.stopping = True
-        self._over(batch)
-        for item in batch.items:
-            self._settle(item, Disposition.COMPLETE, "forwarded")
+        for item in items:
+            self.settle(item, Disposition.COMPLETE, "forwarded")
 
-    put(machine.Settlement, "unrecorded", unrecorded)
+    put(custody.Custody, "unrecorded", unrecorded)
 
 
 # Settling
@@ -312,9 +311,9 @@ def _completed_without_line() -> None:
 @defect("a settlement that failed counts as done")
 def _failed_settlement_done() -> None:
     def failed(self: Any, settle: Any, error: Any, now: float) -> None:
-        self.settled(settle, now)
+        self.settled([settle])
 
-    put(machine.Settlement, "settle_failed", failed)
+    put(custody.Custody, "settle_failed", failed)
 
 
 @defect("a settlement is not waited for")
@@ -358,7 +357,7 @@ def _sent_forgotten() -> None:
 
         return forgetful
 
-    replace(machine.Settlement, "_drop", make)
+    replace(custody.Custody, "drop", make)
 
 
 # Order
@@ -368,7 +367,7 @@ def _sent_forgotten() -> None:
 def _gap_closed_by_timer() -> None:
     def make(keep: Any) -> Any:
         def timed(self: Any, now: float) -> None:
-            for one in self._orders.values():
+            for one in self._queues:
                 opened = self.__dict__.setdefault("_opened_at", {})
                 for number in list(one.gaps):
                     if now - opened.setdefault((one.path, number), now) > 3.0:
@@ -378,7 +377,7 @@ def _gap_closed_by_timer() -> None:
 
         return timed
 
-    replace(machine.Settlement, "_keep_order", make)
+    replace(holding.Holding, "keep", make)
 
 
 @defect("what a receive skipped is not browsed")
@@ -388,30 +387,30 @@ def _skipped_not_browsed() -> None:
 
 @defect("what was given back is not waited for")
 def _return_not_awaited() -> None:
-    put(machine.Settlement, "_await_return", lambda self, item, now: None)
+    put(queues.Queues, "await_return", lambda self, item, now: None)
 
 
 @defect("what is held behind a gap fills the window")
 def _window_filled_by_held() -> None:
     # Half of the window is never used for what is held, what is held does not count, and what has waited in vain is
     # given back: any of the three would be enough.
-    def hold(self: Any, order: Any, budget: int, now: float) -> None:
-        order.blocked = len(self._blocked_items(order))
+    def hold(self: Any, queue: Any, now: float) -> None:
+        queue.blocked = len(self._blocked_items(queue))
 
     def counted(grant: Any) -> Any:
-        def stingy(self: Any, wanted: int, now: float, source: str | None = None) -> int:
-            blocked = [one.blocked for one in self._orders.values()]
-            for one in self._orders.values():
-                one.blocked = 0
-            given = int(grant(self, wanted, now, source))
-            for one, number in zip(self._orders.values(), blocked, strict=False):
-                one.blocked = number
-            return given
+        def stingy(self: Any, wanted: int, load: Any, now: float, source: str | None = None) -> int:
+            blocked = [queue.blocked for queue in self._queues]
+            for queue in self._queues:
+                queue.blocked = 0
+            granted = int(grant(self, wanted, load, now, source))
+            for queue, number in zip(self._queues, blocked, strict=False):
+                queue.blocked = number
+            return granted
 
         return stingy
 
-    put(machine.Settlement, "_hold_or_release", hold)
-    replace(machine.Settlement, "grant", counted)
+    put(holding.Holding, "_hold_or_release", hold)
+    replace(window.Window, "grant", counted)
 
 
 # Knowing
@@ -442,15 +441,15 @@ def _locked_counts_as_empty() -> None:
 @defect("what is accepted is counted twice where it was sent twice")
 def _counted_twice() -> None:
     def make(accepted: Any) -> Any:
-        def twice(self: Any, destination: Any, items: Sequence[Any]) -> None:
-            accepted(self, destination, items)
+        def twice(self: Any, items: Sequence[Any], destination: str) -> None:
+            accepted(self, items, destination)
             for item in items:
                 if item.attempts > 1:
-                    self.tally.note(Moment.ACCEPTED, Accepted([item], destination.path))
+                    self._tally.note(Moment.ACCEPTED, Accepted([item], destination))
 
         return twice
 
-    replace(machine.Settlement, "_accepted", make)
+    replace(custody.Custody, "accepted", make)
 
 
 @defect("a silent connection is never given up")
@@ -485,7 +484,7 @@ def _never_tried_again() -> None:
 
         return final
 
-    replace(machine.Settlement, "_trouble", make)
+    replace(delivery.Destinations, "_trouble", make)
 
 
 # Active/active

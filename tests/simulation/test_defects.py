@@ -137,7 +137,7 @@ def test_nothing_is_planted_where_the_product_has_nothing(product: type[Product]
 
 
 HISTORY = """
-from sbpair.core.transfer import machine
+from sbpair.core.transfer.custody import Custody
 from sbpair.core.transfer.report import Accepted, Moment
 from tests.simulation.__main__ import live
 from tests.simulation.defects import defect, replace
@@ -145,11 +145,11 @@ from tests.simulation.defects import defect, replace
 @defect("a tally is told of no list")
 def _of_no_list():
     def make(accepted):
-        def alone(self, destination, items):
+        def alone(self, items, destination):
             for item in items:
-                self.tally.note(Moment.ACCEPTED, Accepted(item, destination.path))
+                self._tally.note(Moment.ACCEPTED, Accepted(item, destination))
         return alone
-    replace(machine.Settlement, "_accepted", make)
+    replace(Custody, "accepted", make)
 
 print(live(1, 0.02, defect="of-no-list").misfit)
 """

@@ -1,6 +1,6 @@
 """What a destination will do with messages, judged before anything is sent: the rules of a dry run.
 
-They are those of the pump (`core.transfer.machine`): a destination that is missing, disabled, full or forbidden keeps
+They are those of the pump (`core.transfer.delivery`): a destination that is missing, disabled, full or forbidden keeps
 its messages in the backlog; what no retry helps - a message without a session for a queue that requires sessions, or
 one larger than the link takes - is dead-lettered.
 """

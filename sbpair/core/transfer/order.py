@@ -61,7 +61,7 @@ from enum import Enum
 from typing import Any
 
 from sbpair.core.message import PARTITION_SHIFT, Received, State
-from sbpair.core.transfer.state import Key
+from sbpair.core.transfer.state import Key, LaneKey
 
 SAMPLE_SECONDS = 0.5
 """How often the head of a queue is browsed while others lead; a twentieth of the wait so far if that is more."""
@@ -118,10 +118,6 @@ class Numbers:
 
     def __len__(self) -> int:
         return len(self._all)
-
-
-LaneKey = tuple[str, str]
-"""Destination in lower case, the session's `service.session_key`: what has an order."""
 
 
 def _lowest(numbers: Mapping[LaneKey, Numbers], lane: LaneKey) -> int | None:
@@ -281,6 +277,11 @@ class QueueOrder:
         """Something that was in our hands can be taken by others from now on."""
         self.proven.clear()
         self.forgotten += 1
+
+    def out_of_hand(self, number: int) -> None:
+        """The message is settled, or may be taken by others from now on."""
+        self.in_hand.discard(number)
+        self.going.discard(number)
 
     # Gaps
 

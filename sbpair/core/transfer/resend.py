@@ -17,9 +17,9 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import as_sent
 from sbpair.core.summary import MessageSummary, describe
+from sbpair.core.transfer.custody import PURGED
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.machine import PURGED
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
 from sbpair.core.transfer.verdict import Faults, Judge, fault_of

@@ -5,6 +5,10 @@ receiver. So a rollback has nothing to undo: the lock and the delivery count of 
 A message that is scheduled gets its sequence number at once, since the client is told; a rollback leaves a gap.
 A commit first asks whether everything can still be done (locks held, entities there, enabled and with room), and then
 does it in one turn of the loop, which is one transaction of a durable store as well.
+
+A transaction belongs to the connection that declared it ("Transactions cannot span more than one connection context",
+"AMQP transaction support and send via are now generally available", Service Bus blog). To any other connection its id
+is unknown, and what it holds counts as held for its own.
 """
 
 import secrets
@@ -19,6 +23,7 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
+from sbpair.emulator.budgets import Budget
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_MESSAGES_PER_TRANSACTION, MAX_OPEN_TRANSACTIONS, TRANSACTION_SECONDS
@@ -27,6 +32,8 @@ UNKNOWN_ID = "amqp:transaction:unknown-id"
 ROLLED_BACK = "amqp:transaction:rollback"
 TIMED_OUT = "amqp:transaction:timeout"
 _REMEMBERED = 1000
+_PART_BYTES = 512
+"""What a message or a settlement takes in a transaction beside its bytes."""
 
 Step = Callable[[], object]
 
@@ -41,10 +48,12 @@ class _Send:
 
 
 class Transaction:
-    """What belongs to one open transaction."""
+    """What belongs to one open transaction. `budget` is that of the connection that declared it."""
 
-    def __init__(self, transaction_id: bytes) -> None:
+    def __init__(self, transaction_id: bytes, budget: Budget) -> None:
         self.id = transaction_id
+        self.budget = budget
+        self.held_bytes = 0
         self.timer: Timer | None = None
         self._sends: list[_Send] = []
         self._settlements: dict[uuid.UUID, tuple[Mailbox, Step]] = {}
@@ -53,14 +62,30 @@ class Transaction:
         self._partitions: dict[object, int] = {}
         self._failure: BrokerError | None = None
 
+    def hold(self, size_bytes: int, parts: int = 0) -> None:
+        """Count so many bytes, in so many messages or settlements, that are to be kept until the end.
+
+        Raises BrokerError resource-limit-exceeded when that is too much for the connection. Nothing is counted then,
+        and a commit is impossible.
+        """
+        total = size_bytes + parts * _PART_BYTES
+        if not self.budget.has_room(total):
+            error = BrokerError(errors.QUOTA, "The open transactions of this connection hold too many bytes.")
+            self.fail(error)
+            raise error
+        self.held_bytes += total
+        self.budget.hold(total)
+
     def send(self, entity: Queue | Topic, messages: list[Message]) -> None:
         """Hold messages for an entity. BrokerError when it refuses them; a commit is impossible then."""
         self._check_send(entity, messages)
+        self.hold(sum(len(message.payload) for message in messages), len(messages))
         self._sends.append(_Send(entity, messages))
 
     def schedule(self, entity: Queue | Topic, messages: list[Message]) -> list[int]:
         """The same for messages with a time; the sequence numbers that they will have until then."""
         self._check_send(entity, messages)
+        self.hold(0, len(messages))  # their bytes are those of the request
         reserved = {message: entity.reserve(message) for message in messages}
         self._sends.append(_Send(entity, messages, reserved))
         return list(reserved.values())
@@ -69,6 +94,7 @@ class Transaction:
         """Note that scheduled messages are to be deleted. BrokerError message-not-found."""
         noted = [*self._cancelled.get(entity, ()), *dict.fromkeys(numbers)]
         entity.check_scheduled(noted)
+        self.hold(0, len(numbers))
         if len(set(noted)) < len(noted):
             raise BrokerError(
                 errors.MESSAGE_NOT_FOUND, "A scheduled message with that number is cancelled in this transaction."
@@ -82,12 +108,14 @@ class Transaction:
             raise BrokerError(errors.NOT_ALLOWED, "The message is settled in this transaction already.")
         if mailbox.entity.is_partitioned:
             self._check_partition(mailbox.entity, partition_of(lock.message.sequence_number))
+        self.hold(0, 1)
         self._settlements[token] = (mailbox, apply)
 
     def change(self, check: Step, apply: Step) -> None:
         """Note something else. `check` raises BrokerError if it cannot be done (any more); asked now and again at the
         commit, where nothing of the transaction is done if it does."""
         check()
+        self.hold(0, 1)
         self._changes.append((check, apply))
 
     def fail(self, error: BrokerError) -> None:
@@ -183,20 +211,24 @@ class Transactions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def declare(self) -> Transaction:
-        """Begin one. BrokerError when too many are open."""
-        if len(self._open) >= MAX_OPEN_TRANSACTIONS:
-            raise BrokerError(errors.QUOTA, f"The namespace has {MAX_OPEN_TRANSACTIONS} open transactions at most.")
-        transaction = Transaction(secrets.token_bytes(16))
+    def declare(self, budget: Budget) -> Transaction:
+        """Begin one for the connection with this budget. BrokerError resource-limit-exceeded when it has too many."""
+        if not budget.begin_transaction():
+            raise BrokerError(
+                errors.QUOTA,
+                f"The connection has as many open transactions as it may have: {MAX_OPEN_TRANSACTIONS} at most, fewer "
+                "where they hold much.",
+            )
+        transaction = Transaction(secrets.token_bytes(16), budget)
         self._open[transaction.id] = transaction
         due = self._clock.now() + TRANSACTION_SECONDS
         transaction.timer = self._clock.call_at(due, lambda: self._time_out(transaction.id))
         return transaction
 
-    def require(self, transaction_id: object) -> Transaction:
-        """The open transaction with that id, or BrokerError."""
+    def require(self, transaction_id: object, budget: Budget) -> Transaction:
+        """The open transaction of that connection with that id, or BrokerError."""
         found = self._open.get(transaction_id) if isinstance(transaction_id, bytes) else None
-        if found is not None:
+        if found is not None and found.budget is budget:
             return found
         if transaction_id in self._timed_out:
             raise BrokerError(
@@ -204,15 +236,15 @@ class Transactions:
             )
         raise BrokerError(UNKNOWN_ID, "The transaction is not known, or has ended already.")
 
-    def commit(self, transaction_id: object) -> None:
+    def commit(self, transaction_id: object, budget: Budget) -> None:
         """End one by doing all of it; BrokerError if it was rolled back instead."""
-        transaction = self.require(transaction_id)
+        transaction = self.require(transaction_id, budget)
         self._forget(transaction)
         transaction.commit()
 
-    def roll_back(self, transaction_id: object) -> None:
+    def roll_back(self, transaction_id: object, budget: Budget) -> None:
         """End one by doing none of it. BrokerError for an id that is not open."""
-        self._forget(self.require(transaction_id))
+        self._forget(self.require(transaction_id, budget))
 
     def is_open(self, transaction_id: bytes) -> bool:
         return transaction_id in self._open
@@ -228,5 +260,7 @@ class Transactions:
 
     def _forget(self, transaction: Transaction) -> None:
         del self._open[transaction.id]
+        transaction.budget.release(transaction.held_bytes)
+        transaction.budget.end_transaction()
         if transaction.timer is not None:
             transaction.timer.cancel()

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Array, Symbol, Ubyte, Uint, Ushort
 from sbpair.emulator.auth import LISTEN, SEND, Claims, claims_for, rights_for
+from sbpair.emulator.budgets import BUSY_SECONDS, Budget, Memory, Turns
 from sbpair.emulator.clock import Timer
-from sbpair.emulator.engine.budgets import BUSY_SECONDS, SLICE_BEFORE_TOKEN_SECONDS, SLICE_SECONDS, Memory, Turns
 from sbpair.emulator.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
 from sbpair.emulator.engine.link import AttachService, Link, LinkState, NamespaceView
 from sbpair.emulator.engine.performatives import (
@@ -32,8 +32,6 @@ from sbpair.emulator.engine.performatives import (
 )
 from sbpair.emulator.engine.session import Session, SessionError
 from sbpair.emulator.limits import (
-    MAX_HELD_BYTES,
-    MAX_HELD_BYTES_BEFORE_TOKEN,
     MAX_LINKS_BEFORE_TOKEN,
     MAX_LINKS_PER_CONNECTION,
     MAX_PERFORMATIVE_BYTES,
@@ -102,8 +100,8 @@ class Transport(Protocol):
 
 
 class Connection:
-    """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path;
-    `held_bytes` is what is kept for it here, `unsent_bytes` what its transport could not write yet."""
+    """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path; `budget`
+    is what it may hold and compute."""
 
     def __init__(
         self,
@@ -119,13 +117,11 @@ class Connection:
         self.id = uuid.uuid4().hex
         self.claims: dict[str, Claims] = {}
         self.write_paused = False
-        self.held_bytes = 0
-        self.unsent_bytes = 0
+        self.budget = Budget(self, Memory() if memory is None else memory)
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.outbox = Outbox()
         self._service = service
         self._transport = transport
-        self._memory = Memory() if memory is None else memory
         self._turns = Turns() if turns is None else turns
         self._in_line = False
         self._busy_until = 0.0
@@ -201,9 +197,7 @@ class Connection:
             session.end(True)
         self._work = None
         self._rest = b""
-        self._memory.changed(self, -self.kept_bytes)
-        self._memory.forget(self)
-        self.held_bytes = self.unsent_bytes = 0
+        self.budget.end()
 
     def pause(self) -> None:
         """The transport is full: no more deliveries for now."""
@@ -230,7 +224,7 @@ class Connection:
     @property
     def links_left(self) -> int:
         """How many more links the client may open."""
-        most = MAX_LINKS_PER_CONNECTION if self.claims else MAX_LINKS_BEFORE_TOKEN
+        most = MAX_LINKS_PER_CONNECTION if self.budget.has_right else MAX_LINKS_BEFORE_TOKEN
         return most - self._link_count
 
     def links_changed(self, by: int) -> None:
@@ -238,48 +232,10 @@ class Connection:
         self._link_count += by
         self._addresses = None
 
-    # -- memory
-
     @property
-    def kept_bytes(self) -> int:
-        """All that the client makes this process keep."""
-        return self.held_bytes + self.unsent_bytes
-
-    def hold(self, size_bytes: int) -> bool:
-        """So many bytes more are kept here for the client. False: that was too much, and the connection is closing."""
-        if self._lost:
-            return False
-        self.held_bytes += size_bytes
-        self._memory.changed(self, size_bytes)
-        if self.held_bytes > self._most_bytes:
-            self.close("amqp:resource-limit-exceeded", "This connection has too much that is unfinished or not taken.")
-        return not (self._close_sent or self._shut or self._lost)
-
-    def release(self, size_bytes: int) -> None:
-        """So many bytes are not kept any more."""
-        if not self._lost:
-            self.held_bytes -= size_bytes
-            self._memory.changed(self, -size_bytes)
-
-    def unsent(self, size_bytes: int) -> None:
-        """So many bytes wait to be written. A client that reads nothing would not read a close either: it is cut."""
-        if self._lost:
-            return
-        more, self.unsent_bytes = size_bytes - self.unsent_bytes, size_bytes
-        self._memory.changed(self, more)
-        if self.unsent_bytes > self._most_bytes:
-            self.abort()
-
-    def give_way(self) -> None:
-        """All connections together keep too much, and this one the most of it."""
-        if self.unsent_bytes > self.held_bytes or self._close_sent:
-            self.abort()
-        else:
-            self.close("amqp:resource-limit-exceeded", "The emulator has no more memory for its connections.")
-
-    @property
-    def _most_bytes(self) -> int:
-        return MAX_HELD_BYTES if self.claims else MAX_HELD_BYTES_BEFORE_TOKEN
+    def is_closing(self) -> bool:
+        """Whether nothing of the client is served any more."""
+        return self._close_sent or self._shut or self._lost
 
     def schedule_flush(self) -> None:
         if not self._flush_due:
@@ -300,6 +256,7 @@ class Connection:
     def add_claims(self, claims: Claims) -> None:
         """A token was accepted; the newest for a path counts. Links outlive their token only by a renewed one."""
         self.claims[claims.path] = claims
+        self.budget.has_right = self.budget.has_right or bool(claims.rights)
         self._watch_expiry()
 
     def close(self, condition: str | None = None, description: str | None = None) -> None:
@@ -333,10 +290,9 @@ class Connection:
 
     def _read_slice(self, buffer: bytes) -> bool:
         """Read for one slice of time; whether there is more that could be read at once."""
-        seconds = SLICE_SECONDS if self.claims else SLICE_BEFORE_TOKEN_SECONDS
         flush_was_due, self._flush_due = self._flush_due, True
         try:
-            return self._read(buffer, self._loop.time() + seconds)
+            return self._read(buffer, self._loop.time() + self.budget.slice_seconds)
         except FramingError as failure:
             self._fail("amqp:connection:framing-error", str(failure))
         except AmqpError as failure:
@@ -391,9 +347,9 @@ class Connection:
         more = len(rest) - len(self._rest)
         self._rest = rest
         if more < 0:
-            self.release(-more)
+            self.budget.release(-more)
         elif more:
-            self.hold(more)
+            self.budget.hold(more)
 
     def _on_header(self, header: bytes) -> None:
         self._header_due = False
@@ -410,7 +366,7 @@ class Connection:
             self._shut_down()
 
     def _on_frame(self, kind: int, channel: int, body: bytes) -> None:
-        most = MAX_PERFORMATIVE_BYTES if self.claims else MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN
+        most = MAX_PERFORMATIVE_BYTES if self.budget.has_right else MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN
         code, fields, payload_start = read_performative(body, most)
         if self._trace is not None:
             self._trace.came(channel, code, fields, len(body) - payload_start)
@@ -497,7 +453,7 @@ class Connection:
         if channel in self._sessions:
             self.close("amqp:illegal-state", f"channel {channel} is in use")
             return
-        if not self.claims and len(self._sessions) >= MAX_SESSIONS_BEFORE_TOKEN:
+        if not self.budget.has_right and len(self._sessions) >= MAX_SESSIONS_BEFORE_TOKEN:
             self.close("amqp:resource-limit-exceeded", "The connection has too many sessions without a token.")
             return
         self._sessions[channel] = Session(self, channel, fields)

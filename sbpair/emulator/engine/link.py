@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from sbpair.amqp.codec import decode_all, encode
 from sbpair.amqp.types import Described, Symbol, Ulong
 from sbpair.emulator.auth import ClaimsHolder, Rights, Signer, resource_path
+from sbpair.emulator.budgets import Budget
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
 from sbpair.emulator.engine.trace import Trace
@@ -54,8 +55,8 @@ class LinkConnection(ClaimsHolder, Protocol):
     def id(self) -> str: ...
     @property
     def namespace(self) -> NamespaceView: ...
-    def hold(self, size_bytes: int) -> bool: ...
-    def release(self, size_bytes: int) -> None: ...
+    @property
+    def budget(self) -> Budget: ...
     def abort(self) -> None: ...
 
 
@@ -402,7 +403,7 @@ class Link:
         """Whatever of an unfinished message has come is not needed any more."""
         partial, self.partial = self.partial, None
         if partial is not None:
-            self.connection.release(len(partial.payload))
+            self.connection.budget.release(len(partial.payload))
 
 
 def symbol_keys(given: Mapping[str, Any]) -> dict[Symbol, Any]:

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from sbpair.emulator.budgets import Memory, Turns
 from sbpair.emulator.engine import websocket
-from sbpair.emulator.engine.budgets import Memory, Turns
 from sbpair.emulator.engine.link import AttachService, NamespaceView
 from sbpair.emulator.engine.origins import OwnNames
 from sbpair.emulator.engine.wire import Wire, WireOwner, WireProtocol, cut

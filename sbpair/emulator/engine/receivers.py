@@ -9,6 +9,7 @@ deliveries with an empty tag. Locks of a plain queue outlive the link; a session
 import uuid
 from typing import Any
 
+from sbpair.amqp.codec import encode
 from sbpair.amqp.types import Described, Long
 from sbpair.emulator import errors
 from sbpair.emulator.broker.entity import MessageEntity
@@ -252,9 +253,10 @@ class Receiver(LinkHandler):
             self._answer(delivery_id, self._settle(None, outcome), settled=settled)
             return
         try:
-            transaction = self._transactions.require(transaction_id)
+            transaction = self._transactions.require(transaction_id, self._link.connection.budget)
             try:
                 self._check_outcome(outcome)
+                transaction.hold(len(encode(outcome)))
                 transaction.settle(
                     self._mailbox, token, lambda: self._commit(delivery_id, token, outcome, settled=settled)
                 )

@@ -23,7 +23,7 @@ class Replies:
         if not self._link.is_open():
             return
         self._waiting.append(payload)
-        if not self._link.connection.hold(len(payload)):
+        if not self._link.connection.budget.hold(len(payload)):
             return
         self.on_credit()
         if len(self._waiting) > MOST_WAITING:
@@ -35,12 +35,12 @@ class Replies:
         while self._waiting and self._link.is_open() and self._link.credit > 0:
             self._count = (self._count + 1) & 0xFFFFFFFF
             payload = self._waiting.popleft()
-            self._link.connection.release(len(payload))
+            self._link.connection.budget.release(len(payload))
             self._link.send(payload, self._count.to_bytes(4), settled=True)
         if self._link.drain and self._link.is_open():
             self._link.drained()
 
     def drop(self) -> None:
         """Nobody waits for these answers any more."""
-        self._link.connection.release(sum(map(len, self._waiting)))
+        self._link.connection.budget.release(sum(map(len, self._waiting)))
         self._waiting.clear()

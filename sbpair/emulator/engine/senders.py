@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from sbpair.amqp.sections import Section, read, scan
 from sbpair.amqp.types import AmqpError, Described
 from sbpair.emulator import errors
+from sbpair.emulator.auth import rights_for
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
@@ -94,7 +95,7 @@ class Sender(LinkHandler):
             self._entity.namespace.charge(1, len(delivery.payload))
             self._entity.send(delivery.payload, delivery.message_format)
             return accepted()
-        transaction = self._transactions.require(within[0])
+        transaction = self._transactions.require(within[0], self._link.connection.budget)
         try:
             messages = self._entity.intake.read(delivery.payload, delivery.message_format)
             self._entity.namespace.charge(len(messages), len(delivery.payload))
@@ -120,7 +121,8 @@ _MAX_REQUEST_BYTES = 1024
 class Coordinator(LinkHandler):
     """The handler of one link to the transaction coordinator (AMQP 1.0 §4.5): declare and discharge.
 
-    The link needs no token: a transaction can do nothing that the links in it may not. Its transactions end with it.
+    The link needs no token, since .NET opens it before it puts any; a transaction needs one that gives a right to
+    something. Transactions end with the link (§4.2), and only their connection can end them (`transactions`).
     """
 
     def __init__(self, namespace: Namespace, link: Link) -> None:
@@ -147,11 +149,19 @@ class Coordinator(LinkHandler):
             lambda: self._link.disposition(delivery, unknown_outcome()),
         )
 
+    def _check_right(self) -> None:
+        connection = self._link.connection
+        now = self._namespace.clock.client_now()
+        if not any(rights_for(connection, path, now) for path in connection.claims):
+            raise BrokerError(errors.UNAUTHORIZED, "Unauthorized access. A transaction needs a token with any claim.")
+
     def _answer(self, payload: bytes) -> Described:
+        budget = self._link.connection.budget
         request = read(payload, scan(payload), Section.VALUE)
         code = code_of(request.descriptor) if isinstance(request, Described) else None
         if code == DECLARE:
-            transaction = self._transactions.declare()
+            self._check_right()
+            transaction = self._transactions.declare(budget)
             self._mine.add(transaction.id)
             return declared(transaction.id)
         if code != DISCHARGE or not isinstance(request.value, list):
@@ -160,13 +170,13 @@ class Coordinator(LinkHandler):
         transaction_id, failed = fields.binary(0), fields.flag(1)
         self._mine.discard(transaction_id or b"")
         if failed:
-            self._transactions.roll_back(transaction_id)
+            self._transactions.roll_back(transaction_id, budget)
         else:
-            self._transactions.commit(transaction_id)
+            self._transactions.commit(transaction_id, budget)
         return accepted()
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
         for transaction_id in self._mine:
             if self._transactions.is_open(transaction_id):
-                self._transactions.roll_back(transaction_id)
+                self._transactions.roll_back(transaction_id, self._link.connection.budget)
         self._mine.clear()

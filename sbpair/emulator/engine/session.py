@@ -118,7 +118,7 @@ class Session:
         """The session is over; so are its links."""
         links = list(self.links.values())
         self._waiting.clear()
-        self.connection.release(self._waiting_bytes)
+        self.connection.budget.release(self._waiting_bytes)
         self._waiting_bytes = 0
         for link in links:
             link.finish(False, connection_lost)
@@ -140,7 +140,7 @@ class Session:
             raise SessionError("amqp:session:handle-in-use", f"handle {link.handle} is in use")
         if self.connection.links_left <= 0:
             raise SessionError("amqp:resource-limit-exceeded", "the connection has as many links as it may have")
-        if not self.connection.hold(link.kept_bytes):
+        if not self.connection.budget.hold(link.kept_bytes):
             return
         self.links[link.handle] = link
         self.connection.links_changed(+1)
@@ -177,7 +177,7 @@ class Session:
         partial.size += len(payload)
         if partial.size <= _limit(link):
             partial.payload += payload
-            if not self.connection.hold(len(payload)):
+            if not self.connection.budget.hold(len(payload)):
                 return None
         if more:
             return None
@@ -355,7 +355,7 @@ class Session:
         if self.links.get(link.handle) is link:
             del self.links[link.handle]
             self.connection.links_changed(-1)
-            self.connection.release(link.kept_bytes)
+            self.connection.budget.release(link.kept_bytes)
 
     def _write_transfer(self, head: bytes, payload: bytes) -> None:
         if self._remote_window <= 0:
@@ -369,13 +369,13 @@ class Session:
     def _wait(self, head: bytes, payload: bytes) -> None:
         self._waiting.append((head, payload))
         self._waiting_bytes += len(payload)
-        self.connection.hold(len(payload))
+        self.connection.budget.hold(len(payload))
 
     def _write_waiting(self) -> None:
         while self._waiting and self._remote_window > 0:
             head, payload = self._waiting.popleft()
             self._waiting_bytes -= len(payload)
-            self.connection.release(len(payload))
+            self.connection.budget.release(len(payload))
             self._write_transfer(head, payload)
         if not self._waiting:
             self.wake_links()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from sbpair.emulator.engine.budgets import Memory, Turns
+from sbpair.emulator.budgets import Memory, Turns
 from sbpair.emulator.engine.connection import Connection
 from sbpair.emulator.engine.link import AttachService, NamespaceView
 
@@ -182,7 +182,7 @@ class Wire:
             self._carrier.send(data)
 
     def _count_unsent(self) -> None:
-        self.connection.unsent(self._outward.size_bytes + self._carrier.unsent_bytes)
+        self.connection.budget.unsent(self._outward.size_bytes + self._carrier.unsent_bytes)
 
 
 class WireOwner(Protocol):

@@ -111,7 +111,7 @@ class RequestNode:
         if action is not None and action.fails and action.condition is not None:
             reply = Reply.failure(action.status, action.condition, action.description)
         else:
-            reply = self._perform(link.address, application, as_mapping(body), None if within is None else within[0])
+            reply = self._perform(delivery, application, as_mapping(body), None if within is None else within[0])
         if action is not None and action.kind is FaultKind.LOSE_SETTLEMENT_REPLY:
             return
         message_id = field(headers, PropertyField.MESSAGE_ID)
@@ -124,7 +124,7 @@ class RequestNode:
 
     def _perform(
         self,
-        address: str,
+        delivery: IncomingDelivery,
         application: Mapping[object, object],
         body: Mapping[object, object],
         transaction_id: object,
@@ -134,14 +134,15 @@ class RequestNode:
         try:
             if operation is None:
                 raise BrokerError(errors.NOT_IMPLEMENTED, f"The operation {name!r} is not known.")
-            self._check_right(operation, address)
+            self._check_right(operation, delivery.link.address)
             self.namespace.check_store()
             self.namespace.charge(1)
             self.location.entity.touch()
             call = Call(self.namespace, self.location, {str(key): body[key] for key in body})
             if transaction_id is None:
                 return operation.perform(call)
-            return _perform_within(self.namespace.transactions.require(transaction_id), operation, call)
+            transaction = self.namespace.transactions.require(transaction_id, self.connection.budget)
+            return _perform_within(transaction, operation, call, len(delivery.payload))
         except BrokerError as error:
             return Reply.failure(_STATUS.get(error.condition, 400), error.condition, error.description)
 
@@ -169,7 +170,7 @@ def _outcome(within: tuple[object, Described | None] | None) -> Described:
     return in_transaction(within[0], accepted())
 
 
-def _perform_within(transaction: Transaction, operation: Operation, call: Call) -> Reply:
+def _perform_within(transaction: Transaction, operation: Operation, call: Call, size_bytes: int) -> Reply:
     """A request in a transaction: done at its commit, or refused, and then the commit will fail; or done at once."""
     call = replace(call, transaction=transaction)
     if operation.within_transaction is WithinTransaction.AT_ONCE:
@@ -179,6 +180,7 @@ def _perform_within(transaction: Transaction, operation: Operation, call: Call) 
             raise BrokerError(
                 errors.NOT_ALLOWED, "Mixing management and messaging operations in a transaction is not supported."
             )
+        transaction.hold(size_bytes)
         return operation.perform(call)
     except BrokerError as error:
         transaction.fail(error)

@@ -50,7 +50,8 @@ from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, credits_beside
 from sbpair.core.rewrite import TtlMode, as_sent
-from sbpair.core.transfer.machine import REFUSED_OUTCOME, Settlement
+from sbpair.core.transfer.custody import REFUSED_OUTCOME
+from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.report import Tally as Counters
 from sbpair.core.transfer.state import Finish, Forward, Item, Key, Limits, Verdict, key_of
 from sbpair.core.transfer.verdict import Classifier
@@ -319,7 +320,7 @@ class ReplayWriter(DataSourceArrowWriter):
                 sending.result()
             raise
         sending.result()
-        for refusal in machine.given_up().values():
+        for refusal in machine.destinations.given_up().values():
             raise refusal
         tally = _tally(machine.tally, skipped=rows.skipped)
         if (open_ones := rows.given - sum(tally.outcomes.values())) or not taken_over:

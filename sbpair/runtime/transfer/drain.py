@@ -22,9 +22,10 @@ from sbpair.core.names import subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.conclusion import waits_for_locks, waits_for_more
+from sbpair.core.transfer.custody import DEAD_LETTERED
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
-from sbpair.core.transfer.machine import DEAD_LETTERED, Settlement
+from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, LockedQueue, QueueFailure, reasons
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
@@ -246,7 +247,7 @@ def make_report(
     """The machine's tally as a report. `sent_before`: what an earlier run had sent."""
     return DrainReport(
         **machine.tally.counted(),
-        uncompleted=len(machine.uncompleted - sent_before),
+        uncompleted=len(machine.custody.uncompleted - sent_before),
         left=reasons(left),
         filtered_out=left[FILTERED_OUT],
         failures=failures_of(sources),
@@ -259,7 +260,7 @@ def make_report(
 
 def locked_queues(sources: Sequence[Source], machine: Settlement, clock: Clock) -> tuple[LockedQueue, ...]:
     """The queues that wait for another receiver's lock now."""
-    locks, now_utc = machine.foreign_locks(clock.monotonic()), clock.now().timestamp()
+    locks, now_utc = machine.queues.foreign_locks(clock.monotonic()), clock.now().timestamp()
     paths = {source.receiver.source.lower(): source.path for source in sources}
     return tuple(LockedQueue(paths[queue.lower()], now_utc + seconds) for queue, seconds in sorted(locks.items()))
 
@@ -434,7 +435,7 @@ class _Run:
             empty = await self._until_confirmed(pump, halt)
         finally:
             watch.cancel()
-            left = Counter(machine.left().values())
+            left = Counter(machine.custody.left().values())
             await pump.finish()
         broken = pump.fatal
         if broken is not None and not isinstance(broken, FilterError):
@@ -482,8 +483,8 @@ class _Run:
         for source in self._sources:
             if (found := self._found.get(source)) is not None and found.whole:
                 path = source.receiver.source
-                locked = machine.known_locked(path) if machine.led_elsewhere(path) else None
-                left += found.reasons(machine.uncompleted, locked)
+                locked = machine.queues.known_locked(path) if machine.queues.led_elsewhere(path) else None
+                left += found.reasons(machine.custody.uncompleted, locked)
         return left
 
     def _ended_by(self, halt: asyncio.Event, machine: Settlement) -> str:
@@ -517,10 +518,9 @@ class _Run:
             if not unexplained:
                 return all(found.empty for found in self._found.values()) and len(self._found) == len(self._sources)
             now = self._clock.monotonic()
-            stalled = all(
-                pump.machine.stalled(source.receiver.source, now) for source in self._sources if source in unexplained
-            )
-            if stalled or patience.exhausted(unexplained, longest_lock(self._sources), now):
+            stalled = pump.machine.queues.stalled
+            hopeless = all(stalled(source.receiver.source, now) for source in self._sources if source in unexplained)
+            if hopeless or patience.exhausted(unexplained, longest_lock(self._sources), now):
                 if not whole:
                     await self._look_unless(halt, pump, enough=None)  # what is left is counted
                 return False
@@ -535,15 +535,15 @@ class _Run:
 
     def _until_more_comes(self, machine: Settlement, sentence: str) -> Callable[[], str]:
         """Says the sentence as long as nothing has come since."""
-        before = machine.last_arrival
-        return lambda: sentence if machine.last_arrival == before else ""
+        before = machine.custody.last_arrival
+        return lambda: sentence if machine.custody.last_arrival == before else ""
 
     def _utc(self) -> float:
         return self._clock.now().timestamp()
 
     def _still_to_wait(self, machine: Settlement) -> float:
         """Seconds until nothing has come for as long as was asked for."""
-        since = max(machine.last_arrival, self._began)
+        since = max(machine.custody.last_arrival, self._began)
         return self._request.idle_seconds - (self._clock.monotonic() - since)
 
     async def _take_deferred(self, pump: Pump) -> bool:
@@ -570,7 +570,7 @@ class _Run:
         """Browse the sources that could be read; what has no explanation yet, by source. Not more than `enough` of
         each: where a service was slow for a moment, all of a large backlog still lies there."""
         readable = [source for source in self._sources if source.failed is None]
-        explained = pump.machine.left()
+        explained = pump.machine.custody.left()
         patience = self._request.patience_seconds
         browsed = await asyncio.gather(
             *(

@@ -13,7 +13,7 @@ from sbpair.concurrency import side_by_side
 from sbpair.core.errors import ConnectionLostError, OperationTimeoutError, ServiceError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
-from sbpair.core.transfer import machine
+from sbpair.core.transfer import custody
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
 from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
 from sbpair.core.transfer.state import Finish, Forward, Verdict
@@ -93,9 +93,9 @@ class DryRun:
                 self.wanted.setdefault(kind, Wanted()).add(len(payload), session_id)
             case Finish(Disposition.DEAD_LETTER):
                 self._refuse(verdict.reason, 1, is_dead_letter_path(received.source))
-            case Finish(outcome=machine.PURGED) if self.most is not None and self.purged >= self.most:
+            case Finish(outcome=custody.PURGED) if self.most is not None and self.purged >= self.most:
                 self.left[OVER_THE_LIMIT] += 1
-            case Finish(outcome=machine.PURGED):
+            case Finish(outcome=custody.PURGED):
                 self.purged += 1
             case Finish():
                 self.pings += 1

@@ -171,7 +171,7 @@ class Pump:
         self._read(source)
 
     def _read(self, source: Source) -> None:
-        self.machine.add_queue(source.receiver.source, source.locks.lock_seconds)
+        self.machine.queues.add(source.receiver.source, source.locks.lock_seconds)
         self._receiving.append(asyncio.create_task(self._receive_from(source)))
 
     async def settle_down(self, stop: asyncio.Event) -> bool:
@@ -183,13 +183,15 @@ class Pump:
         return not stop.is_set() and self.fatal is None
 
     def _nothing_to_do(self) -> bool:
-        if self._endless or self.machine.live:
+        if self._endless or self.machine.custody.live:
             return False
         nothing_wanted = self.machine.total_reached or self.machine.left_full
         return nothing_wanted or all(self._is_done(source) for source in self.sources)
 
     def _is_done(self, source: Source) -> bool:
-        return source.idle or source.failed is not None or self.machine.stalled(source.receiver.source, self._now())
+        return (
+            source.idle or source.failed is not None or self.machine.queues.stalled(source.receiver.source, self._now())
+        )
 
     def poll_again(self, sources: Iterable[Source], *, wait_seconds: float) -> None:
         """Poll these idle sources once more."""
@@ -202,13 +204,13 @@ class Pump:
         """Settle or release everything within a bound, then close the receivers, which release the rest."""
         self.machine.stop(self._now())
         await end(*self._receiving)
-        self.machine.release_left()
+        self.machine.custody.release_left()
         self._wake.set()
         if self.fatal is not None and self._looping is not None and not self._looping.done():
             self._do_what_is_due()  # below nobody waits for what has not been begun when something broke down
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                while self.machine.live and (self.fatal is None or self._tasks):
+                while self.machine.custody.live and (self.fatal is None or self._tasks):
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
@@ -233,7 +235,7 @@ class Pump:
                 await self._receive_once(source, granted)
                 if source.idle and not self._endless:
                     source.poll_again.clear()
-                    self.machine.rests(source.receiver.source)
+                    self.machine.window.rests(source.receiver.source)
                     self._changed()
                     await self._for_another_look(source)
         except Exception as error:  # noqa: BLE001 - told to whoever runs the pump
@@ -241,20 +243,22 @@ class Pump:
 
     async def _receive_once(self, source: Source, granted: int) -> None:
         path = source.receiver.source
-        patience = min(source.wait_seconds, TRY_SECONDS) if self.machine.standing_back(path) else source.wait_seconds
+        patience = (
+            min(source.wait_seconds, TRY_SECONDS) if self.machine.queues.standing_back(path) else source.wait_seconds
+        )
         began = self._now()
         try:
             received = await source.receiver.receive(granted, wait_seconds=patience)
         except ServiceError as error:
-            self.machine.returned(granted, 0)
+            self.machine.window.returned(granted, 0)
             await self._receive_failed(source, error, since=began)
             return
         except BaseException:
-            self.machine.returned(granted, 0)
+            self.machine.window.returned(granted, 0)
             raise
         source.was_read, source.last_error = True, None
-        self.machine.tried(path, received, self._now())
-        source.idle = not received and not self.machine.awaits(path, self._now())
+        self.machine.queues.tried(path, received, self._now())
+        source.idle = not received and not self.machine.queues.awaits(path, self._now())
         self._tell(Polled(self._utc(), source.path, len(received)))
         verdicts = self._verdicts(source, received)
         try:
@@ -264,7 +268,7 @@ class Pump:
             await self._receive_failed(source, error, since=began)
             return
         finally:
-            self.machine.returned(granted, len(received))
+            self.machine.window.returned(granted, len(received))
         source.failures, source.failing_since = 0, None
         if proven:
             self._arrived(source, received, verdicts)
@@ -278,7 +282,7 @@ class Pump:
         except FilterError:
             until = self._now() + source.locks.lock_seconds
             for one in received:
-                self.machine.refused(one, lock_until=until, lock_seconds=source.locks.lock_seconds)
+                self.machine.custody.refused(one, lock_until=until, lock_seconds=source.locks.lock_seconds)
             raise
 
     def _arrived(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> None:
@@ -298,7 +302,7 @@ class Pump:
         until = self._now() + source.locks.lock_seconds
         for one, of_session in zip(received, ordered, strict=True):
             if of_session:
-                self.machine.refused(one, lock_until=until, lock_seconds=source.locks.lock_seconds)
+                self.machine.custody.refused(one, lock_until=until, lock_seconds=source.locks.lock_seconds)
         rest = [
             (one, verdict)
             for one, verdict, of_session in zip(received, verdicts, ordered, strict=True)
@@ -309,7 +313,7 @@ class Pump:
     async def take_deferred(self, source: Source, numbers: Sequence[int]) -> None:
         """Fetch deferred messages by their numbers and move them like the others. What cannot be had stays deferred."""
         rest = list(numbers)
-        while rest and not self.machine.stopping:
+        while rest and not self.machine.custody.stopping:
             granted = self.machine.grant(min(len(rest), RECEIVE_MESSAGES), self._now())
             if not granted:
                 await self._for_room()
@@ -319,7 +323,7 @@ class Pump:
                 found = await _by_number(source.receiver, some)
                 self._arrived(source, found, [self._classify(one) for one in found])
             finally:
-                self.machine.returned(granted)
+                self.machine.window.returned(granted)
             self._changed()
 
     async def _browse_skipped(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> bool:
@@ -327,21 +331,21 @@ class Pump:
         has to be released whatever else lies there."""
         path = source.receiver.source
         while True:
-            forgotten = self.machine.forgotten(path)
-            for skipped in self.machine.skipped(received, verdicts):
+            forgotten = self.machine.queues.forgotten(path)
+            for skipped in self.machine.queues.skipped(received, verdicts):
                 if not await self._browse(source, skipped, received):
-                    self.machine.gave_way(path, self._now())
+                    self.machine.queues.gave_way(path, self._now())
                     return False
-                if self.machine.forgotten(path) != forgotten:
+                if self.machine.queues.forgotten(path) != forgotten:
                     break  # something of ours was released meanwhile: what was seen before may have another holder now
-                self.machine.proved(path, skipped)
-            if self.machine.forgotten(path) == forgotten:
+                self.machine.queues.proved(path, skipped)
+            if self.machine.queues.forgotten(path) == forgotten:
                 return True
 
     async def _browse(self, source: Source, skipped: Skipped, received: Sequence[Received]) -> bool:
         patience = min(MOST_BROWSE_PATIENCE_SECONDS, source.locks.lock_seconds / 3)
         # Our own messages may be settled while the browse is under way, and still be in its answer.
-        mine = self.machine.in_hand(source.receiver.source) | {one.sequence_number for one in received}
+        mine = self.machine.queues.in_hand(source.receiver.source) | {one.sequence_number for one in received}
         # Most often the first message tells enough: it is the one that has come, or one that holds up what has come.
         browsed = pages(
             source.receiver,
@@ -355,21 +359,21 @@ class Pump:
             for one in page:
                 if one.sequence_number not in mine:
                     self.machine.expect(one, self._classify(one), self._now())
-            if self.machine.hopeless_now(received):
+            if self.machine.queues.hopeless_now(received):
                 return False  # the rest of what lies before them does not matter
         return True
 
     async def _sample(self, sample: Sample) -> None:
-        in_hand = self.machine.in_hand(sample.source)
+        in_hand = self.machine.queues.in_hand(sample.source)
         receiver = self._by_path[sample.source.lower()].receiver
         try:
             # Nothing of ours lies there while others lead: the first message is all that is asked for.
-            most = SAMPLE_MESSAGES if in_hand or not self.machine.standing_back(sample.source) else 1
+            most = SAMPLE_MESSAGES if in_hand or not self.machine.queues.standing_back(sample.source) else 1
             page = await receiver.peek(most, from_sequence_number=sample.first)
         except ServiceError:
-            self.machine.sample_failed(sample, self._now())  # the receives tell what is wrong with the queue
+            self.machine.queues.sample_failed(sample, self._now())  # the receives tell what is wrong with the queue
         else:
-            self.machine.sampled(sample, page, in_hand=in_hand, now=self._now())
+            self.machine.queues.sampled(sample, page, in_hand=in_hand, now=self._now())
 
     async def _receive_failed(self, source: Source, error: ServiceError, *, since: float) -> None:
         """`since`: when what failed was begun, which may have been a while ago where nobody answers."""
@@ -383,7 +387,7 @@ class Pump:
         in_time = ends_in_time(now - source.failing_since, now - since, patience)
         if not self._endless and (hopeless or not in_time):
             source.failed = error
-            self.machine.rests(source.receiver.source)
+            self.machine.window.rests(source.receiver.source)
             self._tell(ReceiveFailed(self._utc(), source.path, error.code, None, error.message))
             self._changed()
             return
@@ -403,7 +407,7 @@ class Pump:
                     await source.poll_again.wait()
                 return
             except TimeoutError:
-                if self.machine.live:
+                if self.machine.custody.live:
                     return
 
     async def _for_room(self) -> None:
@@ -490,7 +494,7 @@ class Pump:
         if stored is not None:
             stored.forget(settle.received)
         self._note(settle)
-        self.machine.settled(settle, self._now())
+        self.machine.custody.settled([settle])
         return True
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -520,29 +524,29 @@ class Pump:
         try:
             limit = await self._sink.limit_bytes(destination)
         except ServiceError as error:
-            self.machine.limit_failed(destination, error, self._now())
+            self.machine.destinations.limit_failed(destination, error, self._now())
         else:
-            self.machine.limit_known(destination, limit, self._now())
+            self.machine.destinations.limit_known(destination, limit)
 
     async def _send(self, batch: Batch) -> None:
         try:
             await self._sink.send(batch.destination, batch.items)
         except SendIncompleteError as error:
             accepted = [batch.items[place] for place in error.accepted]
-            self.machine.remember(accepted)
+            self.machine.custody.remember(accepted)
             if await self._recorded(batch, accepted):
-                self.machine.send_failed(batch, error, self._now())
+                self.machine.destinations.send_failed(batch, error, self._now())
         except LocksLostError as error:
-            self.machine.locks_lost(batch, error.lost, self._now())
+            self.machine.destinations.locks_lost(batch, error.lost, self._now())
         except ServiceError as error:
-            self.machine.send_failed(batch, error, self._now())
+            self.machine.destinations.send_failed(batch, error, self._now())
         except SbpairError as error:
             self._break_down(error)
-            self.machine.send_failed(batch, UnknownServiceError(error.message), self._now())
+            self.machine.destinations.send_failed(batch, UnknownServiceError(error.message), self._now())
         else:
-            self.machine.remember(batch.items)
+            self.machine.custody.remember(batch.items)
             if await self._recorded(batch, batch.items):
-                self.machine.sent(batch, self._now())
+                self.machine.destinations.sent(batch, self._now())
 
     async def _recorded(self, batch: Batch, items: Sequence[Item]) -> bool:
         """Write the lines of what was sent; False if that failed, which ends the run."""
@@ -550,7 +554,7 @@ class Pump:
             await self._record(items, "forwarded")
         except OSError as error:
             self._break_down(error)
-            self.machine.unrecorded(batch, self._now())
+            self.machine.destinations.unrecorded(batch)
             return False
         return True
 
@@ -568,10 +572,10 @@ class Pump:
                 now = self._now()
                 done = [by_receipt[id(received)] for received, error in some if error is None]
                 self._note_all(done)
-                self.machine.all_settled(done, now)
+                self.machine.custody.settled(done)
                 for received, error in some:
                     if error is not None:
-                        self.machine.settle_failed(by_receipt[id(received)], error, now)
+                        self.machine.custody.settle_failed(by_receipt[id(received)], error, now)
                 self._changed()
 
     async def _settle(self, settle: Settle) -> None:
@@ -581,7 +585,7 @@ class Pump:
                 await self._record([item], settle.outcome, settle.reason)
             except OSError as error:
                 self._break_down(error)
-                self.machine.not_recorded(settle)
+                self.machine.custody.not_recorded(settle)
                 return
         source = self._by_path[settle.received.source.lower()]
         try:
@@ -589,20 +593,20 @@ class Pump:
                 settle.received, settle.disposition, reason=settle.reason, description=settle.description
             )
         except ServiceError as error:
-            self.machine.settle_failed(settle, error, self._now())
+            self.machine.custody.settle_failed(settle, error, self._now())
             return
         self._note(settle)
-        self.machine.settled(settle, self._now())
+        self.machine.custody.settled([settle])
 
     async def _renew(self, renew: Renew) -> None:
         source = self._by_path[renew.received.source.lower()]
         try:
             until = await source.receiver.renew_lock(renew.received)
         except ServiceError as error:
-            self.machine.renew_failed(renew, error, self._now())
+            self.machine.custody.renew_failed(renew, error, self._now())
             return
         now_utc = self._clock.now().timestamp()
-        self.machine.renewed(renew, source.locks.deadline(until, now_utc=now_utc, now=self._now()))
+        self.machine.custody.renewed(renew, source.locks.deadline(until, now_utc=now_utc, now=self._now()))
 
     async def _record(self, items: Sequence[Item], outcome: str, reason: str = "") -> None:
         if self._ledger is None:

@@ -118,7 +118,7 @@ async def restore(
         left=dict(+left),
         already_sent=len(messages) - len(todo),
         sent_again=tally.numbers["sent_again"],
-        first_error=next(iter(machine.given_up().values()), None),
+        first_error=next(iter(machine.destinations.given_up().values()), None),
     )
 
 
@@ -157,7 +157,7 @@ async def send_stored(
     pump.start()
     try:
         await pump.settle_down(stop)
-        left = Counter(machine.left().values())
+        left = Counter(machine.custody.left().values())
     finally:
         await pump.finish()
         await sink.close()

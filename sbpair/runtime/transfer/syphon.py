@@ -113,7 +113,7 @@ async def syphon_until(
     try:
         await pump.settle_down(job.stop)
     finally:
-        left = Counter(machine.left().values())
+        left = Counter(machine.custody.left().values())
         await end(following)
         await pump.finish()
         await sink.close()
@@ -127,7 +127,7 @@ async def syphon_until(
         ended_by="stop",
         sink=sink,
     )
-    return SyphonRun(report, pump.fatal, machine.uncompleted)
+    return SyphonRun(report, pump.fatal, machine.custody.uncompleted)
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ class _Queues:
                 return
             self.pump.moved.clear()
             await self.clock.sleep(min(RECOUNT_SECONDS, self.poll_seconds))
-            if not (self.pump.moved.is_set() or self.pump.machine.live):
+            if not (self.pump.moved.is_set() or self.pump.machine.custody.live):
                 try:
                     async with asyncio.timeout(max(0.0, self.poll_seconds - RECOUNT_SECONDS)):
                         await self.pump.moved.wait()

@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 
 from sbpair.core.errors import ConnectionLostError, LockLostError
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, Disposition, Received
+from sbpair.core.transfer.custody import Custody
+from sbpair.core.transfer.holding import Holding
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import QueueOrder
+from sbpair.core.transfer.queues import Queues
 from sbpair.core.transfer.state import Forward, Limits, Measure, Renew, Sample, Send, Settle, key_of
 
 QUEUES = ("q/0", "q/1")
@@ -74,7 +77,7 @@ class Drain:
         limits = Limits(in_flight_messages=6, sends=3, rate_per_second=self.rate)
         self.machine = Settlement(limits, forwarded=self.ledger)
         for queue in QUEUES:
-            self.machine.add_queue(queue, LOCK_SECONDS)
+            self.machine.queues.add(queue, LOCK_SECONDS)
         self.receiving, self.sending, self.settling, self.sampling, self.confirming = {}, [], [], [], []
 
 
@@ -132,28 +135,28 @@ class Namespaces:
         for action in drain.machine.poll(self.now):
             match action:
                 case Measure(destination):
-                    drain.machine.limit_known(destination, BATCH_BYTES, self.now)
+                    drain.machine.destinations.limit_known(destination, BATCH_BYTES)
                 case Send(batch):
                     drain.sending.append(batch)
                 case Settle():
                     drain.settling.append(action)
                 case Sample(queue, first):
-                    in_hand = drain.machine.in_hand(queue)
+                    in_hand = drain.machine.queues.in_hand(queue)
                     drain.sampling.append((action, in_hand, self.page(queue, first)))
                 case Renew(_, received):
                     stored = self.locked(received)
                     if stored is None:
-                        drain.machine.renew_failed(action, LockLostError("gone"), self.now)
+                        drain.machine.custody.renew_failed(action, LockLostError("gone"), self.now)
                     else:
                         stored.locked_until = self.now + LOCK_SECONDS
-                        drain.machine.renewed(action, stored.locked_until)
+                        drain.machine.custody.renewed(action, stored.locked_until)
 
     def receive(self, drain, queue, most):
         if queue in drain.receiving or not (granted := drain.machine.grant(most, self.now, queue)):
             return
         received = self.hand_out(queue, granted)
-        drain.machine.tried(queue, received, self.now)
-        drain.machine.returned(granted)
+        drain.machine.queues.tried(queue, received, self.now)
+        drain.machine.window.returned(granted)
         if received:
             drain.receiving[queue] = Receiving(queue, received, [self.verdict(one) for one in received])
 
@@ -166,12 +169,12 @@ class Namespaces:
             self.tell_page(drain, one)
             return
         if one.skipped is None:
-            one.forgotten = drain.machine.forgotten(queue)
-            one.skipped = drain.machine.skipped(one.received, one.verdicts)
+            one.forgotten = drain.machine.queues.forgotten(queue)
+            one.skipped = drain.machine.queues.skipped(one.received, one.verdicts)
         if one.skipped:
-            one.mine = drain.machine.in_hand(queue) | {received.sequence_number for received in one.received}
+            one.mine = drain.machine.queues.in_hand(queue) | {received.sequence_number for received in one.received}
             one.page = self.page(queue, one.skipped[0].first, one.skipped[0].last, most=10_000)
-        elif drain.machine.forgotten(queue) != one.forgotten:
+        elif drain.machine.queues.forgotten(queue) != one.forgotten:
             one.skipped = None
         else:
             del drain.receiving[queue]
@@ -184,19 +187,19 @@ class Namespaces:
         for shown in page:
             if shown.sequence_number not in one.mine:
                 machine.expect(shown, self.verdict(shown), self.now)
-        if machine.hopeless_now(one.received):
-            machine.gave_way(one.queue, self.now)
+        if machine.queues.hopeless_now(one.received):
+            machine.queues.gave_way(one.queue, self.now)
             del drain.receiving[one.queue]
             for received, verdict in zip(one.received, one.verdicts, strict=True):
                 until = self.until(received)
                 if verdict.session_id is not None:
-                    machine.refused(received, lock_until=until, lock_seconds=LOCK_SECONDS)
+                    machine.custody.refused(received, lock_until=until, lock_seconds=LOCK_SECONDS)
                 else:
                     machine.arrived(received, verdict, lock_until=until, lock_seconds=LOCK_SECONDS, now=self.now)
-        elif machine.forgotten(one.queue) != one.forgotten:
+        elif machine.queues.forgotten(one.queue) != one.forgotten:
             one.skipped = None
         else:
-            machine.proved(one.queue, one.skipped.pop(0))
+            machine.queues.proved(one.queue, one.skipped.pop(0))
 
     def until(self, received):
         stored = self.locked(received)
@@ -207,12 +210,12 @@ class Namespaces:
             return
         batch = drain.sending.pop(0)
         if fails:
-            drain.machine.send_failed(batch, ConnectionLostError("no link"), self.now)
+            drain.machine.destinations.send_failed(batch, ConnectionLostError("no link"), self.now)
             return
         self.accept(drain, batch)
-        drain.machine.remember(batch.items)
+        drain.machine.custody.remember(batch.items)
         drain.ledger |= dict.fromkeys(item.key for item in batch.items)
-        drain.machine.sent(batch, self.now)
+        drain.machine.destinations.sent(batch, self.now)
 
     def accept(self, drain, batch):
         for item in batch.items:
@@ -240,14 +243,14 @@ class Namespaces:
             return
         settle, error = drain.confirming.pop(place % len(drain.confirming))
         if error is None:
-            drain.machine.settled(settle, self.now)
+            drain.machine.custody.settled([settle])
         else:
-            drain.machine.settle_failed(settle, error, self.now)
+            drain.machine.custody.settle_failed(settle, error, self.now)
 
     def finish_sample(self, drain):
         if drain.sampling:
             sample, in_hand, page = drain.sampling.pop(0)
-            drain.machine.sampled(sample, page, in_hand=in_hand, now=self.now)
+            drain.machine.queues.sampled(sample, page, in_hand=in_hand, now=self.now)
 
     def work(self, drain):
         """Everything that can be done now."""
@@ -503,19 +506,19 @@ def _as_if_nothing_were_forgotten(self, source):
 _SAMPLED = QueueOrder.gaps_sampled
 DEFECTS = {
     "what is released stays proven": (QueueOrder, "forget", _proof_outlives_release),
-    "nothing waits for what was released or lost": (Settlement, "_await_return", _nothing),
+    "nothing waits for what was released or lost": (Queues, "await_return", _nothing),
     "what others have locked is not waited for": (Settlement, "expect", _nothing),
     "a gap closes after the time of a lock": (QueueOrder, "gaps_sampled", _early_gap_closed),
     "a gap closes if it is not on the first page": (QueueOrder, "gaps_sampled", _gaps_beyond_the_page_closed),
     "only the message right behind a gap waits": (QueueOrder, "blocks", _blocked_only_next),
-    "what is blocked stays in hand when the gaps are forgotten": (Settlement, "_step_back", _blocked_kept),
+    "what is blocked stays in hand when the gaps are forgotten": (Holding, "_step_back", _blocked_kept),
     "nothing goes past a message that is locked for good": (QueueOrder, "hold", _never_holds),
-    "what was sent is not remembered": (Settlement, "remember", _nothing),
+    "what was sent is not remembered": (Custody, "remember", _nothing),
 }
 
 UNLIKELY = {
     "a browse proves although something was released meanwhile": (
-        Settlement,
+        Queues,
         "forgotten",
         _as_if_nothing_were_forgotten,
     ),
@@ -542,7 +545,7 @@ def overtaken_amid_a_receive():
     for _ in range(3):
         world.poll(drain)
         world.now += 4.0
-    assert drain.machine.standing_back(queue), "somebody else has what comes first"
+    assert drain.machine.queues.standing_back(queue), "somebody else has what comes first"
     for _ in range(6):
         world.go_on_receiving(drain, queue)
     _send_all(world, drain)

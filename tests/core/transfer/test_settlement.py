@@ -20,7 +20,8 @@ from sbpair.core.errors import (
 )
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, Disposition, Received, State
 from sbpair.core.names import dead_letter_path
-from sbpair.core.transfer.machine import HOLD_SECONDS, Settlement
+from sbpair.core.transfer.delivery import HOLD_SECONDS
+from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import TRY_AFTER_SECONDS, Skipped
 from sbpair.core.transfer.state import (
     Finish,
@@ -65,7 +66,7 @@ class Pump:
         """The machine's wishes; limits are answered at once."""
         actions = self.machine.poll(self.now)
         for action in [action for action in actions if isinstance(action, Measure)]:
-            self.machine.limit_known(action.destination, self.limit_bytes, self.now)
+            self.machine.destinations.limit_known(action.destination, self.limit_bytes)
             actions += self.machine.poll(self.now)
         return [action for action in actions if not isinstance(action, Measure)]
 
@@ -76,11 +77,11 @@ class Pump:
         return [action for action in self.poll() if isinstance(action, Settle)]
 
     def fail(self, batch, error):
-        self.machine.send_failed(batch, error, self.now)
+        self.machine.destinations.send_failed(batch, error, self.now)
 
     def confirm(self, settles):
         for settle in settles:
-            self.machine.settled(settle, self.now)
+            self.machine.custody.settled([settle])
 
 
 def numbers(batch):
@@ -93,11 +94,15 @@ def test_messages_of_one_destination_go_out_as_one_batch_and_are_completed():
         pump.arrive(number)
     [batch] = pump.sends()
     assert numbers(batch) == [0, 1, 2]
-    pump.machine.sent(batch, 0.0)
+    pump.machine.destinations.sent(batch, 0.0)
     settles = pump.settles()
     assert [settle.disposition for settle in settles] == [Disposition.COMPLETE] * 3
     pump.confirm(settles)
-    assert (pump.machine.live, pump.machine.tally.numbers["completed"], pump.machine.uncompleted) == (0, 3, frozenset())
+    assert (pump.machine.custody.live, pump.machine.tally.numbers["completed"], pump.machine.custody.uncompleted) == (
+        0,
+        3,
+        frozenset(),
+    )
 
 
 def test_a_batch_leaves_room_for_its_envelope():
@@ -124,7 +129,7 @@ def test_one_session_never_has_two_batches_on_their_way():
     [first] = pump.sends()
     assert numbers(first) == [0, 1]
     assert pump.sends() == []
-    pump.machine.sent(first, 0.0)
+    pump.machine.destinations.sent(first, 0.0)
     assert [numbers(batch) for batch in pump.sends()] == [[2, 3]]
 
 
@@ -164,13 +169,13 @@ def lead(pump, number=1):
     """Send one message of the queue, so that this pump is the one that goes on there."""
     pump.arrive(number, session="first")
     [batch] = pump.sends()
-    pump.machine.sent(batch, pump.now)
+    pump.machine.destinations.sent(batch, pump.now)
     pump.confirm(pump.settles())
 
 
 def answer(pump, sample, *numbers, state=State.ACTIVE):
     page = [replace(received(number), state=state) for number in numbers]
-    pump.machine.sampled(sample, page, in_hand=pump.machine.in_hand(QUEUE), now=pump.now)
+    pump.machine.queues.sampled(sample, page, in_hand=pump.machine.queues.in_hand(QUEUE), now=pump.now)
 
 
 def samples(actions):
@@ -190,7 +195,7 @@ def test_time_alone_closes_no_gap():
                 answer(pump, action, 2, 3)
             elif isinstance(action, Settle):
                 assert action.disposition is Disposition.RELEASE
-                pump.machine.settled(action, pump.now)
+                pump.machine.custody.settled([action])
 
 
 @pytest.mark.parametrize("state", [None, State.DEFERRED])
@@ -206,14 +211,14 @@ def test_a_gap_closes_when_a_browse_shows_that_its_message_is_gone_or_deferred(s
     if state is None:
         answer(pump, sample, 3)
     else:
-        pump.machine.sampled(sample, [replace(received(2), state=state)], in_hand=frozenset(), now=pump.now)
+        pump.machine.queues.sampled(sample, [replace(received(2), state=state)], in_hand=frozenset(), now=pump.now)
     assert [numbers(batch) for batch in pump.sends()] == [[3]]
 
 
 def test_a_queue_is_opened_with_one_message_and_read_on_as_long_as_most_of_it_can_go():
     pump = Pump()
     assert pump.machine.grant(100, pump.now, QUEUE) == 1
-    pump.machine.returned(1)
+    pump.machine.window.returned(1)
     pump.arrive(1, session="s")
     assert pump.machine.grant(100, pump.now, QUEUE) == 100
 
@@ -221,12 +226,12 @@ def test_a_queue_is_opened_with_one_message_and_read_on_as_long_as_most_of_it_ca
 def test_whoever_opens_a_queue_gives_way_to_what_others_have_before_it_whatever_its_session():
     pump = Pump()
     skip(pump, 1)
-    assert pump.machine.hopeless_now([received(2)])
-    pump.machine.gave_way(QUEUE, pump.now)
-    pump.machine.refused(received(2), lock_until=60.0, lock_seconds=60.0)
+    assert pump.machine.queues.hopeless_now([received(2)])
+    pump.machine.queues.gave_way(QUEUE, pump.now)
+    pump.machine.custody.refused(received(2), lock_until=60.0, lock_seconds=60.0)
     [release] = pump.settles()
     assert (release.disposition, release.received.sequence_number) == (Disposition.RELEASE, 2)
-    assert pump.machine.standing_back(QUEUE)
+    assert pump.machine.queues.standing_back(QUEUE)
     assert pump.machine.grant(100, pump.now, QUEUE) == 0
 
 
@@ -238,7 +243,7 @@ def test_whoever_has_the_smaller_part_of_a_queue_gives_way_at_once():
     pump.arrive(5, session="s")
     [release] = pump.settles()
     assert (release.disposition, release.item.received.sequence_number) == (Disposition.RELEASE, 5)
-    assert pump.machine.standing_back(QUEUE)
+    assert pump.machine.queues.standing_back(QUEUE)
 
 
 def test_where_browses_are_answered_slowly_nobody_asks_a_leader_soon():
@@ -287,8 +292,8 @@ def test_whoever_is_behind_another_releases_at_once_and_asks_for_one_when_the_he
         answer(pump, sample, head, head + 1)
         granted = pump.machine.grant(100, pump.now, QUEUE)
         assert granted == may_receive
-    pump.machine.returned(1)
-    pump.machine.tried(QUEUE, [received(9)], pump.now)
+    pump.machine.window.returned(1)
+    pump.machine.queues.tried(QUEUE, [received(9)], pump.now)
     pump.arrive(9, session="s")
     assert [numbers(batch) for batch in pump.sends()] == [[9]]
     assert pump.machine.grant(100, pump.now, QUEUE) == 100
@@ -300,11 +305,11 @@ def test_what_was_asked_for_and_released_is_noticed_when_somebody_else_takes_it(
     pump.arrive(2, session="s")
     pump.confirm(pump.settles())
     skip(pump, 3)
-    pump.machine.proved(QUEUE, Skipped(1, 5))
+    pump.machine.queues.proved(QUEUE, Skipped(1, 5))
     pump.arrive(5, session="s")
     [release] = pump.settles()
     assert release.disposition is Disposition.RELEASE
-    assert pump.machine.skipped([received(6)], [Forward(b"", "orders", "s")]) == [Skipped(1, 6)]
+    assert pump.machine.queues.skipped([received(6)], [Forward(b"", "orders", "s")]) == [Skipped(1, 6)]
 
 
 def test_what_was_released_while_standing_back_is_not_overtaken_by_what_came_with_it():
@@ -316,7 +321,7 @@ def test_what_was_released_while_standing_back_is_not_overtaken_by_what_came_wit
     pump.arrive(3, session="s")  # one receive brought 3 to 5: this one waits for 1 and goes back,
     pump.arrive(4, session="free")  # this one may go, so the queue is read again,
     [batch] = pump.sends()
-    pump.machine.sent(batch, pump.now)
+    pump.machine.destinations.sent(batch, pump.now)
     pump.arrive(5, session="s")  # and this one is held
     pump.now += 0.3
     for sample in samples(pump.poll()):
@@ -334,19 +339,19 @@ def test_whoever_is_handed_the_head_knows_nothing_of_what_lies_before_it():
     pump.now += 1.0
     [sample] = samples(pump.poll())
     answer(pump, sample, 9)
-    pump.machine.tried(QUEUE, [received(7)], pump.now)
-    assert not pump.machine.standing_back(QUEUE)
-    assert pump.machine.skipped([received(7)], [Forward(b"", "orders", "s")]) == [Skipped(1, 7)]
+    pump.machine.queues.tried(QUEUE, [received(7)], pump.now)
+    assert not pump.machine.queues.standing_back(QUEUE)
+    assert pump.machine.queues.skipped([received(7)], [Forward(b"", "orders", "s")]) == [Skipped(1, 7)]
 
 
 def test_a_browse_during_which_something_was_released_proves_nothing():
     pump = Pump()
-    before = pump.machine.forgotten(QUEUE)
+    before = pump.machine.queues.forgotten(QUEUE)
     skip(pump, 1)
     pump.arrive(2, session="s")
-    assert pump.machine.forgotten(QUEUE) == before
+    assert pump.machine.queues.forgotten(QUEUE) == before
     pump.settles()
-    assert pump.machine.forgotten(QUEUE) > before
+    assert pump.machine.queues.forgotten(QUEUE) > before
 
 
 def test_what_comes_before_its_release_is_confirmed_goes_back_if_more_was_released_meanwhile():
@@ -364,7 +369,7 @@ def test_what_comes_before_its_release_is_confirmed_goes_back_if_more_was_releas
         (2, Disposition.RELEASE),
     ]
     pump.confirm(releases)
-    assert (pump.machine.live, pump.machine.tally.numbers["forwarded"]) == (0, 0)
+    assert (pump.machine.custody.live, pump.machine.tally.numbers["forwarded"]) == (0, 0)
 
 
 def test_what_goes_back_unseen_goes_back_also_if_its_release_was_not_confirmed_yet():
@@ -372,7 +377,7 @@ def test_what_goes_back_unseen_goes_back_also_if_its_release_was_not_confirmed_y
     skip(pump, 1)
     pump.arrive(2, session="s")
     [first] = pump.settles()
-    pump.machine.refused(received(2, receipt=2), lock_until=60.0, lock_seconds=60.0)
+    pump.machine.custody.refused(received(2, receipt=2), lock_until=60.0, lock_seconds=60.0)
     pump.confirm([first])
     [second] = pump.settles()
     assert (second.disposition, second.received) == (Disposition.RELEASE, received(2, receipt=2))
@@ -384,14 +389,14 @@ def test_a_head_that_does_not_move_is_held_for_so_that_other_sessions_go_on():
     pump.arrive(2, session="s")
     pump.confirm(pump.settles())
     met = []
-    while pump.machine.standing_back(QUEUE):
+    while pump.machine.queues.standing_back(QUEUE):
         pump.now += 1.0
         actions = pump.poll()
         for sample in samples(actions):
             answer(pump, sample, 1, 2, 3)
         if granted := pump.machine.grant(100, pump.now, QUEUE):
-            pump.machine.returned(granted)
-            pump.machine.tried(QUEUE, [], pump.now)
+            pump.machine.window.returned(granted)
+            pump.machine.queues.tried(QUEUE, [], pump.now)
             met += [action for action in pump.poll() if isinstance(action, LockMet)]
     assert [(lock.sequence_number, lock.seconds) for lock in met] == [(1, 60.0)]
     assert 3.0 <= pump.now <= 5.0
@@ -401,29 +406,29 @@ def test_a_head_that_does_not_move_is_held_for_so_that_other_sessions_go_on():
     pump.arrive(6, session="free")
     assert [numbers(batch) for batch in pump.sends()] == [[6]]
     assert pump.machine.grant(100, pump.now, QUEUE) == 9  # the window but what is on its way: held ones do not fill it
-    pump.machine.returned(9)
+    pump.machine.window.returned(9)
     for number in range(7, 10):
         pump.arrive(number, session="s")
     pump.now += 0.2
     assert pump.settles() == [], "what is more than half of the window stays locked, and only its bytes go"
-    assert sorted(number for _, number, *_ in pump.machine.left()) == [4, 5, 7, 8, 9]
+    assert sorted(number for _, number, *_ in pump.machine.custody.left()) == [4, 5, 7, 8, 9]
     assert pump.machine.grant(100, pump.now, QUEUE) == 9
-    pump.machine.returned(9)
-    assert not pump.machine.stalled(QUEUE, pump.now)
+    pump.machine.window.returned(9)
+    assert not pump.machine.queues.stalled(QUEUE, pump.now)
     pump.now += 65.0
-    assert pump.machine.stalled(QUEUE, pump.now)
-    assert pump.machine.known_locked(QUEUE) == {1}
+    assert pump.machine.queues.stalled(QUEUE, pump.now)
+    assert pump.machine.queues.known_locked(QUEUE) == {1}
 
 
 def test_what_is_parked_comes_again_when_what_it_waits_for_has_come():
     pump = Pump(in_flight_messages=4, lock_wait_seconds=65.0)
-    pump.machine._order(QUEUE).hold(pump.now)
+    pump.machine.queues.of(QUEUE).hold(pump.now)
     skip(pump, 1)
     for number in range(2, 5):
         pump.arrive(number, session="s")
     pump.now += 0.2
     pump.poll()
-    assert [number for _, number, *_ in pump.machine.left()] == [3, 4]
+    assert [number for _, number, *_ in pump.machine.custody.left()] == [3, 4]
     pump.arrive(1, session="s")
     pump.arrive(5, session="s")
     actions = pump.poll()
@@ -432,7 +437,7 @@ def test_what_is_parked_comes_again_when_what_it_waits_for_has_come():
     releases = [action for action in actions if isinstance(action, Settle)]
     assert [settle.item.received.sequence_number for settle in releases] == [4, 3]
     pump.confirm(releases)
-    pump.machine.sent(batches[0], pump.now)
+    pump.machine.destinations.sent(batches[0], pump.now)
     assert pump.sends() == [], "nothing of the session goes before what was parked is back"
 
 
@@ -525,7 +530,7 @@ def test_one_probe_at_a_time_until_it_works():
     pump.now = 5.0
     [probe] = pump.sends()
     assert pump.sends() == []
-    pump.machine.sent(probe, pump.now)
+    pump.machine.destinations.sent(probe, pump.now)
     actions = pump.poll()
     assert PauseEnded("orders") in actions
     assert len([action for action in actions if isinstance(action, Send)]) == 2
@@ -535,7 +540,7 @@ def try_and_fail(pump, error, times):
     """Let the destination fail so often; the pauses, and how often the message was given back meanwhile."""
     waits, given_back = [], 0
     for _ in range(times):
-        if not pump.machine.live:
+        if not pump.machine.custody.live:
             pump.arrive(1, lock=10_000.0)
         [batch] = pump.sends()
         pump.fail(batch, error)
@@ -576,13 +581,13 @@ def test_a_lock_about_to_end_is_renewed_and_one_that_ended_is_not_sent():
     [batch] = pump.sends()
     pump.now = 46.0
     [renew] = [action for action in pump.poll() if isinstance(action, Renew)]
-    pump.machine.renewed(renew, 106.0)
+    pump.machine.custody.renewed(renew, 106.0)
     pump.now = 92.0
     [renew] = [action for action in pump.poll() if isinstance(action, Renew)]
-    pump.machine.renew_failed(renew, LockLostError("gone"), pump.now)
+    pump.machine.custody.renew_failed(renew, LockLostError("gone"), pump.now)
     pump.fail(batch, ConnectionLostError("down"))
     pump.poll()
-    assert (pump.machine.live, pump.machine.tally.numbers["locks_lost"]) == (0, 1)
+    assert (pump.machine.custody.live, pump.machine.tally.numbers["locks_lost"]) == (0, 1)
 
 
 def test_the_newest_receipt_is_the_one_that_is_settled():
@@ -590,7 +595,7 @@ def test_the_newest_receipt_is_the_one_that_is_settled():
     pump.arrive(1, receipt="old")
     [batch] = pump.sends()
     pump.arrive(1, receipt="new")
-    pump.machine.sent(batch, 0.0)
+    pump.machine.destinations.sent(batch, 0.0)
     [settle] = pump.settles()
     assert settle.received.receipt == "new"
 
@@ -599,10 +604,10 @@ def test_a_completion_refused_for_an_old_receipt_is_tried_with_the_new_one():
     pump = Pump()
     pump.arrive(1, receipt="old")
     [batch] = pump.sends()
-    pump.machine.sent(batch, 0.0)
+    pump.machine.destinations.sent(batch, 0.0)
     [settle] = pump.settles()
     pump.arrive(1, receipt="new")
-    pump.machine.settle_failed(settle, LockLostError("gone"), 0.0)
+    pump.machine.custody.settle_failed(settle, LockLostError("gone"), 0.0)
     [again] = pump.settles()
     assert again.received.receipt == "new"
 
@@ -611,25 +616,25 @@ def test_forwarded_but_not_completed_is_remembered():
     pump = Pump()
     pump.arrive(1)
     [batch] = pump.sends()
-    pump.machine.sent(batch, 0.0)
+    pump.machine.destinations.sent(batch, 0.0)
     [settle] = pump.settles()
-    pump.machine.settle_failed(settle, ConnectionLostError("gone"), 0.0)
-    assert len(pump.machine.uncompleted) == 1
+    pump.machine.custody.settle_failed(settle, ConnectionLostError("gone"), 0.0)
+    assert len(pump.machine.custody.uncompleted) == 1
     pump.arrive(1, receipt=2)
     [settle] = pump.settles()
     assert (settle.disposition, settle.outcome) == (Disposition.COMPLETE, "already-forwarded")
     pump.confirm([settle])
-    assert pump.machine.uncompleted == frozenset()
+    assert pump.machine.custody.uncompleted == frozenset()
     assert pump.sends() == []
 
 
 def test_a_released_message_may_come_back_before_its_release_is_confirmed():
     pump = Pump()
     pump.arrive(1, verdict=Leave("filtered out"))
-    pump.machine.release_left()
+    pump.machine.custody.release_left()
     [settle] = pump.settles()
     pump.arrive(1, receipt=2)
-    assert pump.machine.live == 1
+    assert pump.machine.custody.live == 1
     pump.confirm([settle])
     [batch] = pump.sends()
     assert batch.items[0].received.receipt == 2
@@ -641,22 +646,22 @@ def test_pings_are_completed_and_left_ones_kept():
     pump.arrive(2, verdict=Leave("filtered out"))
     pump.confirm(pump.settles())
     assert pump.machine.tally.numbers["pings"] == 1
-    assert list(pump.machine.left().values()) == ["filtered out"]
-    assert pump.machine.live == 0
+    assert list(pump.machine.custody.left().values()) == ["filtered out"]
+    assert pump.machine.custody.live == 0
 
 
 def test_what_is_a_dead_letter_already_is_left_where_it_lies():
     pump = Pump(source=dead_letter_path(QUEUE))
     pump.arrive(1, verdict=Finish(Disposition.DEAD_LETTER, "dead-lettered", "NotABacklogMessage", "x"))
     assert pump.settles() == []
-    assert list(pump.machine.left().values()) == ["undeliverable: NotABacklogMessage"]
+    assert list(pump.machine.custody.left().values()) == ["undeliverable: NotABacklogMessage"]
 
 
 def test_the_bounds_hold():
     pump = Pump(in_flight_messages=10, sends=1)
     assert pump.machine.grant(100, 0.0) == 10
     assert pump.machine.grant(100, 0.0) == 0
-    pump.machine.returned(10)
+    pump.machine.window.returned(10)
     for number in range(10):
         pump.arrive(number)
     assert pump.machine.grant(100, 0.0) == 0
@@ -680,8 +685,8 @@ def test_patience_leaves_what_waits_and_what_comes():
     pump.now = 31.0
     pump.poll()
     pump.arrive(2)
-    assert set(pump.machine.left().values()) == {"destination unavailable: orders (connection-lost)"}
-    assert (pump.machine.live, pump.sends()) == (0, [])
+    assert set(pump.machine.custody.left().values()) == {"destination unavailable: orders (connection-lost)"}
+    assert (pump.machine.custody.live, pump.sends()) == (0, [])
 
 
 def test_the_patience_with_a_silent_destination_counts_from_when_its_first_try_began():
@@ -697,7 +702,7 @@ def test_the_patience_with_a_silent_destination_counts_from_when_its_first_try_b
     pump.poll()
     assert pump.sends() == []
     pump.arrive(2)
-    assert set(pump.machine.left().values()) == {"destination unavailable: orders (timeout)"}
+    assert set(pump.machine.custody.left().values()) == {"destination unavailable: orders (timeout)"}
 
 
 def test_a_destination_that_took_messages_all_the_time_has_its_whole_patience():
@@ -705,7 +710,7 @@ def test_a_destination_that_took_messages_all_the_time_has_its_whole_patience():
     pump.arrive(1)
     [batch] = pump.sends()
     for pump.now in (40.0, 80.0):
-        pump.machine.sent(batch, pump.now)
+        pump.machine.destinations.sent(batch, pump.now)
         pump.arrive(int(pump.now))
         [batch] = pump.sends()
     pump.now = 90.0
@@ -729,7 +734,7 @@ def test_a_namespace_that_is_too_busy_for_everything_is_left_after_the_patience(
     pump.arrive(3, to="other")
     pump.poll()
     said = {f"destination unavailable: {path} (server-busy)" for path in ("orders", "invoices", "other")}
-    assert set(pump.machine.left().values()) == said
+    assert set(pump.machine.custody.left().values()) == said
 
 
 def test_a_namespace_that_takes_something_now_and_then_is_not_too_busy():
@@ -741,10 +746,10 @@ def test_a_namespace_that_takes_something_now_and_then_is_not_too_busy():
             if number % 2:
                 pump.fail(batch, ServerBusyError("throttled"))
             else:
-                pump.machine.sent(batch, pump.now)
+                pump.machine.destinations.sent(batch, pump.now)
         pump.poll()
         pump.now += 11.0
-    assert not pump.machine.left()
+    assert not pump.machine.custody.left()
 
 
 def test_stop_gives_back_what_waits_and_settles_what_is_on_its_way():
@@ -755,11 +760,11 @@ def test_stop_gives_back_what_waits_and_settles_what_is_on_its_way():
     pump.machine.stop(0.0)
     [release] = pump.settles()
     assert (release.disposition, release.item.received.sequence_number) == (Disposition.RELEASE, 2)
-    pump.machine.sent(batch, 0.0)
+    pump.machine.destinations.sent(batch, 0.0)
     [complete] = pump.settles()
     assert complete.disposition is Disposition.COMPLETE
     pump.confirm([release, complete])
-    assert (pump.machine.live, pump.machine.grant(1, 0.0)) == (0, 0)
+    assert (pump.machine.custody.live, pump.machine.grant(1, 0.0)) == (0, 0)
 
 
 def test_stop_gives_back_what_fails_on_its_way():
@@ -780,7 +785,7 @@ def test_a_rate_is_kept_over_time():
         pump.now = tick / 10
         for batch in pump.sends():
             sent += len(batch.items)
-            pump.machine.sent(batch, pump.now)
+            pump.machine.destinations.sent(batch, pump.now)
     assert 50 <= sent <= 52
 
 
@@ -788,9 +793,9 @@ def test_a_busy_backlog_gets_its_settlements_later():
     pump = Pump()
     pump.arrive(1)
     [batch] = pump.sends()
-    pump.machine.sent(batch, 0.0)
+    pump.machine.destinations.sent(batch, 0.0)
     [settle] = pump.settles()
-    pump.machine.settle_failed(settle, ServerBusyError("throttled"), 0.0)
+    pump.machine.custody.settle_failed(settle, ServerBusyError("throttled"), 0.0)
     pump.now = 9.0
     assert pump.settles() == []
     pump.now = 10.0
@@ -820,10 +825,10 @@ def test_what_is_settled_is_forgotten(sessions):
         if number % 100 == 0:
             while batches := pump.sends():
                 for batch in batches:
-                    pump.machine.sent(batch, pump.now)
+                    pump.machine.destinations.sent(batch, pump.now)
                 pump.confirm(pump.settles())
             pump.now += 1.0
         if number in (4_000, 40_000):
-            assert pump.machine.live == 0
+            assert pump.machine.custody.live == 0
             after.append(held_bytes(pump.machine))
     assert after[1] < 1.5 * after[0], after

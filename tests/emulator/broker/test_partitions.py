@@ -7,6 +7,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.errors import INTERNAL_ERROR, NOT_ALLOWED, BrokerError, EntityError
 from sbpair.emulator.faults import FaultError
 from sbpair.emulator.limits import Tier
+from tests.emulator.spender import Spender
 
 
 @pytest.fixture
@@ -199,7 +200,9 @@ async def test_what_only_the_partition_away_could_take_is_refused(four):
     assert caught.value.condition == INTERNAL_ERROR
     four.send(queue, "y", key=other)
     with pytest.raises(BrokerError, match="not available"):
-        four.namespace.transactions.declare().send(queue, queue.intake.read(four.message("x", key=key), 0))
+        four.namespace.transactions.declare(Spender().budget).send(
+            queue, queue.intake.read(four.message("x", key=key), 0)
+        )
 
 
 async def test_a_locked_message_of_the_partition_away_stays_locked_and_unsettled(four):

@@ -1,0 +1,191 @@
+"""What one client may cost all others: memory that is kept for it, transactions, and time that is spent on it at a
+stretch. Every handler spends from the `Budget` of the connection that it serves.
+
+Memory is counted where it is kept: unfinished messages and frames, links' properties, answers and deliveries that the
+client does not take, what its open transactions hold. Each connection has a limit, a small one until its first token
+that gives a right; all connections of an emulator together have another, and when that is reached, the connection that
+holds the most has to go.
+
+Time is given in slices. A connection's input is read as it arrives, up to one slice; what is left waits for its turn,
+one connection's slice in each turn of the event loop, and meanwhile nothing more is read from its socket. A connection
+that needed more than a slice is a busy one for a while: its input waits for turns from the start, so that any number of
+busy connections together delay the others by one slice only.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from sbpair.emulator.limits import (
+    MAX_HELD_BYTES,
+    MAX_HELD_BYTES_BEFORE_TOKEN,
+    MAX_HELD_BYTES_TOGETHER,
+    MAX_OPEN_TRANSACTIONS,
+)
+
+SLICE_SECONDS: Final = 0.002
+SLICE_BEFORE_TOKEN_SECONDS: Final = 0.001
+BUSY_SECONDS: Final = 1.0
+"""For how long a connection counts as busy after it has needed more than a slice."""
+TRANSACTION_BYTES: Final = 2048
+"""What an open transaction takes before anything is in it."""
+
+
+class Memory:
+    """The bytes that all connections of an emulator together make it keep."""
+
+    def __init__(self, limit_bytes: int = MAX_HELD_BYTES_TOGETHER) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._budgets: set[Budget] = set()
+
+    def changed(self, budget: "Budget", by_bytes: int) -> None:
+        """A connection keeps so many bytes more (or less) than before."""
+        self.used_bytes += by_bytes
+        if by_bytes <= 0:
+            return
+        self._budgets.add(budget)
+        if self.used_bytes > self.limit_bytes:
+            # Whoever asks for the last byte is seldom the one who has taken all the others.
+            max(self._budgets, key=lambda one: one.kept_bytes).give_way()
+
+    def forget(self, budget: "Budget") -> None:
+        """The connection is gone. What it kept has been taken off already."""
+        self._budgets.discard(budget)
+
+
+class Client(Protocol):
+    """A connection, as the side that pays with its end for what it takes too much of."""
+
+    @property
+    def is_closing(self) -> bool: ...
+    def close(self, condition: str, description: str) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Budget:
+    """What one client may hold and compute. `held_bytes` is what is kept for it here, `unsent_bytes` what its transport
+    could not write yet; `has_right` says whether a token of it has given a right."""
+
+    def __init__(self, client: Client, memory: Memory) -> None:
+        self.has_right = False
+        self.held_bytes = 0
+        self.unsent_bytes = 0
+        self.open_transactions = 0
+        self._client = client
+        self._memory = memory
+        self._ended = False
+
+    # -- memory
+
+    @property
+    def kept_bytes(self) -> int:
+        """All that the client makes this process keep."""
+        return self.held_bytes + self.unsent_bytes
+
+    @property
+    def max_bytes(self) -> int:
+        """The most that may be held for it, and the most that may be unsent."""
+        return MAX_HELD_BYTES if self.has_right else MAX_HELD_BYTES_BEFORE_TOKEN
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so many bytes more would not be too much."""
+        return self.held_bytes + size_bytes <= self.max_bytes
+
+    def hold(self, size_bytes: int) -> bool:
+        """So many bytes more are kept here for the client. False: that was too much, and the connection is closing."""
+        if self._ended:
+            return False
+        self.held_bytes += size_bytes
+        self._memory.changed(self, size_bytes)
+        if self.held_bytes > self.max_bytes:
+            self._client.close(
+                "amqp:resource-limit-exceeded", "This connection has too much that is unfinished or not taken."
+            )
+        return not self._client.is_closing
+
+    def release(self, size_bytes: int) -> None:
+        """So many bytes are not kept any more."""
+        if not self._ended:
+            self.held_bytes -= size_bytes
+            self._memory.changed(self, -size_bytes)
+
+    def unsent(self, size_bytes: int) -> None:
+        """So many bytes wait to be written. A client that reads nothing would not read a close either: it is cut."""
+        if self._ended:
+            return
+        more, self.unsent_bytes = size_bytes - self.unsent_bytes, size_bytes
+        self._memory.changed(self, more)
+        if self.unsent_bytes > self.max_bytes:
+            self._client.abort()
+
+    def give_way(self) -> None:
+        """All connections together keep too much, and this one the most of it: it closes and lets go of everything."""
+        if self.unsent_bytes > self.held_bytes or self._client.is_closing:
+            self._client.abort()
+        else:
+            self._client.close("amqp:resource-limit-exceeded", "The emulator has no more memory for its connections.")
+
+    def end(self) -> None:
+        """The connection is gone, and everything with it."""
+        self._ended = True
+        self._memory.changed(self, -self.kept_bytes)
+        self._memory.forget(self)
+        self.held_bytes = self.unsent_bytes = 0
+
+    # -- transactions
+
+    def begin_transaction(self) -> bool:
+        """Another transaction is open. False, with nothing changed, when that would be one too many."""
+        if self.open_transactions >= MAX_OPEN_TRANSACTIONS or not self.has_room(TRANSACTION_BYTES):
+            return False
+        self.open_transactions += 1
+        if self.hold(TRANSACTION_BYTES):
+            return True
+        self.end_transaction()
+        return False
+
+    def end_transaction(self) -> None:
+        """A transaction is over."""
+        self.open_transactions -= 1
+        self.release(TRANSACTION_BYTES)
+
+    # -- time
+
+    @property
+    def slice_seconds(self) -> float:
+        """How long the client may be served at a stretch."""
+        return SLICE_SECONDS if self.has_right else SLICE_BEFORE_TOKEN_SECONDS
+
+
+class Reader(Protocol):
+    """A connection, as the one whose input waits."""
+
+    def read_on(self) -> bool:
+        """Read for one slice; whether there is still more."""
+
+
+class Turns:
+    """The connections whose input waits, each for its slice."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Reader] = deque()
+
+    def add(self, reader: Reader) -> None:
+        """Line up at the end."""
+        self._waiting.append(reader)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        """One slice for the first in line. The sockets of all others are served before the next one."""
+        reader = self._waiting[0]
+        more = False
+        try:
+            more = reader.read_on()
+        finally:
+            self._waiting.popleft()
+            if more:
+                self._waiting.append(reader)
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._next)

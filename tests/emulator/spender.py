@@ -1,0 +1,22 @@
+"""Who pays for what a test asks of the broker without a connection."""
+
+from sbpair.emulator.budgets import Budget, Memory
+
+
+class Spender:
+    """A client with a right and a budget; `ended_with` is the condition with which it was sent away."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.ended_with: str | None = None
+        self.budget = Budget(self, Memory() if memory is None else memory)
+        self.budget.has_right = True
+
+    @property
+    def is_closing(self) -> bool:
+        return self.ended_with is not None
+
+    def close(self, condition: str, description: str) -> None:
+        self.ended_with = condition
+
+    def abort(self) -> None:
+        self.ended_with = "cut"
