@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.options import PAIR, Options
+from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.redact import printable
@@ -53,8 +54,8 @@ _ANSWERS = " [y/N]: "
 
 def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:
     """`contoso-neu [production]`: the namespace that is written to, as configured."""
-    label = pair.secondary.label if side is Side.SECONDARY else pair.primary.label
-    return f"{label} [{pair.environment}]" if pair.environment else label
+    name = shown_name(pair.secondary if side is Side.SECONDARY else pair.primary)
+    return f"{name} [{pair.environment}]" if pair.environment else name
 
 
 def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> bool:

@@ -9,14 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sbpair.cli.main import signal_that_came
 from sbpair.cli.options import LogFormat, Options
-from sbpair.core.access import CALL_SECONDS
+from sbpair.core.access import CALL_SECONDS, shown_name
 from sbpair.core.errors import ConfigurationError, InterruptedWorkError, ServiceError, UsageError
 from sbpair.core.outcome import Exit
 
@@ -66,6 +66,10 @@ def _hosts(settings: "Settings", pair: str) -> str:
     from sbpair.core.pairing import Side
 
     def place(side: Side) -> str:
+        with suppress(ConfigurationError):  # told by the command that uses it
+            access = settings.side(pair, side)
+            if access is not None:
+                return shown_name(access)
         reference = settings.get(f"pairs.{pair}.{side}.connection_string") or {}
         named = [f"connection string of {kind} {name}" for kind, name in reference.items()]
         return settings.get(f"pairs.{pair}.{side}.namespace") or "".join(named) or "no namespace"

@@ -160,7 +160,14 @@ over the user's.
 
 With a key instead of an identity (a secret is never written into the file):
 
-        secondary: {connection_string: {env: CONTOSO_NEU}}
+        secondary: {namespace: contoso-neu, connection_string: {env: CONTOSO_NEU}}
+
+The connection string must lead to the namespace that is named, or nothing is sent. Where its host has another name - a
+Geo-DR alias, a custom endpoint, an embedded namespace on this machine - write the host beside the name:
+
+        primary: {namespace: contoso-weu, host: localhost, connection_string: {env: CONTOSO_WEU}}
+
+A file found in a folder may say so of this machine only; your own file, or one named with --config, of any host.
 
 A connection string with EntityPath is for that one entity, as it is for the Azure SDKs: enough to send to a queue of
 the primary, not for the backlog queues.

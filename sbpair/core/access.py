@@ -4,8 +4,10 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from sbpair.core.errors import ConfigurationError
+from sbpair.core.redact import quoted
 
 CALL_SECONDS = 30.0
 """Longest wait for one answer, unless told otherwise."""
@@ -123,6 +125,11 @@ class NamespaceAccess:
     """Whether host, management URL and authority are the user's own choice; not if a project folder's file made it."""
     host_from_list: bool = False
     """Whether a resource manager's list named the host, and not the user."""
+    host_stated: bool = True
+    """Whether label and host were written down together. If not, the host must be the one that the label has in one of
+    Azure's clouds."""
+    embedded: bool = False
+    """Whether the running `sbpair emulator` of this user wrote down label and host."""
     call_seconds: float = CALL_SECONDS
     """Longest wait for the answer of one management call, or one page of a list, retries included. Receivers that open
     their link wait no longer either."""
@@ -149,13 +156,9 @@ def parse_connection_string(text: str) -> dict[str, str]:
         parts[key.strip().lower()] = value.strip()
     if not parts.get("endpoint", "").lower().startswith("sb://"):
         raise ConfigurationError("The connection string has no `Endpoint=sb://...` part.")
-    if not HOST.fullmatch(_host_in(parts["endpoint"])):
+    if not HOST.fullmatch(_authority_of(parts["endpoint"])):
         raise ConfigurationError("The `Endpoint=sb://...` part of the connection string names no host.")
     return parts
-
-
-def _host_in(endpoint: str) -> str:
-    return endpoint.split("://", 1)[1].split("/", 1)[0]
 
 
 def entity_path_of(access: NamespaceAccess) -> str | None:
@@ -169,6 +172,24 @@ def namespace_name(access: NamespaceAccess) -> str:
     """The namespace by a name that stays: its host. An embedded one, whose port changes, is `contoso-weu@localhost`."""
     bare = without_port(access.host.lower())
     return f"{access.label}@localhost" if is_loopback(bare) else bare
+
+
+def has_own_host(label: str, host: str) -> bool:
+    """Whether the host is the one that a namespace of this name has in one of Azure's clouds."""
+    return host.lower() in {f"{label.lower()}{suffix}" for suffix in SERVICE_BUS_SUFFIXES}
+
+
+def shown_name(access: NamespaceAccess) -> str:
+    """The namespace in a question, a closing sentence and a report: whoever reads it knows which host is contacted.
+
+    The label alone, where it tells the host: `contoso-weu` is contoso-weu.servicebus.windows.net. The whole host where
+    the file of a folder chose it; `contoso-weu at 10.0.0.4:5671` for any other host.
+    """
+    if access.embedded:
+        return access.label
+    if not has_own_host(access.label, access.host):
+        return f"{access.label} at {access.host}"
+    return access.label if access.chosen_by_user else access.host
 
 
 def spoken_name(label: str, host: str) -> str:
@@ -225,9 +246,14 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
     Raises:
         ConfigurationError: the credential may not go there; nothing was sent.
     """
+    _check_label(access)
     url = resource_manager_url(access) if resource_manager else f"https://{access.host}"
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0].lower()
+    scheme, host = url.partition("://")[0].lower(), _authority_of(url).lower()
+    if not HOST.fullmatch(host):
+        raise ConfigurationError(
+            f"{quoted(url)}, where {access.label} is to be reached, does not name a host alone. Nothing was sent.",
+            hint="Write a host, with a port where it needs one, and neither user nor password before it.",
+        )
     bare = without_port(host)
     local = is_loopback(bare)
     if is_plaintext(access) and not (local or access.allow_plaintext):
@@ -257,6 +283,12 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
             f"{', and another user may listen on a port here' if local else ' Service Bus'}. Nothing was sent.",
             hint=_IF_THAT_IS_RIGHT,
         )
+    if access.connection_string is not None and not known:
+        raise ConfigurationError(
+            f"The connection string that the configuration of this folder gives for {access.label} leads to {bare}, "
+            "which is no host of Azure Service Bus. Nothing was sent.",
+            hint=_IF_THAT_IS_RIGHT,
+        )
     if access.ca_file is not None:
         raise ConfigurationError(
             f"The configuration of this folder would trust its own certificate authority for {bare}. Nothing was sent.",
@@ -268,13 +300,46 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
 _IF_THAT_IS_RIGHT = "If that is right, name the file with --config, or write the pair into your own sbpair.yaml."
 
 
+def _check_label(access: NamespaceAccess) -> None:
+    """What is shown is what is contacted.
+
+    Raises:
+        ConfigurationError: the connection string, or the host, is of another namespace than the label says.
+    """
+    reached = access.host if access.connection_string is None else host_of(access.connection_string.reveal())
+    if reached.lower() != access.host.lower():
+        raise other_host(access.host, reached)
+    if not access.host_stated and not has_own_host(access.label, reached):
+        raise other_host(access.label, reached)
+
+
+def other_host(named: str, reached: str) -> ConfigurationError:
+    """The error of a namespace whose name and host do not belong together; nothing was contacted."""
+    return ConfigurationError(
+        f"The namespace is named {quoted(named)}, but its connection string or host leads to {quoted(reached)}. "
+        "Nothing was sent.",
+        hint="Correct the one that is wrong. If both are right (a Geo-DR alias, a custom endpoint, an embedded "
+        f"namespace), write `host: {without_port(reached)}` beside `namespace:` in your own sbpair.yaml, or set "
+        "SBPAIR_PRIMARY_HOST or SBPAIR_SECONDARY_HOST.",
+    )
+
+
 def _is_local_manager(access: NamespaceAccess) -> bool:
     """Whether the resource manager is on this machine, as that of the embedded namespaces is."""
     return is_loopback(_host_of_url(access.management_url or ""))
 
 
+def _authority_of(url: str) -> str:
+    """What a client connects to: all between the scheme and the path, so that `host@elsewhere` is no host. Empty where
+    there is none."""
+    try:
+        return urlsplit(url).netloc
+    except ValueError:  # a bracket that is not closed
+        return ""
+
+
 def _host_of_url(url: str) -> str:
-    return without_port(url.partition("://")[2].partition("/")[0].lower())
+    return without_port(_authority_of(url).lower())
 
 
 def is_loopback(host: str) -> bool:
@@ -306,6 +371,16 @@ def without_port(host: str) -> str:
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
+def is_at(stated: str, host: str) -> bool:
+    """Whether a host that was written down is the one that is contacted. Without a port it stands for any; `localhost`
+    and every loopback address are this machine."""
+    stated, host = stated.lower(), host.lower()
+    if stated == host:
+        return True
+    bare, reached = without_port(stated), without_port(host)
+    return bare == stated.strip("[]") and (bare == reached or (is_loopback(bare) and is_loopback(reached)))
+
+
 def host_of(connection_string: str) -> str:
     """Host (and port, if any) of a connection string's endpoint."""
-    return _host_in(parse_connection_string(connection_string)["endpoint"])
+    return _authority_of(parse_connection_string(connection_string)["endpoint"])

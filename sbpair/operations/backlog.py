@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbpair.core.access import namespace_name
+from sbpair.core.access import namespace_name, shown_name
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.conclusion import Asked
@@ -28,7 +28,7 @@ def asked_of(pair: Pair, request: BacklogRequest) -> Asked:
     """The request as the sentences at the end of a run need it."""
     return Asked(
         pair=pair.name,
-        primary=pair.primary.label,
+        primary=shown_name(pair.primary),
         go_on=f"sbpair drain {pair.name}{' --dlq' if request.dead_letter else ''}",
         dead_letter=request.dead_letter,
         filtered=request.wanted.is_set,
@@ -46,14 +46,14 @@ def chosen_paths(pair: Pair, found: FoundQueues, only: tuple[str, ...]) -> tuple
     """
     if not found.existing:
         raise SbpairError(
-            f"No backlog queue of {pair.primary.label} exists on {pair.secondary.label}. Nothing was moved.",
+            f"No backlog queue of {pair.primary.label} exists on {shown_name(pair.secondary)}. Nothing was moved.",
             hint=f"Create them: sbpair provision {pair.name}",
         )
     for path in only:
         if path not in found.existing and not (path in pair.backlog_paths() and path not in found.missing):
             there = ", ".join(existing.rpartition("/")[2] for existing in found.existing)
             raise UsageError(
-                f"There is no {path} on {pair.secondary.label}; the backlog queues that exist are {there}."
+                f"There is no {path} on {shown_name(pair.secondary)}; the backlog queues that exist are {there}."
             )
     return only or found.existing
 

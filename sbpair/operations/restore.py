@@ -13,7 +13,7 @@ from typing import Any
 
 from sbpair.concurrency import stoppable
 from sbpair.core import system_properties
-from sbpair.core.access import namespace_name
+from sbpair.core.access import namespace_name, shown_name
 from sbpair.core.errors import InterruptedWorkError, MessageError, ServiceError, UsageError
 from sbpair.core.message import Origin, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
@@ -152,7 +152,7 @@ class _Way:
 
     def result(self, plan: RestorePlan, restored: Restored, dry_run: bool) -> RestoreResult:
         pair = None if self.pair is None else self.pair.name
-        return RestoreResult(pair, self.ends.target_access.label, dry_run, plan.chosen, restored, plan)
+        return RestoreResult(pair, shown_name(self.ends.target_access), dry_run, plan.chosen, restored, plan)
 
 
 async def _refuse_doubles(way: _Way, messages: Sequence[Restorable], *, although_gone: bool) -> None:

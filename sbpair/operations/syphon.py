@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from sbpair.concurrency import end, stoppable
+from sbpair.core.access import shown_name
 from sbpair.core.backlog import Backlog
 from sbpair.core.errors import InterruptedWorkError, OperationTimeoutError
 from sbpair.core.events import Event, Forwarded, Polled, SyphonBegan
@@ -119,7 +120,7 @@ class _Service:
             except InterruptedWorkError as ended:
                 if self._stop.is_set():
                     raise
-                where = f"{pair.secondary.label} had not answered when the time was up"
+                where = f"{shown_name(pair.secondary)} had not answered when the time was up"
                 raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
             paths = chosen_paths(pair, found, request.queues)
             self.notify(SyphonBegan(self._clock.now().timestamp(), paths))

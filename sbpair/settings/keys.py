@@ -53,6 +53,13 @@ def _namespace(value: Any) -> str:
     return text
 
 
+def _host(value: Any) -> str:
+    text = _text(value)
+    if not HOST.fullmatch(text):
+        raise UsageError("is no host, such as contoso-alias.servicebus.windows.net or localhost")
+    return text
+
+
 _NAME_OR_HOST = re.compile(rf"(?:[a-z]+://)?{HOST.pattern}/?")
 
 
@@ -162,6 +169,12 @@ _SECRET = {
 
 NAMESPACE_KEYS = (
     Key("namespace", _namespace, "Host or name of the namespace, e.g. contoso-weu.servicebus.windows.net", _STRING),
+    Key(
+        "host",
+        _host,
+        "Where the namespace is, if its name does not tell: a Geo-DR alias, a custom endpoint, an embedded namespace",
+        _STRING,
+    ),
     Key(
         "connection_string",
         secret_reference,

@@ -19,6 +19,8 @@ from sbpair.core.access import (
     check_credential,
     cloud_of_authority,
     host_of,
+    is_at,
+    other_host,
     parse_connection_string,
 )
 from sbpair.core.errors import ConfigurationError, InvalidNameError
@@ -29,7 +31,14 @@ from sbpair.settings.documents import DocumentError, read_text
 from sbpair.settings.environment import from_environment
 from sbpair.settings.files import config_files, read_file, user_file
 from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
-from sbpair.settings.state import LOCAL_PAIR, authority_of_embedded, local_pair, remembered_default_pair
+from sbpair.settings.state import (
+    EMULATOR_STATE_FILE,
+    LOCAL_PAIR,
+    authority_of_embedded,
+    local_pair,
+    remembered_default_pair,
+    state_directory,
+)
 
 BETWEEN = ":"
 """`contoso-weu:contoso-neu` is a pair of two namespaces that nobody gave a name: primary, then secondary."""
@@ -112,7 +121,7 @@ class Settings:
 
     def environment_of(self, access: NamespaceAccess) -> str | None:
         """What the configuration calls the environment of a namespace, say `production`; None if it names none."""
-        prefix, _ = self._configured(access.label, access.host)
+        prefix, _ = self._configured(access.label, access.host, whole=False)
         return None if prefix is None else self.get(f"{prefix.rsplit('.', 2)[0]}.environment")
 
     def keys_of(self, access: NamespaceAccess) -> dict[str, Any]:
@@ -130,7 +139,7 @@ class Settings:
             ConfigurationError: it is no name of a namespace, or asks for a connection string where none is known.
         """
         host, label = _host(name, None, "NAMESPACE").lower(), namespace_label(name)
-        _, configured = self._configured(label, host)
+        _, configured = self._configured(label, host, whole="." in name)
         if configured is not None:
             return configured
         try:
@@ -192,8 +201,11 @@ class Settings:
         check_credential(access, resource_manager=True)
         return access
 
-    def _configured(self, label: str, host: str) -> tuple[str, NamespaceAccess] | tuple[None, None]:
-        """Where a namespace is configured, and how it is reached there. What is wrong elsewhere does not matter."""
+    def _configured(
+        self, label: str, host: str, *, whole: bool = True
+    ) -> tuple[str, NamespaceAccess] | tuple[None, None]:
+        """Where a namespace is configured, and how it is reached there. What is wrong elsewhere does not matter.
+        `whole`: the host is meant, not any namespace of that name."""
         for pair in self._pairs_of_files_first():
             for side in SIDES:
                 prefix = f"pairs.{pair}.{side}."
@@ -206,7 +218,9 @@ class Settings:
                     if named is not None:
                         raise
                     continue
-                if access is not None and (access.host.lower() == host.lower() or access.label == label):
+                if access is None:
+                    continue
+                if access.host.lower() == host.lower() or (access.label == label and not whole):
                     return prefix, access
         return None, None
 
@@ -311,7 +325,7 @@ class Settings:
         get = self._getter(prefix)
         reference = get("connection_string")
         secret = _read_secret(reference, prefix.rstrip("."), self.environ) if reference else None
-        host = _host(get("namespace"), secret, prefix.rstrip("."))
+        host, host_stated = self._host_and_whether_stated(prefix, secret)
         label = namespace_label(get("namespace") or host)
         try:
             check_namespace_label(label)
@@ -338,11 +352,64 @@ class Settings:
             call_seconds=self.call_seconds,
             allow_plaintext=bool(get("allow_plaintext")) and not self._of_project(prefix + "allow_plaintext"),
             chosen_by_user=not any(self._of_project(prefix + name) for name in _CHOICES_OF_HOST),
+            host_stated=host_stated,
+            embedded=self._of_emulator(prefix),
         )
         check_credential(access)
         if access.auth is not AuthMethod.CONNECTION_STRING and access.management_url is not None:
             check_credential(access, resource_manager=True)
         return access
+
+    def _host_and_whether_stated(self, prefix: str, secret: Secret | None) -> tuple[str, bool]:
+        """Where a namespace is reached, and whether the configuration itself says that its name belongs there.
+
+        Raises:
+            ConfigurationError: the connection string leads elsewhere than `namespace:` or `host:` say, or a folder's
+                file says where a name belongs.
+        """
+        namespace, stated = self.get(prefix + "namespace"), self.get(prefix + "host")
+        if secret is None and stated is not None and namespace is not None:
+            reached = stated
+        else:
+            reached = _host(namespace, secret, prefix.rstrip("."))
+        if self._of_project(prefix + "connection_string"):
+            self._check_cloud(prefix, reached)
+        if stated is not None:
+            if self._of_project(prefix + "host") and not is_at("localhost", reached):
+                raise ConfigurationError(
+                    f"{self.values[prefix + 'host'].source}: a file in a folder does not say that a namespace is at "
+                    f"{quoted(stated)}. Nothing was sent.",
+                    hint="If that is right, write it into your own sbpair.yaml, or name this file with --config.",
+                )
+            if not is_at(stated, reached):
+                raise other_host(stated, reached)
+            return reached, True
+        if namespace is None:
+            return reached, True  # its name is the first label of the host
+        if "." in namespace and _host(namespace, None, "").lower() != reached.lower():
+            raise other_host(_host(namespace, None, ""), reached)
+        return reached, "." in namespace
+
+    def _check_cloud(self, prefix: str, host: str) -> None:
+        """A folder's file brings connection strings for one cloud, the one that is signed in to, and for this machine.
+
+        Raises:
+            ConfigurationError: the host is elsewhere.
+        """
+        cloud = cloud_of_authority(self.environ.get("AZURE_AUTHORITY_HOST", "")) or Cloud.PUBLIC
+        if not is_at("localhost", host) and not host.lower().endswith(cloud.service_bus_suffix):
+            raise ConfigurationError(
+                f"{self.values[prefix + 'connection_string'].source}: the connection string that this folder's file "
+                f"gives leads to {quoted(host)}, which is not a host of Azure Service Bus "
+                f"(*{cloud.service_bus_suffix}). Nothing was sent.",
+                hint="If that is right, name the file with --config, or write the pair into your own sbpair.yaml.",
+            )
+
+    def _of_emulator(self, prefix: str) -> bool:
+        """Whether name and host come from the state file of this user's running `sbpair emulator` alone."""
+        file = str(state_directory(self.environ) / EMULATOR_STATE_FILE)
+        found = [self.values.get(prefix + name) for name in ("namespace", "host", "connection_string")]
+        return all(value is not None and value.source == file for value in found)
 
     def _of_project(self, key: str) -> bool:
         """Whether a value stands in the project file."""
@@ -353,7 +420,7 @@ class Settings:
         return lambda name: self.get(prefix + name)
 
 
-_CHOICES_OF_HOST = ("namespace", "ca_file", "management_url")
+_CHOICES_OF_HOST = ("namespace", "host", "connection_string", "ca_file", "management_url")
 HOW_TO_CONFIGURE = (
     "Name both namespaces as PRIMARY:SECONDARY, write sbpair.yaml (see `sbpair help config`), or set "
     "SBPAIR_PRIMARY_CONNECTION_STRING and SBPAIR_SECONDARY_CONNECTION_STRING. `sbpair demo` and the pair `local` need "

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sbpair.settings.keys import Sourced
 
 LOCAL_PAIR = "local"
+EMULATOR_STATE_FILE = "emulator.json"
 EMULATOR_KEY = "SBPAIR_EMULATOR_KEY"
 """Variable with the root key of the embedded namespaces."""
 _MOST_BYTES = 1024 * 1024
@@ -53,7 +54,7 @@ def emulator_state(environ: Mapping[str, str]) -> EmulatorState | None:
     Raises:
         ConfigurationError: it cannot be read, or is not such a file.
     """
-    path = state_directory(environ) / "emulator.json"
+    path = state_directory(environ) / EMULATOR_STATE_FILE
     if not is_file(path):
         return None
     try:
@@ -94,7 +95,12 @@ def local_pair(environ: Mapping[str, str]) -> "dict[str, Sourced]":
     return {
         f"pairs.{LOCAL_PAIR}.{side}.{key}": Sourced(value, str(state.path))
         for side, (name, file) in zip(SIDES, state.connection_string_files.items(), strict=False)
-        for key, value in (("namespace", name), ("connection_string", {"file": file}), ("ca_file", state.ca_file))
+        for key, value in (
+            ("namespace", name),
+            ("host", "localhost"),
+            ("connection_string", {"file": file}),
+            ("ca_file", state.ca_file),
+        )
     }
 
 

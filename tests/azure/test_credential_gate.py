@@ -95,7 +95,6 @@ def test_this_machine_may_have_it(host: str) -> None:
         "servicebus.windows.net",
         "contoso.servicebus.windows.net.evil.example",
         "evilservicebus.windows.net",
-        "contoso.servicebus.windows.net@evil.example",
         "10.0.0.7",
     ],
 )
@@ -103,6 +102,15 @@ def test_a_folders_file_sends_no_entra_token_to_a_stranger(host: str) -> None:
     with pytest.raises(ConfigurationError, match="Nothing was sent"):
         check_credential(access(host, chosen_by_user=False))
     assert check_credential(access(host)) == f"https://{host}"
+
+
+@pytest.mark.parametrize("chosen_by_user", [True, False])
+@pytest.mark.parametrize(
+    "host", ["contoso.servicebus.windows.net@evil.example", "contoso:443@evil.example:1", "", "a b"]
+)
+def test_what_is_no_host_alone_gets_nothing(host: str, chosen_by_user: bool) -> None:
+    with pytest.raises(ConfigurationError, match="Nothing was sent"):
+        check_credential(access(host, chosen_by_user=chosen_by_user))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:5671", "localhost", "[::1]:5"])

@@ -105,7 +105,12 @@ def measured(on: Embedded, messages: int, processes: int, percent: float) -> tup
 def _configured(on: Embedded, folder: Path) -> dict[str, str]:
     sides = {"primary": on.primary, "secondary": on.secondary}
     pair = {
-        side: {"namespace": side, "connection_string": {"env": side.upper()}, "ca_file": str(access.ca_file)}
+        side: {
+            "namespace": side,
+            "host": "localhost",
+            "connection_string": {"env": side.upper()},
+            "ca_file": str(access.ca_file),
+        }
         for side, access in sides.items()
     }
     document = {"version": 1, "pairs": {"bench": {**pair, "backlog_queues": len(BACKLOG)}}}

@@ -36,8 +36,9 @@ _CONFIGURATION = """\
 version: 1
 pairs:
   {pair}:
-    primary: {{namespace: primary, connection_string: {{file: {folder}/primary.key}}, ca_file: {ca}}}
-    secondary: {{namespace: secondary, connection_string: {{file: {folder}/secondary.key}}, ca_file: {ca}}}
+    primary: {{namespace: primary, host: localhost, connection_string: {{file: {folder}/primary.key}}, ca_file: {ca}}}
+    secondary:
+      {{namespace: secondary, host: localhost, connection_string: {{file: {folder}/secondary.key}}, ca_file: {ca}}}
 """
 
 

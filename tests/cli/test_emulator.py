@@ -66,7 +66,10 @@ def test_it_leaves_no_state_behind(sbpair: Sbpair) -> None:
 
 def test_the_sample_comes_back_by_doing_what_is_advised(sbpair: Sbpair) -> None:
     """From the first look to the proof that nothing is left, reading nothing but what the tool says."""
-    sides = ("primary: {connection_string: {env: CONTOSO_WEU}", "secondary: {connection_string: {env: CONTOSO_NEU}")
+    sides = (
+        "primary: {host: localhost, connection_string: {env: CONTOSO_WEU}",
+        "secondary: {host: localhost, connection_string: {env: CONTOSO_NEU}",
+    )
     named = ", ".join(f"{side}, namespace: {name}}}" for side, name in zip(sides, NAMESPACES[1::2], strict=True))
     (sbpair.home / "sbpair.yaml").write_text(f"version: 1\npairs: {{orders: {{{named}}}}}\n")
     process = start(sbpair, "--sample", *NAMESPACES)

@@ -133,7 +133,7 @@ def _secrets(files: dict[str, Path], silent: list[int]) -> dict[str, str]:
 
 def _pairs(files: dict[str, Path], ca_file: str) -> dict[str, Any]:
     def side(label: str, secret: dict[str, str]) -> dict[str, Any]:
-        return {"namespace": label, "connection_string": secret, "ca_file": ca_file}
+        return {"namespace": label, "host": "localhost", "connection_string": secret, "ca_file": ca_file}
 
     first, second = ({"file": str(file)} for file in files.values())
 

@@ -68,10 +68,12 @@ def _secrets(strings: dict[str, str]) -> dict[str, str]:
 
 
 def _configuration(ca_file: str) -> str:
-    primary = f"{{namespace: local-primary, connection_string: {{env: CS_PRIMARY}}, ca_file: {ca_file}}}"
+    primary = (
+        f"{{namespace: local-primary, host: localhost, connection_string: {{env: CS_PRIMARY}}, ca_file: {ca_file}}}"
+    )
 
     def side(variable: str, *, name: str = "local-secondary", ca: str = f", ca_file: {ca_file}") -> str:
-        return f"{{namespace: {name}, connection_string: {{env: {variable}}}{ca}}}"
+        return f"{{namespace: {name}, host: localhost, connection_string: {{env: {variable}}}{ca}}}"
 
     pairs = {
         "right": (primary, side("CS_SECONDARY")),

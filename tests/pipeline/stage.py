@@ -22,8 +22,9 @@ CONFIGURATION = """\
 version: 1
 pairs:
   shop:
-    primary: {{namespace: shop-weu, connection_string: {{file: {folder}/shop-weu.key}}, ca_file: {ca}}}
-    secondary: {{namespace: shop-neu, connection_string: {{file: {folder}/shop-neu.key}}, ca_file: {ca}}}
+    primary: {{namespace: shop-weu, host: localhost, connection_string: {{file: {folder}/shop-weu.key}}, ca_file: {ca}}}
+    secondary:
+      {{namespace: shop-neu, host: localhost, connection_string: {{file: {folder}/shop-neu.key}}, ca_file: {ca}}}
     backlog_queues: {queues}
 """
 

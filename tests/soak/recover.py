@@ -97,6 +97,7 @@ class Place:
         sides = {
             place: {
                 "namespace": side.name,
+                "host": "localhost",
                 "connection_string": {"file": str(side.connection_file)},
                 "ca_file": str(side.ca_file),
             }

@@ -177,7 +177,8 @@ class Soak:
             namespace.create_subscription(TOPIC, SUBSCRIPTION, of_topic)
         (self.folder / "handler.sh").write_text(HANDLER)
         sides = "\n".join(
-            f"    {side}: {{namespace: {side}, connection_string: {{env: SOAK_{side.name}}}}}" for side in Side
+            f"    {side}: {{namespace: {side}, host: localhost, connection_string: {{env: SOAK_{side.name}}}}}"
+            for side in Side
         )
         (self.folder / "sbpair.yaml").write_text(f"version: 1\npairs:\n  {PAIR}:\n{sides}\n")
 

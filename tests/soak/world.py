@@ -149,6 +149,7 @@ class World:
         sides = {
             place: {
                 "namespace": side.name,
+                "host": "localhost",
                 "connection_string": {"file": str(side.connection_file)},
                 "ca_file": str(side.ca_file),
             }

@@ -58,7 +58,12 @@ class World:
         self._environ |= {"CS_PRIMARY": strings[primary], "CS_SECONDARY": strings[secondary]}
         state = json.loads((self.home / "state" / "sbpair" / "emulator.json").read_text(encoding="utf-8"))
         sides = {
-            side: {"namespace": label, "connection_string": {"env": f"CS_{side.upper()}"}, "ca_file": state["ca_file"]}
+            side: {
+                "namespace": label,
+                "host": "localhost",
+                "connection_string": {"env": f"CS_{side.upper()}"},
+                "ca_file": state["ca_file"],
+            }
             for side, label in (("primary", PRIMARY), ("secondary", SECONDARY))
         }
         pairs = {name: sides | {"backlog_queues": count} for name, count in counts.items()}

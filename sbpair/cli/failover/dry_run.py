@@ -10,6 +10,7 @@ import typer
 from sbpair.cli.context import run_async
 from sbpair.cli.failover.records import InputFormat, Lines
 from sbpair.cli.options import Options
+from sbpair.core.access import shown_name
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.words import counted
@@ -82,7 +83,7 @@ def dry_run(
                     seen = await ask_destinations([entity], sink=sink, admin=admin, stop=stop)
                 finally:
                     await sink.close()
-                places += [_place(side, access.label, one, wanted) for one in seen]
+                places += [_place(side, shown_name(access), one, wanted) for one in seen]
         return SendDryRun(entity, True, wanted.messages, wanted.size_bytes, tuple(places), lines.bad_line)
 
     return _result(name, run_async(options, work))

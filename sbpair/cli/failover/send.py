@@ -26,7 +26,7 @@ from sbpair.cli.failover.records import (
 )
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
-from sbpair.core.access import NamespaceAccess
+from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.names import check_entity_path
@@ -198,7 +198,7 @@ def send(
             )
         access = settings.named_namespace(namespace, auth)
         environment = settings.environment_of(access)
-        doing = f"Send to {entity} on {access.label}{f' [{environment}]' if environment else ''}"
+        doing = f"Send to {entity} on {shown_name(access)}{f' [{environment}]' if environment else ''}"
         source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
         if only_look:
             lines = _Tally(streaming=False, known=())
@@ -212,7 +212,7 @@ def send(
     )
     pair = _with_options(chosen, failover_interval, ping_interval, policy)
     after = format_duration(pair.options.failover_interval_seconds)
-    backlog = f"to the backlog on {pair.secondary.label} once that has failed for {after}"
+    backlog = f"to the backlog on {shown_name(pair.secondary)} once that has failed for {after}"
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
     source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
     if only_look:
@@ -288,7 +288,7 @@ def _send_to_one(
         return tally
 
     return run_and_show(
-        options, work, lambda tally: tally.result(entity, verbose=options.verbose, namespace=access.label)
+        options, work, lambda tally: tally.result(entity, verbose=options.verbose, namespace=shown_name(access))
     )
 
 

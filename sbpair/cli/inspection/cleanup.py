@@ -22,6 +22,7 @@ from sbpair.cli.inspection.plans import (
 )
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
+from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.cleanup import (
     as_confirmed,
@@ -120,7 +121,7 @@ def cleanup(
     else:
         plans = _planned(options, chosen, request)
         for pair, made in plans:
-            for missing in without_queues(made, pair.secondary.label, others):
+            for missing in without_queues(made, shown_name(pair.secondary), others):
                 logging.getLogger("sbpair").warning(missing)
     check_confirmed([made for _, made in plans], confirm)
     if not act:

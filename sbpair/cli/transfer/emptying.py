@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.drain import drain_showing
+from sbpair.core.access import shown_name
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.operations.log import OperationsLog, context_of
@@ -36,7 +37,7 @@ class Emptied:
             if report.archive is not None and report.forwarded:
                 yield f"{self.pair.name}: {number} archived in {report.archive}."
             elif report.forwarded:
-                yield f"{self.pair.name}: {number} back on {self.pair.primary.label}."
+                yield f"{self.pair.name}: {number} back on {shown_name(self.pair.primary)}."
             for left in report.left:
                 yield f"{self.pair.name}: {counted(left.count, noun)} left: {left.reason}."
 

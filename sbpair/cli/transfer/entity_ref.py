@@ -8,7 +8,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR, can_ask
 from sbpair.cli.options import Options, OptionSet
-from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import InvalidNameError, UsageError
 from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, subscription_of
 from sbpair.core.pairing import Side
@@ -86,7 +86,7 @@ class EntityRef:
 
     def __str__(self) -> str:
         mark = f" [{self.environment}]" if self.environment else ""
-        return f"{self.path} on {self.access.label}{mark}"
+        return f"{self.path} on {shown_name(self.access)}{mark}"
 
     @property
     def is_subscription(self) -> bool:

@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ from sbpair.cli.transfer.entity_ref import EntityRef
 from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption, ReserveOption, budget_of
 from sbpair.cli.transfer.recovering import Recovery
 from sbpair.cli.transfer.resending import resender, sending_request
-from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.entities import EntityFacts, EntityKind, Tier
 from sbpair.core.errors import ServiceError, StalePlanError, UsageError
 from sbpair.core.inspection.evacuation import (
@@ -45,6 +45,7 @@ from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.names import DEAD_LETTER_SUFFIX, dead_letter_path
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import json_text
+from sbpair.core.serialization import HIDDEN
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.words import counted, listed
 from sbpair.operations.log import OperationsLog, change_line
@@ -106,6 +107,9 @@ class Evacuation:
     source_empty: bool
     """Every queue, topic and subscription was counted and browsed after the last message, and nothing was found."""
     ledger: Path | None
+    from_shown: str = field(default="", metadata=HIDDEN)
+    to_shown: str = field(default="", metadata=HIDDEN)
+    """Both namespaces as sentences name them: with the host where the name does not tell it."""
 
 
 STEP_COLUMNS = (Column("path", "Entity"), Column("action", "There"), Column("note", "Note"))
@@ -260,6 +264,8 @@ def evacuate(
             tuple(sorted({move.to for move in moves if move.held and move.counted})),
             look.empty,
             None,
+            shown_name(ends.source),
+            shown_name(ends.target),
         )
         result = _result(planned, go_on)
         if plan_out is None:
@@ -281,6 +287,8 @@ def evacuate(
         done.held,
         done.empty,
         file,
+        shown_name(ends.source),
+        shown_name(ends.target),
     )
     return _result(evacuation, go_on, done.ended)
 
@@ -425,13 +433,12 @@ def _ask(
 ) -> None:
     def named(access: NamespaceAccess) -> str:
         environment = settings.environment_of(access)
-        return f"{access.label} [{environment}]" if environment else access.label
+        return f"{shown_name(access)} [{environment}]" if environment else shown_name(access)
 
     new = sum(step.action is not Action.KEEP for step in steps)
     messages = sum(move.counted for move in moves)
-    nothing = (
-        f"{wish.ends.source.label} holds nothing that was counted. Browse all of it, and move what is found or comes"
-    )
+    source = shown_name(wish.ends.source)
+    nothing = f"{source} holds nothing that was counted. Browse all of it, and move what is found or comes"
     doing = (
         f"{nothing} to {named(wish.ends.target)}"
         if not new and not messages
@@ -512,7 +519,7 @@ def _create(options: Options, ends: _Ends, steps: Sequence[EntityStep], look: _L
                         line = change_line("evacuate", ends.target, "create", step.path, step.kind.value)
                         log.write({**line, "result": "done", "error_code": None})
                         if not options.quiet:
-                            say(f"Created {step.kind.value} {step.path} on {ends.target.label}.")
+                            say(f"Created {step.kind.value} {step.path} on {shown_name(ends.target)}.")
 
     if any(step.action in (Action.CREATE, Action.FINISH) for step in steps):
         run_async(options, work)
@@ -805,12 +812,12 @@ def _notes(done: Evacuation) -> Iterator[str]:
         yield f"So that such messages are moved as well: {activate}"
     if done.held:
         yield (
-            f"{'Would be held' if done.dry_run else 'Held'} on {done.to_namespace}, for somebody to look into: "
+            f"{'Would be held' if done.dry_run else 'Held'} on {done.to_shown}, for somebody to look into: "
             f"{listed(done.held)}. List them: sbpair entity list 'evacuated/*' --namespace {done.to_namespace}"
         )
     if any(step.action is Action.CREATE for step in done.entities):
         yield (
-            f"Not copied to {done.to_namespace}: shared access rules of the namespace and of its entities, role "
+            f"Not copied to {done.to_shown}: shared access rules of the namespace and of its entities, role "
             "assignments, network rules. Applications need credentials for it."
         )
     for move in done.moves:
@@ -826,15 +833,15 @@ def _summary(done: Evacuation, go_on: str, ended: Exit | None) -> str:
     made = counted(new, "entity", "entities")
     if done.dry_run:
         messages = counted(sum(move.counted for move in done.moves), "message")
-        return f"Would create {made} on {done.to_namespace} and move {messages} there. {NOT_TOUCHED} Do it: {go_on}"
+        return f"Would create {made} on {done.to_shown} and move {messages} there. {NOT_TOUCHED} Do it: {go_on}"
     number = sum(move.moved for move in done.moves)
     total = sum(move.accepted for move in done.moves)
     earlier = f" ({total:,} with earlier runs)" if total > number else ""
-    what = f"Created {made} on {done.to_namespace}; it accepted {counted(number, 'message')}{earlier}."
+    what = f"Created {made} on {done.to_shown}; it accepted {counted(number, 'message')}{earlier}."
     if done.source_empty:
-        return f"{what} {done.from_namespace} is empty: every queue, topic and subscription was counted and browsed."
+        return f"{what} {done.from_shown} is empty: every queue, topic and subscription was counted and browsed."
     if ended is not None:
         return f"{what} Interrupted; what was in flight is settled or released. Go on with: {go_on}"
     if _only_left_out(done):
-        return f"{what} What is left on {done.from_namespace} is what was left out."
-    return f"{what} {done.from_namespace} is not empty. Go on with: {go_on}"
+        return f"{what} What is left on {done.from_shown} is what was left out."
+    return f"{what} {done.from_shown} is not empty. Go on with: {go_on}"

@@ -13,7 +13,7 @@ from sbpair.cli.context import EventLog, Interrupted, run_async, stoppable, syst
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.entity_ref import EntityRef
 from sbpair.cli.transfer.options import Filters
-from sbpair.core.access import namespace_name
+from sbpair.core.access import namespace_name, shown_name
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import dead_letter_path
 from sbpair.core.outcome import Exit
@@ -139,7 +139,7 @@ class Recovery:
             )
         finally:
             await sink.close()
-        refuse_destination(asked[0], self._target.access.label, despite_duplicate_detection=self._despite)
+        refuse_destination(asked[0], shown_name(self._target.access), despite_duplicate_detection=self._despite)
         return asked[0]
 
     async def _recent(self, ends: "Ends", seen: "DestinationSeen") -> frozenset[str]:
@@ -190,7 +190,7 @@ class Recovery:
             await close_quietly(mover)
         if refused is None:
             return ends
-        label = self._source.access.label
+        label = shown_name(self._source.access)
         self._at_least_once_because = f"{label} has no transactions ({refused.message.rstrip('.')})"
         return replace(ends, transactions=None)
 
@@ -309,13 +309,13 @@ class Recovery:
         if self._one_message and report.forwarded + report.already_forwarded:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(source.path) if request.dead_letter else source.path
-        to_namespace, to = (None, None) if target is None else (target.access.label, target.path)
+        to_namespace, to = (None, None) if target is None else (shown_name(target.access), target.path)
         if target is None or self._keep:
-            return MoveResult(source.access.label, entity, to_namespace, to, report)
+            return MoveResult(shown_name(source.access), entity, to_namespace, to, report)
         guarantee, because = guaranteed(
             report, target.path, within=self._at_least_once_because, keyless=self._keyless()
         )
-        return MoveResult(source.access.label, entity, to_namespace, to, report, guarantee, because)
+        return MoveResult(shown_name(source.access), entity, to_namespace, to, report, guarantee, because)
 
     def _keyless(self) -> int:
         """Planned messages that the destination takes into no transaction, if it is known to be partitioned."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.cli.transfer.report import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY
+from sbpair.core.access import shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.outcome import Exit
@@ -59,8 +60,8 @@ def page_of(
 
 
 def _facts(pair: Pair, drained: DrainResult, began_at: float, ledger: LedgerFile | None) -> Iterator[tuple[str, str]]:
-    yield "From", pair.secondary.label
-    yield "To", pair.primary.label
+    yield "From", shown_name(pair.secondary)
+    yield "To", shown_name(pair.primary)
     if pair.environment:
         yield "Environment", pair.environment
     yield "Began", spoken_time(began_at)

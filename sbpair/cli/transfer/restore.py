@@ -28,7 +28,7 @@ from sbpair.cli.transfer.options import (
 from sbpair.cli.transfer.planned import PlannedRun
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
-from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.transfer.report import OutcomeRow
@@ -151,7 +151,7 @@ def _target(
         raise UsageError("--pair and --namespace name two places. Give one of them. Nothing was sent.")
     access = settings.named_namespace(namespace, auth)
     environment = settings.environment_of(access)
-    return access, access.label + (f" [{environment}]" if environment else "")
+    return access, shown_name(access) + (f" [{environment}]" if environment else "")
 
 
 def _shown(done: "RestoreResult") -> CommandResult:

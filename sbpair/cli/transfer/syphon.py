@@ -14,6 +14,7 @@ from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.options import MoveOptions
 from sbpair.cli.transfer.report import doing, make_request, report_result
+from sbpair.core.access import shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair
@@ -147,7 +148,8 @@ class _Saying:
         pair, poll_seconds = self._pair, self._request.poll_seconds
         ledger = f", ledger {self._request.ledger}" if self._request.ledger is not None else ""
         _log.info(
-            f"Syphon of {pair.name}: {pair.secondary.label} -> {pair.primary.label}, {counted(queues, 'queue')}, polls "
+            f"Syphon of {pair.name}: {shown_name(pair.secondary)} -> {shown_name(pair.primary)}, "
+            f"{counted(queues, 'queue')}, polls "
             f"of {format_duration(poll_seconds)}{ledger}. Ctrl-C ends it."
         )
         _log.debug(f"Idle cost per hour: {in_words(of_syphon_hour(queues, 1, polling_syphon(round(poll_seconds))))}.")

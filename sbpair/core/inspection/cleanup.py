@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from sbpair.core.access import shown_name
 from sbpair.core.errors import StalePlanError, UsageError
 from sbpair.core.inspection.plan import Plan, Risk, Step, StepKind, user_of
 from sbpair.core.names import parse_backlog_queue_path
@@ -24,7 +25,7 @@ def check_unused(pair: Pair, primaries: Collection[str], configured: Iterable[Pa
         label = other.primary.label.lower()
         if label in primaries and other.secondary.host.lower() == pair.secondary.host.lower():
             raise UsageError(
-                f"The backlog queues of {label} on {pair.secondary.label} are in use: they are those of pair "
+                f"The backlog queues of {label} on {shown_name(pair.secondary)} are in use: they are those of pair "
                 f"{other.name!r}.",
                 hint=f"Its extra ones: sbpair cleanup {other.name}",
             )

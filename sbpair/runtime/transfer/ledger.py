@@ -102,8 +102,7 @@ class Ledger:
     """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
 
     Args:
-        way: written into every line, and compared with the lines that are there. Lines of earlier versions have none
-            and are taken as they are.
+        way: written into every line, and compared with the lines that are there.
         opened: opens the file to append to it.
         to: where all messages of some queues go, by path: what was sent elsewhere would be completed, and not be there.
 
@@ -239,6 +238,13 @@ def _read(line: bytes, path: Path, number: int) -> tuple[Key, str, Mapping[str, 
 
 
 def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, number: int) -> None:
+    if way and not there:
+        # Numbers and names of queues are the same in any namespace: what such a line has would be completed unsent.
+        raise UsageError(
+            f"Line {number} of the ledger {path} does not say between which namespaces its message moved. The file was "
+            "left as it was, and nothing was moved.",
+            hint="Begin a ledger with --new-ledger; the old file is kept under another name.",
+        )
     if there and way and there != way:
         raise UsageError(
             f"Line {number} of the ledger {path} tells of messages {_told(there)}; this run moves them {_told(way)}. "

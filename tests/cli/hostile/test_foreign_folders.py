@@ -12,8 +12,8 @@ FOREIGN = """\
 version: 1
 pairs:
   orders:
-    primary: {namespace: contoso-weu, connection_string: {env: NOBODY}}
-    secondary: {namespace: contoso-neu, connection_string: {env: NOBODY_ELSE}}
+    primary: {namespace: contoso-weu, host: localhost, connection_string: {env: NOBODY}}
+    secondary: {namespace: contoso-neu, host: localhost, connection_string: {env: NOBODY_ELSE}}
 """
 NOBODY = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=Root;SharedAccessKey=eA==;UseDevelopmentEmulator=true"
 KNOWN = {"NOBODY": NOBODY, "NOBODY_ELSE": NOBODY.replace(":1;", ":2;")}
@@ -37,10 +37,10 @@ def test_the_first_use_of_a_folders_file_is_said_once_and_again_when_it_has_chan
     first, second = sbpair(*COST, env=KNOWN), sbpair(*COST, env=KNOWN)
     assert (first.code, second.code) == (0, 0), first
     assert f"First use of {folder / 'sbpair.yaml'}" in first.stderr
-    assert "orders (contoso-weu with contoso-neu)" in first.stderr
+    assert "orders (contoso-weu at 127.0.0.1:1 with contoso-neu at 127.0.0.1:2)" in first.stderr
     assert first_uses(second.stderr) == 0
     (folder / "sbpair.yaml").write_text(FOREIGN.replace("contoso-neu", "evil-neu"), encoding="utf-8")
-    assert "contoso-weu with evil-neu" in sbpair(*COST, env=KNOWN).stderr
+    assert "contoso-weu at 127.0.0.1:1 with evil-neu at 127.0.0.1:2" in sbpair(*COST, env=KNOWN).stderr
     assert first_uses(sbpair(*COST, "--quiet", env=KNOWN).stderr) == 0
     assert first_uses(sbpair("config", "show", env=KNOWN).stderr) == 0, "which shows nothing but the file"
 
@@ -105,7 +105,7 @@ def test_only_entities_on_the_command_line(fresh: Sbpair) -> None:
     state = fresh.home / "state" / "sbpair"
     known = json.loads((state / "emulator.json").read_text(encoding="utf-8"))
     sides = ", ".join(
-        f"{side}: {{namespace: {one['name']}, ca_file: {known['ca_file']}, "
+        f"{side}: {{namespace: {one['name']}, host: localhost, ca_file: {known['ca_file']}, "
         f"connection_string: {{file: {one['connection_string_file']}}}}}"
         for side, one in zip(("primary", "secondary"), known["namespaces"], strict=False)
     )

@@ -35,15 +35,15 @@ def planted(local: Sbpair) -> Iterator[Sbpair]:
     (home / "ruined").write_text(f"Endpoint=http://x;SharedAccessKey={CANARY}", encoding="utf-8")
     ca = next(re.finditer(r'"ca_file": "(.*?)"', (state / "emulator.json").read_text(encoding="utf-8")))[1]
     primary = (
-        f"{{namespace: local-primary, ca_file: {ca}, "
+        f"{{namespace: local-primary, host: localhost, ca_file: {ca}, "
         f"connection_string: {{file: {state / 'emulator-local-primary.connection'}}}}}"
     )
     ends = {
-        "wrong": f"{{namespace: local-secondary, ca_file: {ca}, connection_string: {{env: WRONG}}}}",
-        "dead": "{namespace: local-secondary, connection_string: {env: DEAD}}",
-        "signed": "{namespace: local-secondary, connection_string: {file: signature}}",
-        "ruined": "{namespace: local-secondary, connection_string: {file: ruined}}",
-        "halved": "{namespace: local-secondary, connection_string: {env: HALVED}}",
+        "wrong": f"{{namespace: local-secondary, host: localhost, ca_file: {ca}, connection_string: {{env: WRONG}}}}",
+        "dead": "{namespace: local-secondary, host: localhost, connection_string: {env: DEAD}}",
+        "signed": "{namespace: local-secondary, host: localhost, connection_string: {file: signature}}",
+        "ruined": "{namespace: local-secondary, host: localhost, connection_string: {file: ruined}}",
+        "halved": "{namespace: local-secondary, host: localhost, connection_string: {env: HALVED}}",
     }
     pairs = "".join(f"  {name}: {{primary: {primary}, secondary: {end}}}\n" for name, end in ends.items())
     (home / "sbpair.yaml").write_text(f"version: 1\npairs:\n{pairs}", encoding="utf-8")

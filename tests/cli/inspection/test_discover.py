@@ -51,8 +51,9 @@ def test_every_primary_is_found_and_messages_that_no_pair_covers_are_named(home:
 
 def test_a_pair_of_ones_own_is_named_before_the_one_that_is_always_there(home: Sbpair, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
-        "version: 1\npairs:\n  mine: {primary: {namespace: local-primary, connection_string: {env: ONE}}, "
-        "secondary: {namespace: local-secondary, connection_string: {env: OTHER}}}\n"
+        "version: 1\npairs:\n  mine: {"
+        "primary: {namespace: local-primary, host: localhost, connection_string: {env: ONE}}, "
+        "secondary: {namespace: local-secondary, host: localhost, connection_string: {env: OTHER}}}\n"
     )
     state = home.home / "state" / "sbpair"
     one, other = ((state / f"emulator-local-{side}.connection").read_text() for side in ("primary", "secondary"))
@@ -83,7 +84,12 @@ def test_without_manage_named_primaries_are_looked_for_and_the_rest_is_not_claim
     assert "entitypath" not in parse_connection_string(text)
     narrow = tmp_path / "narrow.connection"
     narrow.write_text(f"{text};EntityPath=legacy-eu/x-servicebus-transfer", encoding="utf-8")
-    side = {"namespace": "local-secondary", "connection_string": {"file": str(narrow)}, "ca_file": state["ca_file"]}
+    side = {
+        "namespace": "local-secondary",
+        "host": "localhost",
+        "connection_string": {"file": str(narrow)},
+        "ca_file": state["ca_file"],
+    }
     config = tmp_path / "sbpair.json"
     config.write_text(json.dumps({"version": 1, "pairs": {"half": {"secondary": side}}}), encoding="utf-8")
     ran = home("--config", str(config), "discover", "local-secondary", "--primary", "legacy-eu", "-o", "json")
@@ -96,7 +102,11 @@ def test_without_manage_named_primaries_are_looked_for_and_the_rest_is_not_claim
 
 def test_a_namespace_that_does_not_answer_is_6_and_nothing_is_said_of_it(sbpair: Sbpair) -> None:
     string = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5"
-    environ = {"SBPAIR_SECONDARY_CONNECTION_STRING": string, "SBPAIR_SECONDARY_NAMESPACE": "fabrikam"}
+    environ = {
+        "SBPAIR_SECONDARY_CONNECTION_STRING": string,
+        "SBPAIR_SECONDARY_NAMESPACE": "fabrikam",
+        "SBPAIR_SECONDARY_HOST": "localhost",
+    }
     ran = sbpair("discover", "--timeout", "2s", env=environ)
     assert ran.code == 6, ran
     assert "Nothing is known: 1 namespace could not be read." in ran.stderr
@@ -106,7 +116,12 @@ def test_a_namespace_that_does_not_answer_is_6_and_nothing_is_said_of_it(sbpair:
 def test_a_wrong_key_is_4_and_nothing_is_said_of_what_is_there(home: Sbpair) -> None:
     state = json.loads((home.home / "state" / "sbpair" / "emulator.json").read_text(encoding="utf-8"))
     text = Path(state["namespaces"][1]["connection_string_file"]).read_text(encoding="utf-8").strip()
-    side = {"namespace": "local-secondary", "connection_string": {"env": "WRONG"}, "ca_file": state["ca_file"]}
+    side = {
+        "namespace": "local-secondary",
+        "host": "localhost",
+        "connection_string": {"env": "WRONG"},
+        "ca_file": state["ca_file"],
+    }
     config = home.home / "wrong.json"
     config.write_text(json.dumps({"version": 1, "pairs": {"half": {"secondary": side}}}), encoding="utf-8")
     wrong = {"WRONG": text.replace("SharedAccessKey=", "SharedAccessKey=AAAA")}

@@ -43,7 +43,12 @@ def test_an_entity_of_the_configuration_is_tried_without_sending(provisioned: Sb
     def side(index: int) -> dict[str, Any]:
         namespace = state["namespaces"][index]
         secret = {"file": namespace["connection_string_file"]}
-        return {"namespace": namespace["name"], "connection_string": secret, "ca_file": state["ca_file"]}
+        return {
+            "namespace": namespace["name"],
+            "host": "localhost",
+            "connection_string": secret,
+            "ca_file": state["ca_file"],
+        }
 
     pair = {"primary": side(0), "secondary": side(1), "entities": ["no-such-queue"]}
     config = provisioned.home / "with-entity.json"
@@ -119,6 +124,7 @@ def test_a_key_that_may_only_send_is_0_and_told_what_it_can_do(tmp_path: Path) -
         sides = {
             side: {
                 "namespace": f"local-{side}",
+                "host": "localhost",
                 "connection_string": {"env": f"CS_{side.upper()}"},
                 "ca_file": state["ca_file"],
             }

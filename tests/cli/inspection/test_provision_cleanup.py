@@ -329,6 +329,7 @@ def embedded(local: Sbpair, side: str) -> dict[str, Any]:
     namespace = state["namespaces"][("primary", "secondary").index(side)]
     return {
         "namespace": namespace["name"],
+        "host": "localhost",
         "connection_string": {"file": namespace["connection_string_file"]},
         "ca_file": state["ca_file"],
     }

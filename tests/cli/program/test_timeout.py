@@ -23,6 +23,7 @@ def mute(sbpair: Sbpair) -> Iterator[Sbpair]:
             for side, server in (("PRIMARY", one), ("SECONDARY", other))
             for name, value in (
                 ("NAMESPACE", f"mute-{side.lower()}"),
+                ("HOST", "localhost"),
                 ("CONNECTION_STRING", CONNECTION.format(port=server.getsockname()[1])),
             )
         }
