@@ -89,10 +89,7 @@ class Destinations:
         """The destination of this path, in any spelling."""
         destination = self._spelled.get(path)
         if destination is None:
-            name = path.lower()
-            if name not in self._by_name:
-                self._by_name[name] = Destination(path)
-            destination = self._by_name[name]
+            destination = self._by_name.setdefault(path.lower(), Destination(path))
             if len(self._spelled) < MOST_SPELLINGS:
                 self._spelled[path] = destination
         return destination
@@ -350,8 +347,6 @@ class Destinations:
     def give_up(self, now: float) -> None:
         """Leave what waits for a destination that has failed for longer than the patience lasts, and everything once
         the namespace has been too busy for all of it for so long."""
-        if self._limits.patience_seconds is None:
-            return
         busy = self._window.busy_beyond_patience(now)
         for destination in self._by_name.values():
             if destination.abandoned is not None:
