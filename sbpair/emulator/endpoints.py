@@ -15,7 +15,7 @@ from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.broker.transactions import Transactions
+from sbpair.emulator.broker.transactions import TransactionGroup, Transactions
 from sbpair.emulator.engine.link import Link, LinkHandler
 from sbpair.emulator.engine.receivers import (
     PEEK_MODE_PROPERTY,
@@ -46,22 +46,34 @@ class Endpoints:
             link.reject(errors.NOT_ALLOWED, f"The {self._namespace.tier.value} tier has no transactions.")
             return LinkHandler()
         if link.is_coordinator:
+            if not any(one is not link and not one.is_cbs for one in link.session.links.values()):
+                link.session.transaction_group = TransactionGroup()
             coordinator = Coordinator(self._namespace, link)
             coordinator.start()
             return coordinator
         try:
             location = _locate(self._namespace, link)
             _check_rights(link, location)
-            if location.management:
-                _check_requests(location)
-                location.entity.touch()
-                return self._request_nodes().attach(link, location)
-            if link.client_sends:
-                return _attach_sender(link, location, self._namespace.transactions)
-            return _attach_receiver(link, location, self._namespace.transactions)
+            group = link.session.transaction_group
+            if group is not None and not (link.client_sends or location.management):
+                group.check_receiver(location.entity.top_path)
+            handler = self._serve(link, location)
+            if group is not None and group.via is None:
+                entity = location.entity
+                group.via = entity.topic if isinstance(entity, Subscription) else entity
+            return handler
         except BrokerError as error:
             link.reject(error.condition, error.description)
             return LinkHandler()  # what a client sends before it has read that is not answered
+
+    def _serve(self, link: Link, location: Location) -> LinkHandler:
+        """The handler of a link to that place. BrokerError if the place is not for such a link."""
+        if location.management:
+            _check_requests(location)
+            location.entity.touch()
+            return self._request_nodes().attach(link, location)
+        attach = _attach_sender if link.client_sends else _attach_receiver
+        return attach(link, location, self._namespace.transactions)
 
     def _request_nodes(self) -> "RequestNodes":
         """Made for the first client that has a request: a start waits for none of it."""

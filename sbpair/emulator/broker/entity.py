@@ -126,6 +126,11 @@ class Entity:
         self.links: dict[AttachedLink, None] = {}
         self._idle = IdleWatch(self)
 
+    @property
+    def top_path(self) -> str:
+        """The queue's or topic's path in lower case, also of a subscription: what transactions know as an entity."""
+        return self.path.lower()
+
     def touch(self) -> None:
         """The entity has been used; auto-delete on idle counts from here."""
         self.accessed_at = self.used_at = self.namespace.clock.now()

@@ -34,6 +34,7 @@ MESSAGE_STATE = Symbol("x-opt-message-state")
 DEAD_LETTER_SOURCE = Symbol("x-opt-deadletter-source")
 SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 PARTITION_KEY = Symbol("x-opt-partition-key")
+VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
 _BROKER_ANNOTATIONS = (
     SEQUENCE_NUMBER,
     ENQUEUED_TIME,
@@ -79,6 +80,8 @@ class Head:
 
     session_id: str | None
     partition_key: str | None
+    via_partition_key: str | None
+    """Binds the message to a partition of the entity through which a transaction sends it."""
     content_type: str | None
     ttl_seconds: float | None
     scheduled_at: float | None
@@ -335,6 +338,7 @@ def read_head(payload: bytes, spans: tuple[Span, ...]) -> tuple[object, Head]:
     return message_id, _head(
         _text(sections.field(properties, PropertyField.GROUP_ID), "SessionId"),
         _text(annotations.get(PARTITION_KEY), "PartitionKey"),
+        _text(annotations.get(VIA_PARTITION_KEY), "TransactionPartitionKey"),
         _plain_text(sections.field(properties, PropertyField.CONTENT_TYPE)),
         ttl / 1000 if isinstance(ttl, int) and not isinstance(ttl, bool) else None,
         _instant(annotations.get(SCHEDULED_TIME)),

@@ -168,6 +168,10 @@ class Subscription(MessageEntity):
         self.watch_idle()
 
     @property
+    def top_path(self) -> str:
+        return self.topic.top_path
+
+    @property
     def size_in_bytes(self) -> int:
         """A subscription reports no size of its own; the topic does."""
         return 0

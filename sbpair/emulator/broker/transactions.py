@@ -9,6 +9,11 @@ does it in one turn of the loop, which is one transaction of a durable store as 
 A transaction belongs to the connection that declared it ("Transactions cannot span more than one connection context",
 "AMQP transaction support and send via are now generally available", Service Bus blog). To any other connection its id
 is unknown, and what it holds counts as held for its own.
+
+A transaction works at one partition of one queue or topic, its subscriptions and dead letters included. Links that
+share an AMQP session with the coordinator can do more: what they send to other entities goes through the first one
+(`TransactionGroup`). Source: "Overview of Service Bus transaction processing" and azure-sdk-for-net's live tests
+(TransactionLiveTests, current in November 2026); the words of the refusals are those that its users report.
 """
 
 import secrets
@@ -19,14 +24,15 @@ from dataclasses import dataclass
 
 from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import Mailbox
-from sbpair.emulator.broker.messages import Message
-from sbpair.emulator.broker.partitions import partition_of
+from sbpair.emulator.broker.messages import Head, Message
+from sbpair.emulator.broker.partitions import key_of, partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.budgets import Budget
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_MESSAGES_PER_TRANSACTION, MAX_OPEN_TRANSACTIONS, TRANSACTION_SECONDS
+from sbpair.service import session_key
 
 UNKNOWN_ID = "amqp:transaction:unknown-id"
 ROLLED_BACK = "amqp:transaction:rollback"
@@ -35,7 +41,30 @@ _REMEMBERED = 1000
 _PART_BYTES = 512
 """What a message or a settlement takes in a transaction beside its bytes."""
 
+_UNKNOWN = "The transaction hasn't been declared yet, or has already been discharged."
+_SPAN = "Local transactions cannot span multiple entities or partitions."
+
 Step = Callable[[], object]
+
+
+class TransactionGroup:
+    """The links of an AMQP session whose first link is the coordinator's, as with .NET's EnableCrossEntityTransactions.
+
+    `via` is the entity of the first of them; all others are sent to through it. Strength: shown by the live tests
+    TransactionGroupReceivesFirst, -SendsFirst and -SendsFirstRollback. Unknown: what holds where the coordinator comes
+    later; such a session is no group here.
+    """
+
+    def __init__(self) -> None:
+        self.via: Queue | Topic | None = None
+
+    def check_receiver(self, top_path: str) -> None:
+        """BrokerError not-allowed for a receiver on another entity than `via`: a message can be sent through an entity,
+        not received."""
+        if self.via is not None and self.via.top_path != top_path:
+            raise BrokerError(
+                errors.NOT_ALLOWED, "Local transactions cannot span multiple top-level entities such as queue or topic."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +79,19 @@ class _Send:
 class Transaction:
     """What belongs to one open transaction. `budget` is that of the connection that declared it."""
 
-    def __init__(self, transaction_id: bytes, budget: Budget) -> None:
+    def __init__(self, transaction_id: bytes, budget: Budget, group: TransactionGroup | None = None) -> None:
         self.id = transaction_id
         self.budget = budget
         self.held_bytes = 0
         self.timer: Timer | None = None
+        self._group = group
+        self._top_path: str | None = None
+        self._partition: int | None = None
+        self._keys: set[str | None] = set()
         self._sends: list[_Send] = []
         self._settlements: dict[uuid.UUID, tuple[Mailbox, Step]] = {}
         self._cancelled: dict[Queue | Topic, list[int]] = {}
         self._changes: list[tuple[Step, Step]] = []
-        self._partitions: dict[object, int] = {}
         self._failure: BrokerError | None = None
 
     def hold(self, size_bytes: int, parts: int = 0) -> None:
@@ -76,6 +108,16 @@ class Transaction:
         self.held_bytes += total
         self.budget.hold(total)
 
+    @property
+    def _via(self) -> Queue | Topic | None:
+        return None if self._group is None else self._group.via
+
+    def check_link(self, group: TransactionGroup | None) -> None:
+        """BrokerError unknown-id for a link that is not in the group for which the transaction was declared, if there
+        is one. Such a refusal does not keep the rest from being committed (live test TransactionGroupSendsFirst)."""
+        if self._via is not None and group is not self._group:
+            raise BrokerError(UNKNOWN_ID, _UNKNOWN)
+
     def send(self, entity: Queue | Topic, messages: list[Message]) -> None:
         """Hold messages for an entity. BrokerError when it refuses them; a commit is impossible then."""
         self._check_send(entity, messages)
@@ -91,7 +133,10 @@ class Transaction:
         return list(reserved.values())
 
     def cancel_scheduled(self, entity: Queue | Topic, numbers: list[int]) -> None:
-        """Note that scheduled messages are to be deleted. BrokerError message-not-found."""
+        """Note that scheduled messages are to be deleted. BrokerError message-not-found, or not-allowed at another
+        entity. In a group the entity may be any: whether the service cancels at another than `via` is unknown."""
+        if self._via is None:
+            self._bind(entity.top_path, None)
         noted = [*self._cancelled.get(entity, ()), *dict.fromkeys(numbers)]
         entity.check_scheduled(noted)
         self.hold(0, len(numbers))
@@ -102,12 +147,20 @@ class Transaction:
         self._cancelled[entity] = noted
 
     def settle(self, mailbox: Mailbox, token: uuid.UUID, apply: Step) -> None:
-        """Note a settlement. BrokerError message-lock-lost, or not-allowed for one that is noted already."""
+        """Note a settlement. BrokerError message-lock-lost, or not-allowed for one that is noted already.
+
+        At another entity or partition it is refused, and the message goes back: "the service seems to abandon" it, says
+        the live test TransactionThrowsWhenOperationsOfDifferentPartitionsAreInSameTransaction.
+        """
         lock = mailbox.check_lock(token)
         if token in self._settlements:
             raise BrokerError(errors.NOT_ALLOWED, "The message is settled in this transaction already.")
-        if mailbox.entity.is_partitioned:
-            self._check_partition(mailbox.entity, partition_of(lock.message.sequence_number))
+        partition = partition_of(lock.message.sequence_number) if mailbox.entity.is_partitioned else None
+        try:
+            self._bind(mailbox.entity.top_path, partition)
+        except BrokerError:
+            mailbox.abandon(token)
+            raise
         self.hold(0, 1)
         self._settlements[token] = (mailbox, apply)
 
@@ -169,30 +222,47 @@ class Transaction:
             )
 
     def _check_keys(self, entity: Queue | Topic, messages: list[Message]) -> None:
-        """Messages of a transaction go to one partition of a partitioned entity ("Partitioned queues and topics")."""
-        if not entity.description.enable_partitioning:
-            return
-        before = [message for send in self._sends if send.entity is entity for message in send.messages]
-        keys = {
-            message.head.session_id if message.head.session_id is not None else message.head.partition_key
-            for message in [*before, *messages]
-        }
-        if None in keys or len(keys) > 1:
+        """Messages of a transaction go to one partition of a partitioned entity ("Partitioned queues and topics").
+
+        Through another entity the partition there counts, by the transaction partition key: functionally equivalent to
+        the partition key, says the reference of ServiceBusMessage.TransactionPartitionKey. Unknown: whether a message
+        without any key may go to a partitioned entity through another one; it is refused here.
+        """
+        through = entity if self._via is None else self._via
+        direct, bound = through.top_path == entity.top_path, through.description.enable_partitioning
+        keys = {_key(message.head, direct=direct) for message in messages}
+        if None in keys and (bound or entity.description.enable_partitioning):
             raise BrokerError(
                 errors.NOT_ALLOWED,
-                f"All messages sent to the partitioned entity '{entity.path}' in one transaction must have the same "
-                "partition key or session id.",
+                f"A message without partition key or session id cannot be sent to '{entity.path}' in a transaction.",
             )
-        for key in keys:
-            self._check_partition(entity, entity.numbering.of_key(key))
-
-    def _check_partition(self, entity: object, partition: int) -> None:
-        """What is sent to and settled at one partitioned entity belongs to one partition, as the service's clients
-        test it."""
-        if self._partitions.setdefault(entity, partition) != partition:
+        if not bound:
+            self._bind(through.top_path, None)
+            return
+        keys |= self._keys
+        if len(keys) > 1:
             raise BrokerError(
-                errors.NOT_ALLOWED, "A transaction cannot work with messages of more than one partition of an entity."
+                errors.NOT_ALLOWED,
+                f"{_SPAN} All messages sent {'to' if direct else 'through'} the partitioned entity '{through.path}' in "
+                f"one transaction must have the same {'' if direct else 'transaction '}partition key or session id.",
             )
+        self._bind(through.top_path, through.numbering.of_key(next(iter(keys))))
+        self._keys = keys
+
+    def _bind(self, top_path: str, partition: int | None) -> None:
+        """BrokerError not-allowed unless everything is done at one partition of one entity."""
+        via = self._via
+        bound = self._top_path if via is None else via.top_path
+        partitions = {self._partition, partition} - {None}
+        if top_path != (bound or top_path) or len(partitions) > 1:
+            raise BrokerError(errors.NOT_ALLOWED, _SPAN)
+        self._top_path, self._partition = top_path, next(iter(partitions), None)
+
+
+def _key(head: Head, *, direct: bool) -> str | None:
+    """What binds a message to a partition of the entity that it is sent to or, if not `direct`, through."""
+    key = head.via_partition_key if not direct and head.via_partition_key is not None else key_of(head)
+    return None if key is None else session_key(key)
 
 
 def _check_there(entity: Queue | Topic) -> None:
@@ -211,15 +281,16 @@ class Transactions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def declare(self, budget: Budget) -> Transaction:
-        """Begin one for the connection with this budget. BrokerError resource-limit-exceeded when it has too many."""
+    def declare(self, budget: Budget, group: TransactionGroup | None = None) -> Transaction:
+        """Begin one for the connection with this budget, and for the links of a group if there is one. BrokerError
+        resource-limit-exceeded when the connection has too many."""
         if not budget.begin_transaction():
             raise BrokerError(
                 errors.QUOTA,
                 f"The connection has as many open transactions as it may have: {MAX_OPEN_TRANSACTIONS} at most, fewer "
                 "where they hold much.",
             )
-        transaction = Transaction(secrets.token_bytes(16), budget)
+        transaction = Transaction(secrets.token_bytes(16), budget, group)
         self._open[transaction.id] = transaction
         due = self._clock.now() + TRANSACTION_SECONDS
         transaction.timer = self._clock.call_at(due, lambda: self._time_out(transaction.id))
@@ -234,7 +305,7 @@ class Transactions:
             raise BrokerError(
                 TIMED_OUT, f"The transaction was rolled back: it was open for more than {TRANSACTION_SECONDS:.0f} s."
             )
-        raise BrokerError(UNKNOWN_ID, "The transaction is not known, or has ended already.")
+        raise BrokerError(UNKNOWN_ID, _UNKNOWN)
 
     def commit(self, transaction_id: object, budget: Budget) -> None:
         """End one by doing all of it; BrokerError if it was rolled back instead."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from sbpair.amqp.codec import decode_all, encode
 from sbpair.amqp.types import Described, Symbol, Ulong
 from sbpair.emulator.auth import ClaimsHolder, Rights, Signer, resource_path
+from sbpair.emulator.broker.transactions import TransactionGroup
 from sbpair.emulator.budgets import Budget
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
@@ -63,8 +64,13 @@ class LinkConnection(ClaimsHolder, Protocol):
 class LinkSession(Protocol):
     """What a link asks of its session: its frames written, its deliveries known."""
 
+    transaction_group: TransactionGroup | None
+    """Set by whoever answers for addresses; None as long as the session has no link to the coordinator."""
+
     @property
     def connection(self) -> LinkConnection: ...
+    @property
+    def links(self) -> Mapping[int, "Link"]: ...
     @property
     def blocked(self) -> bool: ...
     def write_attach(

@@ -254,6 +254,7 @@ class Receiver(LinkHandler):
             return
         try:
             transaction = self._transactions.require(transaction_id, self._link.connection.budget)
+            transaction.check_link(self._link.session.transaction_group)
             try:
                 self._check_outcome(outcome)
                 transaction.hold(len(encode(outcome)))

@@ -96,6 +96,7 @@ class Sender(LinkHandler):
             self._entity.send(delivery.payload, delivery.message_format)
             return accepted()
         transaction = self._transactions.require(within[0], self._link.connection.budget)
+        transaction.check_link(self._link.session.transaction_group)
         try:
             messages = self._entity.intake.read(delivery.payload, delivery.message_format)
             self._entity.namespace.charge(len(messages), len(delivery.payload))
@@ -161,7 +162,7 @@ class Coordinator(LinkHandler):
         code = code_of(request.descriptor) if isinstance(request, Described) else None
         if code == DECLARE:
             self._check_right()
-            transaction = self._transactions.declare(budget)
+            transaction = self._transactions.declare(budget, self._link.session.transaction_group)
             self._mine.add(transaction.id)
             return declared(transaction.id)
         if code != DISCHARGE or not isinstance(request.value, list):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
+from sbpair.emulator.broker.transactions import TransactionGroup
 from sbpair.emulator.engine.frames import Outbox, transfer_continuation, transfer_head
 from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
 from sbpair.emulator.engine.performatives import (
@@ -72,6 +73,7 @@ class Session:
         self.connection = connection
         self.channel = channel
         self.links: dict[int, Link] = {}
+        self.transaction_group: TransactionGroup | None = None
         self._seen_handles: set[int] = set()
         self._unsettled: dict[int, Link] = {}
         self._next_incoming = begin.required_number(1)

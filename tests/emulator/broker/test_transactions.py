@@ -154,9 +154,9 @@ async def a_result_on_its_way(
     source.send(message(b"work"))
     async with connected(emulator, dialect) as client:
         ask = Asking(client)
-        await client.sender("target", 0)
         await client.receiver("source", 1, credit=5)
         delivery = await client.until(TRANSFER)
+        await client.sender("target", 0)
         transaction = await ask.declare()
         await ask.send(message(b"result"), 0, transaction)
         yield ask, transaction, delivery, source, target
@@ -468,9 +468,9 @@ async def test_a_restart_finds_what_was_committed_and_nothing_else(tmp_path: Pat
         source.send(message(b"work"))
         async with connected(emulator, dialect) as client:
             ask = Asking(client)
-            await client.sender("target", 0)
             await client.receiver("source", 1, credit=5)
             delivery = await client.until(TRANSFER)
+            await client.sender("target", 0)
             transaction = await ask.declare()
             assert await found() == ([b"work"], [])
             await ask.send(message(b"result"), 0, transaction)
@@ -498,9 +498,9 @@ async def test_a_kill_at_any_step_leaves_all_of_a_transaction_or_nothing(
     try:
         async with connected_to(*process.address, process.root_key, dialect) as client:
             ask = Asking(client)
-            await client.sender("theirs", 0)
             await client.receiver("orders", 1, credit=5)
             delivery = await client.until(TRANSFER)
+            await client.sender("theirs", 0)
             transaction = await ask.declare()
             if done >= 1:
                 await ask.send(message(b"result"), 0, transaction)
@@ -542,6 +542,121 @@ async def test_nobody_sees_what_a_transaction_holds_before_its_end(emulator: Emu
         queue.send(message(b"from elsewhere", message_id="1"))
         assert (await ask.discharge(transaction)).descriptor == ACCEPTED
     assert (texts(queue), texts(subscription)) == ([b"from elsewhere"], [b"event"])
+
+
+# Transactions over several entities, as azure-sdk-for-net's TransactionLiveTests have them.
+
+
+async def test_in_a_group_only_the_first_entity_is_received_from(emulator: Emulator, dialect: Dialect) -> None:
+    namespace = emulator.namespace("primary")
+    for name in ("first", "second"):
+        namespace.create_queue(name).send(message(b"work"))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("first", 0)
+        await client.sender("second", 1)
+        client.attach(2, "second", sends=False)
+        condition_, text = (await client.until(DETACH)).error
+        assert condition_ == "amqp:not-allowed"
+        assert text.startswith("Local transactions cannot span multiple top-level entities such as queue or topic.")
+        await client.receiver("first", 3, credit=1)
+        delivery = await client.until(TRANSFER)
+        transaction = await ask.declare()
+        await ask.settle(delivery, accepted(), transaction)
+        await ask.send(message(b"result"), 1, transaction)
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+    assert texts(namespace.get_queue("first")) == []
+    assert texts(namespace.get_queue("second")) == [b"work", b"result"]
+
+
+async def test_a_link_outside_the_group_does_not_know_its_transactions(emulator: Emulator, dialect: Dialect) -> None:
+    queue = emulator.namespace("primary").create_queue("orders")
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.sender("orders", 0)
+        await client.begin(channel=1)
+        with client.on_channel(1):
+            await client.sender("orders", 0)
+        transaction = await ask.declare()
+        await ask.send(message(b"in"), 0, transaction)
+        with client.on_channel(1):
+            assert condition(await ask.send(message(b"outside"), 0, transaction)) == "amqp:transaction:unknown-id"
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+    assert texts(queue) == [b"in"]
+
+
+async def test_without_a_group_a_transaction_has_one_entity(emulator: Emulator, dialect: Dialect) -> None:
+    """The coordinator has an AMQP session of its own, as .NET's without EnableCrossEntityTransactions."""
+    namespace = emulator.namespace("primary")
+    orders, results = namespace.create_queue("orders"), namespace.create_queue("results")
+    namespace.create_topic("topic")
+    box = namespace.create_subscription("topic", "sub").main
+    orders.send(message(b"work"))
+    namespace.get_topic("topic").send(message(b"event"))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        await client.begin(channel=1)
+        with client.on_channel(1):
+            await client.sender("results", 0)
+            await client.sender("topic", 1)
+            await client.receiver("orders", 2, credit=1)
+            work = await client.until(TRANSFER)
+            await client.receiver("topic/Subscriptions/sub", 3, credit=1)
+            event = await client.until(TRANSFER)
+
+            async def declare() -> bytes:
+                with client.on_channel(0):
+                    return await ask.declare()
+
+            transaction = await declare()
+            await ask.settle(event, accepted(), transaction)
+            await ask.send(message(b"next"), 1, transaction)
+            with client.on_channel(0):
+                assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+            assert texts(namespace.get_subscription("topic", "sub")) == [b"next"]
+            transaction = await declare()
+            await ask.send(message(b"result"), 0, transaction)
+            refused = await ask.settle(work, accepted(), transaction)
+            assert refused.value[1].value[0].value[1].startswith("Local transactions cannot span multiple entities")
+            with client.on_channel(0):
+                assert condition(await ask.discharge(transaction)) == "amqp:transaction:rollback"
+        [given_back] = orders.main.log
+        assert (texts(results), given_back.locked, given_back.delivery_count) == ([], False, 1)
+    assert len(box.log) == 1
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+async def test_what_is_sent_through_a_partitioned_entity_is_bound_by_the_transaction_partition_key(
+    emulator: Emulator, dialect: Dialect, sessions: bool
+) -> None:
+    """TransactionGroupReceivesFirst: source and destinations are partitioned, and messages have no other key."""
+    settings = QueueDescription(enable_partitioning=True, requires_session=sessions)
+    namespace = emulator.namespace("primary")
+    source, target = (namespace.create_queue(name, settings) for name in ("source", "target"))
+
+    def keyed(text: bytes, key: str | None) -> bytes:
+        annotations = None if key is None else {Symbol("x-opt-via-partition-key"): key}
+        session = {PropertyField.GROUP_ID: "Order-7"} if sessions else None
+        return build(message_annotations=annotations, properties=session, data=text)
+
+    source.send(keyed(b"work", "Order-7"))
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        filters = {Symbol("com.microsoft:session-filter"): "Order-7"} if sessions else None
+        client.attach(1, "source", sends=False, filters=filters)
+        client.credit(1)
+        delivery = await client.until(TRANSFER)
+        await client.sender("target", 0)
+        for key in ("another", None)[: 1 if sessions else 2]:
+            transaction = await ask.declare()
+            await ask.settle(delivery, accepted(), transaction)
+            assert condition(await ask.send(keyed(b"no", key), 0, transaction)) == "amqp:not-allowed"
+            await ask.discharge(transaction, failed=True)
+        transaction = await ask.declare()
+        await ask.settle(delivery, accepted(), transaction)
+        await ask.send(keyed(b"result", "Order-7"), 0, transaction)
+        assert (await ask.discharge(transaction)).descriptor == ACCEPTED
+    assert (texts(source), texts(target)) == ([], [b"result"])
 
 
 # Requests to a management node, which .NET puts into a transaction whenever there is one.
@@ -677,6 +792,10 @@ async def test_settlements_of_one_transaction_belong_to_one_partition(emulator: 
         assert (await ask.settle(by_key[b"a"][0], accepted(), transaction)).value[1].descriptor == ACCEPTED
         assert condition(await ask.settle(by_key[b"b"][0], accepted(), transaction)) == "amqp:not-allowed"
         await ask.discharge(transaction, failed=True)
+        # The message that was refused is given back: its lock is lost.
+        ask.client.settle(by_key[b"b"][0].field(1), None, accepted())
+        assert await ask.settled(by_key[b"b"][0]) == [REJECTED]
+        assert [one.delivery_count for one in queue.main.log] == [0, 0, 1]
         transaction = await ask.declare()
         for delivery in by_key[b"a"]:
             await ask.settle(delivery, accepted(), transaction)
@@ -701,9 +820,9 @@ async def test_a_partition_that_goes_before_the_commit_rolls_back_all_of_it(dial
         parts.send(build(message_annotations={key: "a"}, data=b"work"))
         async with connected(emulator, dialect) as client:
             ask = Asking(client)
-            await client.sender("results" if part == "settled" else "parts", 0)
             await client.receiver("parts", 1, credit=1)
             delivery = await client.until(TRANSFER)
+            await client.sender("results" if part == "settled" else "parts", 0)
             transaction = await ask.declare()
             await ask.send(build(message_annotations={key: "a"}, data=b"result"), 0, transaction)
             if part == "settled":

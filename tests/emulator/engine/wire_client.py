@@ -70,6 +70,16 @@ class Client:
         self.empty_frames = 0
         self.cbs_condition: object = None
         self._held: bytearray | None = None
+        self._channel = 0
+
+    @contextmanager
+    def on_channel(self, channel: int) -> Iterator[None]:
+        """What is sent in the block goes out on the session with this channel."""
+        before, self._channel = self._channel, channel
+        try:
+            yield
+        finally:
+            self._channel = before
 
     def raw(self, data: bytes) -> None:
         if self._held is None:
@@ -87,9 +97,16 @@ class Client:
             self._held = None
             self.writer.write(bytes(held))
 
-    def send(self, code: int, fields: list[Any], payload: bytes = b"", channel: int = 0, kind: int = 0) -> None:
+    def send(
+        self, code: int, fields: list[Any], payload: bytes = b"", channel: int | None = None, kind: int = 0
+    ) -> None:
         body = encode(Described(Ulong(code), self.dialect.written(code, fields))) + payload
-        self.raw((len(body) + 8).to_bytes(4) + bytes((2, kind)) + channel.to_bytes(2) + body)
+        self.raw(
+            (len(body) + 8).to_bytes(4)
+            + bytes((2, kind))
+            + (self._channel if channel is None else channel).to_bytes(2)
+            + body
+        )
 
     async def header(self) -> bytes:
         return await self.reader.readexactly(8)
