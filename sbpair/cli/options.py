@@ -103,11 +103,16 @@ class Options:
         return replace(self, **missing)
 
     def timeout_seconds(self, default: float) -> float:
+        seconds = self.given_timeout_seconds
+        return default if seconds is None else seconds
+
+    @property
+    def given_timeout_seconds(self) -> float | None:
+        """What --timeout says; None without it."""
         try:
-            seconds = duration_option(self.timeout)
+            return duration_option(self.timeout)
         except typer.BadParameter as error:
             raise UsageError(f"--timeout: {error.message}") from error
-        return default if seconds is None else seconds
 
 
 class OptionSet:

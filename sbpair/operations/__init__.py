@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sbpair.operations.cleanup import CleanupRequest, cleanup
     from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
     from sbpair.operations.ends import Ends, Sides
+    from sbpair.operations.peek import PeekRequest, peek
     from sbpair.operations.provision import ProvisionRequest, provision
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
     from sbpair.operations.syphon import SyphonRequest, syphon
@@ -37,6 +38,7 @@ __all__ = [
     "DrainRequest",
     "DrainResult",
     "Ends",
+    "PeekRequest",
     "ProvisionRequest",
     "RestoreRequest",
     "RestoreResult",
@@ -50,6 +52,7 @@ __all__ = [
     "audit_snapshot",
     "cleanup",
     "drain",
+    "peek",
     "provision",
     "restore",
     "syphon",
@@ -62,6 +65,7 @@ _MODULES = {
     "ends": ("Ends", "Sides"),
     "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
+    "peek": ("PeekRequest", "peek"),
     "syphon": ("SyphonRequest", "syphon"),
 }
 

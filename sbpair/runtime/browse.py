@@ -18,10 +18,10 @@ from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.message import Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
-from sbpair.core.serialization import INLINED
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.order import why_left
 from sbpair.core.transfer.pace import Pace
+from sbpair.core.transfer.peeked import NotBrowsed
 from sbpair.core.transfer.state import Key, key_of
 from sbpair.ports import Clock, MessageReceiver, Messaging
 from sbpair.runtime.clock import SystemClock
@@ -270,14 +270,6 @@ class Browsed:
     """Path of the queue; its dead-letter sub-queue ends in `/$deadletterqueue`."""
     received: Received
     summary: MessageSummary
-
-
-@dataclass(frozen=True, slots=True)
-class NotBrowsed:
-    """A queue that could not be browsed (to its end)."""
-
-    queue: str
-    error: ServiceError = field(metadata=INLINED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref
 from sbpair.cli.transfer.options import Filters, ReasonOption
 from sbpair.cli.transfer.peek import DEFAULT_LIMIT
-from sbpair.core.serialization import Time, column, iso_time, to_plain
+from sbpair.core.serialization import Time, column, iso_time
 from sbpair.core.words import counted
-from sbpair.render.result import CommandResult, Table, table_of
+from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -121,7 +121,7 @@ async def _count(messaging: "Messaging", place: EntityRef, wanted: "Selection", 
     ]
 
 
-@command(output="cli.transfer.peek_shown:DeadLetters")
+@command(output="core.transfer.peeked:DeadLetters")
 def peek(
     options: Options,
     entity: EntityArgument,
@@ -154,7 +154,7 @@ def peek(
     )
 
 
-@command(output="cli.transfer.peek_shown:DeadLetters")
+@command(output="core.transfer.peeked:DeadLetters")
 def peek_messages(
     options: Options,
     entity: EntityArgument,
@@ -191,7 +191,7 @@ def _peeked(
     body: bool,
     dead_letter: bool,
 ) -> CommandResult:
-    from sbpair.cli.transfer.peek_shown import BODY_COLUMN, MESSAGE_COLUMNS, DeadLetters, peeked
+    from sbpair.core.transfer.peeked import DeadLetters, PeekedMessage, columns_without_body, peeked
 
     async def work(messaging: "Messaging") -> "BrowseReport":
         from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, browse
@@ -209,13 +209,13 @@ def _peeked(
     report = _with_messaging(options, place, work)
     if report.failed:
         raise report.failed[0].error
-    messages = tuple(peeked(message, with_body=body) for message in report.messages)
+    messages = tuple(peeked(one.queue, one.received, one.summary, with_body=body) for one in report.messages)
     shown = counted(len(messages), "dead letter" if dead_letter else "message")
     more = "; there may be more, see --limit" if report.left_off else ""
     return CommandResult(
         name,
         DeadLetters(place.access.label, place.path, report.looked_at, report.left_off, messages),
-        (Table("", (*MESSAGE_COLUMNS, BODY_COLUMN) if body else MESSAGE_COLUMNS, to_plain(messages)),),
+        (table_of(PeekedMessage, messages, show=() if body else columns_without_body()),),
         summary=f"{shown} shown of {report.looked_at:,} browsed{more}.",
     )
 

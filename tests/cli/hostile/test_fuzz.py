@@ -13,15 +13,14 @@ from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.azure.payloads import to_received
 from sbpair.cli.failover.records import InputFormat, to_payload
 from sbpair.cli.inspection.saved import read_saved
-from sbpair.cli.transfer.peek_shown import GroupKey, grouped, peeked
 from sbpair.core.errors import SbpairError
 from sbpair.core.inspection.plan import Plan
 from sbpair.core.inspection.result import PlanRow, plan_rows
 from sbpair.core.rewrite import describe
 from sbpair.core.serialization import to_plain
+from sbpair.core.transfer.peeked import GroupKey, grouped, peeked
 from sbpair.render.formats import dump_json, to_markdown, to_tsv
 from sbpair.render.result import CommandResult, table_of
-from sbpair.runtime.browse import Browsed
 from tests.cli.inside import run_inside
 from tests.cli.process import Ran
 from tests.core.snapshots import NOW
@@ -201,7 +200,7 @@ def test_a_line_that_is_no_message_is_refused_with_a_reason(line: bytes) -> None
 def shown(payload: bytes) -> None:
     received = to_received(payload, "q")
     assert 0 <= received.sequence_number < 2**63
-    message = peeked(Browsed("q", received, describe(payload)), with_body=True)
+    message = peeked("q", received, describe(payload), with_body=True)
     printed = dump_json(to_plain(message))
     json.loads(printed, parse_constant=lambda name: pytest.fail(f"{name} in the output"))
     printed.encode()

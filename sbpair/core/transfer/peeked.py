@@ -1,38 +1,21 @@
-"""Browsed messages as rows: the facts, the body as text or hex, the exact bytes; and rows grouped and counted."""
+"""Browsed messages: the facts, the body as text or hex, the exact bytes; and messages grouped and counted."""
 
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
 
 from sbpair.amqp import Section, read_span, scan
 from sbpair.amqp.types import AmqpError
-from sbpair.core.message import State
-from sbpair.core.serialization import INLINED, OMITTED_IF_NONE, Time, iso_time
-from sbpair.core.summary import plain
+from sbpair.core.errors import ServiceError
+from sbpair.core.message import Received, State
+from sbpair.core.outcome import Exit
+from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, Time, column, iso_time
+from sbpair.core.summary import MessageSummary, plain
 from sbpair.core.transfer.reasons import meaning_of
-from sbpair.render.result import Column
-from sbpair.runtime.browse import Browsed, NotBrowsed
-
-MESSAGE_COLUMNS = (
-    Column("queue", "Queue"),
-    Column("sequence_number", "Number", right=True),
-    Column("enqueued_at", "Enqueued"),
-    Column("destination", "Destination"),
-    Column("session_id", "Session"),
-    Column("message_id", "Message id"),
-    Column("subject", "Subject"),
-    Column("size_bytes", "Bytes", right=True),
-    Column("ttl_seconds", "TTL s", right=True),
-    Column("state", "State"),
-    Column("reason", "Reason"),
-)
-BODY_COLUMN = Column("body", "Body")
-
-
-# What `sbpair peek -o json` prints: messages, or with --group-by groups of them.
+from sbpair.core.words import counted
 
 BodyEncoding = Literal["text", "hex", "json"]
 
@@ -41,29 +24,29 @@ BodyEncoding = Literal["text", "hex", "json"]
 class PeekedMessage:
     """Every fact of one message. `payload_base64` holds its exact bytes, which `sbpair send` takes again."""
 
-    queue: str
-    sequence_number: int
-    enqueued_at: Time | None
-    destination: str | None
-    session_id: str | None
-    message_id: str | None
+    queue: str = field(metadata=column("Queue"))
+    sequence_number: int = field(metadata=column("Number", right=True))
+    enqueued_at: Time | None = field(metadata=column("Enqueued"))
+    destination: str | None = field(metadata=column("Destination"))
+    session_id: str | None = field(metadata=column("Session"))
+    message_id: str | None = field(metadata=column("Message id"))
     correlation_id: str | None
-    subject: str | None
+    subject: str | None = field(metadata=column("Subject"))
     content_type: str | None
     partition_key: str | None
-    size_bytes: int
-    ttl_seconds: float | None
+    size_bytes: int = field(metadata=column("Bytes", right=True))
+    ttl_seconds: float | None = field(metadata=column("TTL s", right=True))
     scheduled_at: Time | None
-    state: State
+    state: State = field(metadata=column("State"))
     delivery_count: int
-    reason: str | None
+    reason: str | None = field(metadata=column("Reason"))
     description: str | None
     unreadable: str | None
     """Why a part of it could not be read."""
     application_properties: Mapping[str, Any]
     payload_base64: str
     body_encoding: BodyEncoding | None = field(default=None, metadata=OMITTED_IF_NONE)
-    body: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+    body: str | None = field(default=None, metadata={**OMITTED_IF_NONE, **column("Body")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +54,77 @@ class Group:
     """How many messages have these values of the keys that were asked for."""
 
     values: Mapping[str, str | None] = field(metadata=INLINED)
-    messages: int
-    size_bytes: int
-    oldest: Time | None
-    newest: Time | None
+    messages: int = field(metadata=column("Messages", counts=True))
+    size_bytes: int = field(metadata=column("Bytes", right=True))
+    oldest: Time | None = field(metadata=column("Oldest"))
+    newest: Time | None = field(metadata=column("Newest"))
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class NotBrowsed:
+    """A queue that could not be browsed (to its end)."""
+
+    queue: str
+    error: ServiceError = field(metadata=INLINED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Peek:
     pair: str
     looked_at: int
     left_off: bool
     """There may be more."""
     not_read: tuple[NotBrowsed, ...]
-    messages: tuple[PeekedMessage, ...]
+
+    @property
+    def shown(self) -> int:
+        """Messages that are in the result."""
+        raise NotImplementedError
+
+    @property
+    def exit(self) -> Exit:
+        """Partial if a queue could not be browsed."""
+        return Exit.PARTIAL if self.not_read else Exit.OK
+
+    @property
+    def closing(self) -> str:
+        """The last sentence: how many messages, of how many."""
+        more = "; there may be more, see --limit" if self.left_off else ""
+        return f"{counted(self.shown, 'message')} shown of {self.looked_at:,} browsed{more}."
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why a queue was not read, one sentence each."""
+        return tuple(f"Not read: {queue.queue}: {queue.error.message}" for queue in self.not_read)
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    pair: str
-    looked_at: int
-    left_off: bool
-    not_read: tuple[NotBrowsed, ...]
+class Messages(_Peek):
+    """What `peek -o json` prints."""
+
+    messages: tuple[PeekedMessage, ...]
+    explained: tuple[str, ...] = field(default=(), metadata=HIDDEN)
+    """What the reasons of dead letters among them mean."""
+
+    @property
+    def shown(self) -> int:
+        return len(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups(_Peek):
+    """What `peek --group-by -o json` prints."""
+
     groups: tuple[Group, ...]
+    explained: tuple[str, ...] = field(default=(), metadata=HIDDEN)
+    """What the reasons of dead letters among them mean."""
+
+    @property
+    def shown(self) -> int:
+        return sum(group.messages for group in self.groups)
 
 
-Printed = Messages | Groups
+PeekResult = Messages | Groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +182,11 @@ _GROUPS: dict[GroupKey, Callable[[PeekedMessage], str | None]] = {
 }
 
 
-def peeked(message: Browsed, *, with_body: bool) -> PeekedMessage:
-    received, summary = message.received, message.summary
+def peeked(queue: str, received: Received, summary: MessageSummary, *, with_body: bool) -> PeekedMessage:
+    """One message as it is shown. `queue`: path of the queue; a dead-letter queue ends in `/$deadletterqueue`."""
     body_encoding, body = readable_body(received.payload) if with_body else (None, None)
     return PeekedMessage(
-        queue=message.queue,
+        queue=queue,
         sequence_number=received.sequence_number,
         enqueued_at=iso_time(received.enqueued_at),
         destination=summary.destination,
@@ -203,16 +231,6 @@ def readable_body(payload: bytes) -> tuple[BodyEncoding, str]:
         return "hex", joined.hex()
 
 
-def group_columns(keys: Iterable[GroupKey]) -> tuple[Column, ...]:
-    return (
-        *(Column(key.value, key.value.capitalize()) for key in keys),
-        Column("messages", "Messages", right=True, counts=True),
-        Column("size_bytes", "Bytes", right=True),
-        Column("oldest", "Oldest"),
-        Column("newest", "Newest"),
-    )
-
-
 def grouped(messages: Iterable[PeekedMessage], keys: tuple[GroupKey, ...]) -> tuple[Group, ...]:
     """The messages by these keys; the biggest group first. A destination has the spelling that came first."""
     spellings: dict[str, str] = {}
@@ -249,3 +267,8 @@ def explain_reasons(messages: Iterable[PeekedMessage], pair: str) -> tuple[str, 
         if meaning is not None:
             count[meaning] = count.get(meaning, 0) + 1
     return tuple(f"{number:,} of them: {text.format(pair=pair)}" for text, number in count.items())
+
+
+def columns_without_body() -> tuple[str, ...]:
+    """The fields of a message that a table without bodies shows."""
+    return tuple(one.name for one in fields(PeekedMessage) if "column" in one.metadata and one.name != "body")
