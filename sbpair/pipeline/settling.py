@@ -26,7 +26,8 @@ from sbpair.pipeline.runs import ledger_of
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.pump import Pump, Source
+from sbpair.runtime.transfer.pump import Pump
+from sbpair.runtime.transfer.reading import Source
 
 RECEIVE_MESSAGES = 250
 RECEIVE_WAIT_SECONDS = 1.0

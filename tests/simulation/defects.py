@@ -26,7 +26,7 @@ from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
 from sbpair.runtime.browse import Found
 from sbpair.runtime.replication import lease, session, store
-from sbpair.runtime.transfer import drain, ledger, move, pump, sinks
+from sbpair.runtime.transfer import carrying, drain, ledger, move, sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def _line_before_confirmation() -> None:
 
         return early
 
-    replace(pump.Pump, "_send", make)
+    replace(carrying.Carrier, "send", make)
 
 
 async def _nothing(*_: Any) -> None:

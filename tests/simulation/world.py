@@ -27,7 +27,7 @@ from sbpair.emulator.namespace import Namespace
 from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces
-from sbpair.runtime.transfer import pump
+from sbpair.runtime.transfer import reading
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
@@ -756,7 +756,7 @@ def live(plan: Plan, *, follow: Any = None) -> World:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=memory if memory.is_dir() else None) as folder:
         world = World(plan, Path(folder), follow=follow)
-        pump.RECEIVE_MESSAGES = plan.receive_messages
+        reading.RECEIVE_MESSAGES = plan.receive_messages
         try:
             world.run()
         except Exception as error:  # noqa: BLE001 - it is what was looked for

@@ -34,7 +34,8 @@ from sbpair.ports import MOST_MOVED_AT_ONCE, Clock, MessageMover, Messaging, Nam
 from sbpair.runtime.browse import Found, survey
 from sbpair.runtime.transfer.dry_run import DryRun, ask_destinations
 from sbpair.runtime.transfer.ledger import Recorder
-from sbpair.runtime.transfer.pump import Pump, Source
+from sbpair.runtime.transfer.pump import Pump
+from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink, TransactionSink
 
 # What a drain is asked and what it answers, and the parts it is put together from.

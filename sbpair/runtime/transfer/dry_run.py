@@ -20,7 +20,7 @@ from sbpair.core.transfer.state import Finish, Forward, Verdict
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, NamespaceAdmin
 from sbpair.runtime.browse import survey
-from sbpair.runtime.transfer.pump import Source
+from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import Sink
 
 OVER_THE_LIMIT = "over the number of messages wanted"

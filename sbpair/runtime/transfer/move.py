@@ -56,7 +56,7 @@ from sbpair.runtime.transfer.drain import (
     make_sources,
 )
 from sbpair.runtime.transfer.ledger import STATE_MOVED, Entry, Ledger
-from sbpair.runtime.transfer.pump import Source
+from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.restore import send_stored
 from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink, TransactionSink
 from sbpair.runtime.transfer.stored import StoredMessages

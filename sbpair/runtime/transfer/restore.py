@@ -20,7 +20,8 @@ from sbpair.ports import Clock, Messaging, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.pump import Pump, Source
+from sbpair.runtime.transfer.pump import Pump
+from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import NamespaceSink, Sink
 from sbpair.runtime.transfer.stored import StoredMessages
 

@@ -160,6 +160,12 @@ def test_what_can_go_no_further_is_left_where_it_lies(undeliverable, source):
     assert (bench.done(), bench.custody.left()) == ([], {item.key: "undeliverable: Why"})
 
 
+def test_what_could_only_be_left_gives_up_its_place_in_the_total():
+    bench = Bench(undeliverable=None)
+    bench.custody.finish(bench.take_in(1), Finish(Disposition.DEAD_LETTER, "", "Why"))
+    assert (bench.custody.counted, bench.custody.left_messages) == (0, 1)
+
+
 def test_a_refusal_without_a_dead_letter_queue_names_the_destination():
     bench = Bench(undeliverable=REFUSED_OUTCOME)
     item, unreadable = bench.take_in(1, lane=LANE), bench.take_in(2)
