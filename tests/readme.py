@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.process import ROOT  # which has Ctrl-C count, also in a suite that runs in the background
+from tests.waiting import LIMIT_SECONDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = "".join(
@@ -109,4 +110,4 @@ def reader(folder: Path) -> Iterator[Place]:
         )
     finally:
         emulator.send_signal(signal.SIGTERM)
-        emulator.communicate(timeout=90)
+        emulator.communicate(timeout=LIMIT_SECONDS)

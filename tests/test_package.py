@@ -74,7 +74,6 @@ def check_hashes_and_bill(folder: Path, built: set[str]) -> None:
     assert set().union(*edges.values()) == references, "each is there because something needs it"
 
 
-@pytest.mark.timeout(300)
 def test_sdist_and_wheel_are_whole_and_the_wheel_brings_the_command(tmp_path: Path) -> None:
     """The wheel is built from the sdist, so that what the sdist lacks is missed here."""
     subprocess.run([sys.executable, "-m", "build", "-q", "--outdir", str(tmp_path), str(ROOT)], check=True)

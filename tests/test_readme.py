@@ -17,6 +17,7 @@ from sbpair.core.failover.machine import diagram
 from sbpair.pipeline.spark.java import find_java, launcher_home
 from tests.readme import BLOCKS, ROOT, blocks
 from tests.survivors import mark
+from tests.waiting import LIMIT_SECONDS
 
 
 class Reader:
@@ -66,7 +67,7 @@ class Reader:
     def stop(self, process: "subprocess.Popen[str]") -> None:
         """Ctrl-C."""
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=90)
+        _, errors = process.communicate(timeout=LIMIT_SECONDS)
         self.others.remove(process)
         assert process.returncode == 130, errors
         assert "Traceback" not in errors
@@ -89,7 +90,7 @@ def stranger(tmp_path: Path) -> Iterator[Reader]:
             process.communicate()
 
 
-@pytest.mark.timeout(1800)  # some eighty commands: as many processes, and a few JVMs
+@pytest.mark.timeout(7200)  # some eighty commands: as many processes, and a few JVMs
 def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
     """Every file, command and program as printed, in one environment, each with what those above have left."""
     spark: list[str] = []
@@ -132,7 +133,6 @@ def test_the_diagram_is_drawn_from_the_table() -> None:
     assert drawn.body.strip() == diagram().strip()
 
 
-@pytest.mark.timeout(930)
 def test_the_demo_command_does_its_own_set_up(tmp_path: Path) -> None:
     """As pasted, in a copy of the sources, with a new HOME and nothing of this environment on the PATH."""
     copy = tmp_path / "clone"

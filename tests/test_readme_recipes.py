@@ -11,16 +11,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from sbpair.runtime.transfer.pump import STOP_SECONDS
 from tests.readme import Place, blocks, reader
 from tests.survivors import mark
+from tests.waiting import LIMIT_SECONDS, until
 
 SBPAIR = Path(sys.executable).parent / "sbpair"
 SAMPLE = re.compile(r'[a-z_]+(?:\{(?:[a-z_]+="[^"\\]*",?)*\})? -?[0-9.e+]+')
@@ -65,7 +66,7 @@ def test_the_workflow_step_provisions_and_annotates(warned: Place, tmp_path: Pat
         env=warned.environment | runner,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     annotations = [line for line in done.stdout.splitlines() if line.startswith("::")]
@@ -128,10 +129,11 @@ def test_the_service_serves_and_ends_as_systemd_expects(place: Place, units: Pat
     try:
         place.divert_messages()
         home = re.compile(r'^sbpair_syphon_forwarded_messages_total\{.*entity="orders".*\} 20$', re.MULTILINE)
-        _until(lambda: home.search(_get(port, "/metrics")), process)
+        until(lambda: home.search(_get(port, "/metrics")), process)
         assert _get(port, "/healthz")
+        assert float(service["TimeoutStopSec"][0]) >= 3 * STOP_SECONDS, "systemd waits longer than it takes"
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=float(service["TimeoutStopSec"][0]))
+        _, said = process.communicate(timeout=LIMIT_SECONDS)
     finally:
         process.kill()
         process.communicate()
@@ -153,7 +155,7 @@ def test_the_timed_check_writes_what_the_node_exporter_reads(warned: Place, unit
     fine = {"0", *service["SuccessExitStatus"][0].split()}
     for line in service["ExecStart"]:
         process = start(service, line, warned)
-        _, said = process.communicate(timeout=90)
+        _, said = process.communicate(timeout=LIMIT_SECONDS)
         assert str(process.returncode) in fine, said
     assert_metrics(folder / "sbpair-audit-orders.prom")
     names = {one.name for one in folder.iterdir()}
@@ -215,11 +217,3 @@ def _get(port: int, path: str) -> str:
             return text
     except OSError:
         return ""
-
-
-def _until(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -4,24 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.process import ROOT
 from tests.survivors import CAN_GUARD, VARIABLE, marked
+from tests.waiting import LIMIT_SECONDS, until
 
 pytestmark = pytest.mark.skipif(not CAN_GUARD, reason="needs Linux")
-WITHIN_SECONDS = 200.0
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def mark_of(run: "subprocess.Popen[bytes]") -> str:
@@ -61,5 +53,5 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator["subprocess.
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda one: one.name)
 def test_no_process_outlives_an_interrupted_run(run: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     run.send_signal(number)
-    assert run.wait(WITHIN_SECONDS) != 0
+    assert run.wait(LIMIT_SECONDS) != 0
     until(lambda: not programs(mark_of(run)))

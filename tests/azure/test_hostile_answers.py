@@ -33,6 +33,7 @@ from tests.azure.support import FixedCredential, message
 from tests.core.test_fuzz import BACKLOG, ODD
 from tests.emulator.admin.raw import ENTRY
 from tests.hostile import SECRET, assert_told_well, bounded, damaged, mutated, within
+from tests.waiting import LIMIT_SECONDS
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -141,7 +142,7 @@ async def everything(admin: ArmAdmin | DataPlaneAdmin) -> None:
 
     for call in (admin.namespace, queues, topics, lambda: admin.get_queue("q"), lambda: admin.get_topic("t")):
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(LIMIT_SECONDS):
                 found = await call()
         except ServiceError as error:
             assert_told_well(error)
@@ -428,7 +429,7 @@ async def ask_all(messaging: AzureMessaging) -> None:
     )
     for call in calls:
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(LIMIT_SECONDS):
                 await call()
         except SbpairError as error:
             assert_told_well(error)

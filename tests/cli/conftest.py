@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.process import Sbpair
-
-START_SECONDS = 120.0
+from tests.waiting import LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -51,13 +50,13 @@ def embedded_pair(runner: Sbpair, *arguments: str, **options: Any) -> Iterator[S
         yield runner
     finally:
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 143, (out, err)
 
 
 def _await_state(process: "subprocess.Popen[str]", state: Path) -> None:
     """Wait until the process has written its state file, which it does when its ports are open."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         if state.exists():
             return

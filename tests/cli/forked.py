@@ -22,9 +22,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import LIMIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
 _MOST_REQUEST_BYTES = 4 * 1024 * 1024
-START_SECONDS = 120.0
 
 # The side of the tests.
 
@@ -89,7 +90,7 @@ class ForkServer:
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
             )
             theirs.close()
-            ours.settimeout(START_SECONDS)
+            ours.settimeout(LIMIT_SECONDS)
             self._socket = ours
             atexit.register(self.close)
         return self._socket
@@ -97,7 +98,7 @@ class ForkServer:
     def close(self) -> None:
         if self._socket is not None and self._process is not None:
             self._socket.close()
-            self._process.wait(START_SECONDS)
+            self._process.wait(LIMIT_SECONDS)
             self._socket = None
 
 
@@ -147,7 +148,7 @@ def _line(status: socket.socket) -> str:
 
 
 def _kill(status: socket.socket) -> None:
-    status.settimeout(START_SECONDS)
+    status.settimeout(LIMIT_SECONDS)
     began = status.recv(4096).decode().splitlines()[0]
     with contextlib.suppress(ProcessLookupError):
         os.kill(int(began.removeprefix("began ")), signal.SIGKILL)

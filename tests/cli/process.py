@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.cli.forked import FORKS, SERVER, can_fork
 from tests.cli.schema_checks import check_any_document
+from tests.waiting import LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -75,7 +76,11 @@ class Sbpair:
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(
-        self, *arguments: str, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout: float = 90
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = LIMIT_SECONDS,
     ) -> Ran:
         more = {**self.environ, **(env or {})}
         if can_fork(arguments, more):
@@ -102,7 +107,7 @@ class Sbpair:
         settings |= {"encoding": "utf-8", "env": self.variables(), "cwd": self.home}
         return subprocess.Popen(self.command(arguments), **settings | options)
 
-    def python(self, code: str, *arguments: str, stdin: str = "", timeout: float = 90) -> str:
+    def python(self, code: str, *arguments: str, stdin: str = "", timeout: float = LIMIT_SECONDS) -> str:
         """Run Python code in the same home; it has to succeed. Returns what it wrote."""
         if FORKS:
             given: dict[str, Any] = {"env": self.variables(), "cwd": self.home, "stdin": stdin, "timeout": timeout}

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.process import Sbpair
+from tests.waiting import LIMIT_SECONDS
 
-WITHIN_SECONDS = 120.0
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[hlm]")
 _MOVES = re.compile(r"(\x1b\[[0-9;]*[A-HJK])+")
 
@@ -66,7 +66,7 @@ def show(runner: Sbpair, *arguments: str, columns: int = 80, environ: Mapping[st
     process = runner.start(*arguments, stdout=terminal, env=runner.variables({"TERM": "xterm"} | dict(environ or {})))
     os.close(terminal)
     shown = _read_to_the_end(controller)
-    _, talk = process.communicate(timeout=WITHIN_SECONDS)
+    _, talk = process.communicate(timeout=LIMIT_SECONDS)
     return Screen(process.returncode, shown.decode(), talk)
 
 
@@ -77,7 +77,7 @@ def answer(
     controller, terminal = _terminal(80)
     process = runner.start(*arguments, stdin=terminal, stderr=terminal, env=runner.variables(environ))
     os.close(terminal)
-    shown, deadline = b"", time.monotonic() + WITHIN_SECONDS
+    shown, deadline = b"", time.monotonic() + LIMIT_SECONDS
     while question.encode() not in shown and time.monotonic() < deadline:
         if select.select([controller], [], [], 0.2)[0]:
             try:
@@ -86,14 +86,14 @@ def answer(
                 raise AssertionError(f"It ended with {process.wait()} and did not ask: {shown.decode()}") from None
     os.write(controller, f"{typed}\n".encode())
     shown += _read_to_the_end(controller)
-    out, _ = process.communicate(timeout=WITHIN_SECONDS)
+    out, _ = process.communicate(timeout=LIMIT_SECONDS)
     return Screen(process.returncode, shown.decode(), out)
 
 
 def show_each(runner: Sbpair, jobs: Sequence[Job]) -> list[Screen]:
     """Run many command lines, each on a terminal of its own."""
     given = json.dumps([asdict(job) for job in jobs])
-    said = runner.python(_SHOW_EACH, stdin=given, timeout=WITHIN_SECONDS + 5 * len(jobs))
+    said = runner.python(_SHOW_EACH, stdin=given, timeout=LIMIT_SECONDS)
     return [Screen(**screen) for screen in json.loads(said)]
 
 
@@ -126,7 +126,7 @@ def _read_to_the_end(controller: int) -> bytes:
     """Everything until the last process has let go of the terminal."""
     if controller < 0:
         return b""
-    shown, deadline = b"", time.monotonic() + WITHIN_SECONDS
+    shown, deadline = b"", time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:
         if not select.select([controller], [], [], 0.2)[0]:
             continue

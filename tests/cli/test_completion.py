@@ -17,6 +17,7 @@ from sbpair.cli.app import COMMANDS
 from sbpair.cli.suggestions import misspelt_namespace
 from sbpair.settings import load
 from tests.cli.process import Sbpair
+from tests.waiting import LIMIT_SECONDS
 
 COMPLETIONS = Path(__file__).parents[2] / "completions"
 CONFIGURATION = """\
@@ -134,7 +135,13 @@ def path_with_sbpair(runner: Sbpair) -> str:
 def shell_says(runner: Sbpair, command: Sequence[str]) -> list[str]:
     variables = runner.variables({"PATH": path_with_sbpair(runner), "TERM": "xterm"})
     done = subprocess.run(
-        command, capture_output=True, encoding="utf-8", env=variables, cwd=runner.home, timeout=60, check=False
+        command,
+        capture_output=True,
+        encoding="utf-8",
+        env=variables,
+        cwd=runner.home,
+        timeout=LIMIT_SECONDS,
+        check=False,
     )
     assert done.stderr == ""
     return done.stdout.splitlines()

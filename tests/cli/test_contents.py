@@ -15,6 +15,7 @@ from sbpair.cli.help import CONFIG
 from sbpair.core.errors import SbpairError
 from sbpair.settings import HOW_TO_CONFIGURE
 from tests.cli.process import Sbpair
+from tests.waiting import LIMIT_SECONDS
 
 STARTED = """\
 import sys
@@ -112,7 +113,11 @@ def test_what_hints_and_topics_name_can_be_typed() -> None:
 
 def test_the_root_help_lists_every_command_and_imports_none(sbpair: Sbpair) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STARTED, "--help"], capture_output=True, text=True, env=sbpair.variables(), timeout=60
+        [sys.executable, "-c", STARTED, "--help"],
+        capture_output=True,
+        text=True,
+        env=sbpair.variables(),
+        timeout=LIMIT_SECONDS,
     )
     listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
     assert set(COMMANDS) <= listed
@@ -127,7 +132,7 @@ def test_one_command_imports_no_other(sbpair: Sbpair) -> None:
         capture_output=True,
         text=True,
         env=sbpair.variables(),
-        timeout=60,
+        timeout=LIMIT_SECONDS,
     )
     assert "'sbpair.cli.completion'" in done.stderr
     assert "'sbpair.cli.transfer.drain'" not in done.stderr

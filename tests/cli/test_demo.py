@@ -18,6 +18,7 @@ from sbpair.cli.demo_messages import SESSION_QUEUE, demo_messages, fingerprint, 
 from sbpair.cli.demo_story import compare, expected_places
 from sbpair.core.message import Received
 from tests.pictures import DEMO
+from tests.waiting import LIMIT_SECONDS
 
 MESSAGES = list(demo_messages(120, now=1_790_000_000.0, schedule_seconds=5.0))
 SBPAIR = [sys.executable, "-m", "sbpair"]
@@ -91,7 +92,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def test_the_command_proves_it(tmp_path: Path) -> None:
     command = [*SBPAIR, "demo", "--messages", "300", "-o", "json"]
-    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)["data"]
     assert data["proved"] is True
@@ -116,7 +117,7 @@ def test_a_signal_ends_it_and_leaves_nothing_behind(tmp_path: Path, number: int,
         assert process.poll() is None
     time.sleep(0.5)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == code, errors
     assert "Traceback" not in errors
     assert not list(tmp_path.rglob("*emulator*"))

@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from sbpair.emulator.faults import _KEYS, FaultKind
 from tests.cli.inside import run_inside
 from tests.cli.process import Sbpair
+from tests.waiting import LIMIT_SECONDS, until
 
 SEED = """\
 contoso-weu:
@@ -28,17 +28,16 @@ NAMESPACES = ("--namespace", "contoso-weu", "--namespace", "contoso-neu")
 def start(sbpair: Sbpair, *more: str) -> "subprocess.Popen[str]":
     process = sbpair.start("emulator", "--port", "0", *more)
     state = sbpair.home / "state" / "sbpair" / "emulator.json"
-    deadline = time.monotonic() + 90
-    while not (state.exists() and json.loads(state.read_text() or "{}").get("pid") == process.pid):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(
+        lambda: state.exists() and json.loads(state.read_text() or "{}").get("pid") == process.pid,
+        process,
+    )
     return process
 
 
 def stop(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> None:
     process.send_signal(number)
-    process.communicate(timeout=90)
+    process.communicate(timeout=LIMIT_SECONDS)
 
 
 def test_seeded_messages_survive_kill_9(sbpair: Sbpair) -> None:
@@ -169,7 +168,7 @@ def test_other_machines_need_a_key_of_the_users_own(sbpair: Sbpair) -> None:
         assert f"SharedAccessKey={key};" in process.stdout.readline()
     finally:
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=90)
+        _, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert "Other machines can reach these namespaces at 0.0.0.0." in errors
 
 

@@ -22,6 +22,7 @@ from sbpair.emulator.control.client import FaultControl
 from tests.cli.exit_codes import TABLE, Cell, Mistake, Never, Proven, Run, Stopped
 from tests.cli.process import Ran, Sbpair
 from tests.cli.test_mistakes import MISTAKES
+from tests.waiting import LIMIT_SECONDS
 
 TESTS = Path(__file__).parents[1]
 NOBODY = "Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=Root;SharedAccessKey=QUJD;UseDevelopmentEmulator=true"
@@ -80,7 +81,7 @@ class World:
             called, _, _ = select.select(self.silent, [], [], 60)
             assert called, process.communicate()
             process.send_signal(signal.SIGINT if code is Exit.INTERRUPTED else signal.SIGTERM)
-            out, err = process.communicate(timeout=90)
+            out, err = process.communicate(timeout=LIMIT_SECONDS)
         finally:
             process.kill()
             _hang_up(self.silent)

@@ -23,6 +23,7 @@ from sbpair.settings import load
 from tests.cli.process import Sbpair
 from tests.cli.test_contents import parse
 from tests.emulator.addresses import own_address
+from tests.waiting import LIMIT_SECONDS
 
 CONFIGURATION = """\
 version: 1
@@ -481,7 +482,7 @@ def test_the_image_of_the_embedded_namespace_serves_and_its_health_check_sees_it
         assert subprocess.run(looked, capture_output=True).returncode == 0
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=90)
+        process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 143
     assert subprocess.run(looked, capture_output=True).returncode != 0
     assert re.search(r"^USER [1-9]", text, re.MULTILINE)

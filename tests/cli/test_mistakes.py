@@ -9,6 +9,7 @@ import certifi
 import pytest
 
 from tests.cli.process import Ran, Sbpair
+from tests.waiting import LIMIT_SECONDS
 
 QUEUE = "local-primary/x-servicebus-transfer/{}"
 SEED = """\
@@ -42,7 +43,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sbpair]:
         yield ready
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_SECONDS)
 
 
 def _next_line(process: object) -> str:
@@ -273,7 +274,7 @@ def test_a_second_emulator_says_that_local_means_the_first(world: Sbpair) -> Non
         assert process.stdout.readline().startswith("local-primary\t")
     finally:
         process.terminate()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT_SECONDS)
     assert "another sbpair emulator" in err
     assert "The pair `local` is these namespaces" not in err
     assert (world.home / "state" / "sbpair" / "emulator.json").exists()

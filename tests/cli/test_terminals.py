@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from sbpair.cli.app import COMMANDS
 from tests.cli.process import Sbpair
 from tests.cli.screens import Job, Screen, answer, show, show_each
+from tests.waiting import LIMIT_SECONDS
 
 LINES: Mapping[str, tuple[str, ...]] = {
     "demo": ("demo --help",),
@@ -256,7 +257,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(full: Sbpair, line: str) ->
         encoding="utf-8",
         env=full.variables(),
         cwd=full.home,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
     )
     assert done.stdout == "0\n", done
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -268,7 +269,7 @@ def test_a_talk_that_nobody_listens_to_stops_no_work(full: Sbpair, tmp_path: Pat
     os.close(reading)
     process = full.start("send", "local", "orders", "--file", "lines", "-v", "-o", "json", stderr=writing)
     os.close(writing)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0
     assert json.loads(out)["data"]["accepted"] == 2
 
@@ -280,7 +281,7 @@ def test_records_that_nobody_reads_stop_no_sending(full: Sbpair) -> None:
     os.close(reading)
     process = full.start("send", "local", "unread", "--file", "many", "-o", "jsonl", stdout=writing)
     os.close(writing)
-    _, talk = process.communicate(timeout=60)
+    _, talk = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, talk
     assert "Traceback" not in talk
     counted = full("peek", "local", "--side", "primary", "--entity", "unread", "-n", "1000", "-o", "json")
@@ -291,7 +292,11 @@ def test_closed_streams_are_no_trouble(full: Sbpair) -> None:
     command = " ".join(f"'{word}'" for word in full.command(("audit", "--list-checks")))
     for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
         done = subprocess.run(
-            ["bash", "-c", f"{command} {closed}"], capture_output=True, env=full.variables(), cwd=full.home, timeout=60
+            ["bash", "-c", f"{command} {closed}"],
+            capture_output=True,
+            env=full.variables(),
+            cwd=full.home,
+            timeout=LIMIT_SECONDS,
         )
         assert (done.returncode, done.stderr) == (0, b""), closed
 
@@ -301,7 +306,7 @@ def test_closed_streams_are_no_trouble(full: Sbpair) -> None:
 def test_output_onto_a_full_disk_is_a_failure(full: Sbpair, line: str) -> None:
     with Path("/dev/full").open("w") as disk:
         process = full.start(*line.split(), stdout=disk)
-        _, talk = process.communicate(timeout=60)
+        _, talk = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1
     assert "No space left" in talk
     assert "Traceback" not in talk

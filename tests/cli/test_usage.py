@@ -12,6 +12,7 @@ import pytest
 from sbpair import __version__
 from sbpair.cli.app import GROUPS
 from tests.cli.process import Sbpair
+from tests.waiting import LIMIT_SECONDS
 
 COMMANDS = (
     "demo",
@@ -162,7 +163,7 @@ def test_a_closed_pipe_ends_quietly_with_0(sbpair: Sbpair) -> None:
     process = sbpair.start("config", "schema")
     assert process.stdout is not None
     process.stdout.close()
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, stderr) == (0, "")
 
 
@@ -170,7 +171,12 @@ def test_a_closed_pipe_ends_quietly_with_0(sbpair: Sbpair) -> None:
 def test_head_does_not_break_a_pipeline(sbpair: Sbpair) -> None:
     line = f"set -o pipefail; '{sys.executable}' -m sbpair cost --explain-prices | head -1"
     done = subprocess.run(
-        ["bash", "-c", line], capture_output=True, encoding="utf-8", env=sbpair.variables(), cwd=sbpair.home, timeout=60
+        ["bash", "-c", line],
+        capture_output=True,
+        encoding="utf-8",
+        env=sbpair.variables(),
+        cwd=sbpair.home,
+        timeout=LIMIT_SECONDS,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1

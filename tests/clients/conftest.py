@@ -21,6 +21,7 @@ from sbpair.events import Event
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairingState
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
+from tests.waiting import LIMIT_SECONDS
 
 QUEUES = 3
 FAST = {"retry_total": 0}
@@ -120,7 +121,7 @@ def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == LOOP_NAME]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = LIMIT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

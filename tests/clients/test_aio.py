@@ -13,6 +13,7 @@ from sbpair.clients.setup import BorrowedCredential
 from sbpair.core.failover.machine import State
 from sbpair.emulator.faults import parse_text
 from tests.clients.conftest import FAST, World, own_threads, state_of
+from tests.waiting import LIMIT_SECONDS
 
 
 def a_client(world: World, **more: object) -> ServiceBusClient:
@@ -20,7 +21,7 @@ def a_client(world: World, **more: object) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(world.connection_string(), **arguments)  # type: ignore[arg-type]
 
 
-async def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = LIMIT_SECONDS) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.05)

@@ -15,8 +15,6 @@ from tests.clients.conftest import World, own_threads, state_of, wait_until
 SLOW_RETRIES = {"retry_total": 3, "retry_backoff_factor": 1.0}
 """1, 2 and 4 seconds of pauses: whoever meets the dark primary waits for them."""
 
-pytestmark = pytest.mark.timeout(400)
-
 
 def a_client(world: World, **more: object) -> ServiceBusClient:
     arguments: dict[str, object] = {"pair": world.pair(), "retry_total": 0} | more

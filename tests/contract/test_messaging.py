@@ -39,6 +39,7 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.ports import MessageReceiver
 from tests.azure.support import message, senders_part
 from tests.contract.conftest import Bench
+from tests.waiting import LIMIT_SECONDS
 
 WAIT_SECONDS = 5.0
 
@@ -288,7 +289,7 @@ async def test_waiting_ends_when_a_message_comes(bench: Bench) -> None:
     waiting = asyncio.create_task(receiver.receive(10, wait_seconds=600))
     await asyncio.sleep(0.3)
     await sender.send([message("a")], timeout_seconds=WAIT_SECONDS)
-    got = await asyncio.wait_for(waiting, 60)
+    got = await asyncio.wait_for(waiting, LIMIT_SECONDS)
     assert [one.message_id for one in got] == ["a"]
 
 

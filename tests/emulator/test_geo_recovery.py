@@ -12,6 +12,7 @@ from sbpair.emulator import AliasConfig, Emulator, EmulatorError, EmulatorThread
 from sbpair.emulator.entities import QueueDescription, RuleDescription, SqlFilter, SubscriptionDescription
 from sbpair.emulator.errors import EntityError
 from sbpair.emulator.namespace import Namespace
+from tests.waiting import LIMIT_SECONDS
 
 PREMIUM = [NamespaceConfig(name, tier=Tier.PREMIUM) for name in ("here", "there")]
 ALIAS = AliasConfig("contoso", "here", "there")
@@ -110,7 +111,7 @@ def test_clients_of_the_alias_reach_the_other_namespace_with_the_same_connection
 async def ended(reader: asyncio.StreamReader) -> None:
     """Returns when the connection was closed or cut."""
     try:
-        while await asyncio.wait_for(reader.read(100), 60):
+        while await asyncio.wait_for(reader.read(100), LIMIT_SECONDS):
             pass
     except ConnectionError:
         pass  # cut
@@ -122,10 +123,10 @@ async def test_connections_of_the_alias_are_cut_and_those_of_the_namespace_stay(
         port = int(fields["Endpoint"].rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"AMQP\x00\x01\x00\x00")
-        assert await asyncio.wait_for(reader.read(8), 60) == b"AMQP\x00\x01\x00\x00"
+        assert await asyncio.wait_for(reader.read(8), LIMIT_SECONDS) == b"AMQP\x00\x01\x00\x00"
         own_reader, own_writer = await asyncio.open_connection("127.0.0.1", emulator.namespace("here").port)
         own_writer.write(b"AMQP\x00\x01\x00\x00")
-        assert await asyncio.wait_for(own_reader.read(8), 60) == b"AMQP\x00\x01\x00\x00"
+        assert await asyncio.wait_for(own_reader.read(8), LIMIT_SECONDS) == b"AMQP\x00\x01\x00\x00"
         emulator.fail_over("contoso")
         await ended(reader)
         assert not own_reader.at_eof()

@@ -20,6 +20,7 @@ from sbpair.emulator.limitations import compatibility
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError
 from tests.cli.test_contents import parse
+from tests.waiting import LIMIT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +267,9 @@ def test_the_fixture_is_there_wherever_the_package_is_installed(tmp_path: Path) 
 
     def run(*arguments: str) -> str:
         environ = {**os.environ, "DRAWN": str(drawn)}
-        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=100, env=environ)
+        done = subprocess.run(
+            arguments, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environ
+        )
         assert done.returncode == 1, done.stdout + done.stderr
         return done.stdout
 
@@ -290,7 +293,9 @@ PAGE = (Path(sbpair.__file__).parent / "cli" / "pages" / "testing.md").read_text
 def test_the_pages_test_case_runs(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "orders.py").write_text(program, encoding="utf-8")
-    done = subprocess.run([sys.executable, "orders.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "orders.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     assert "Ran 1 test" in done.stderr
 

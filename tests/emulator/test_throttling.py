@@ -16,6 +16,7 @@ from sbpair.emulator import Emulator, ManualClock, NamespaceConfig, Tier
 from sbpair.emulator.engine.receivers import Receiver
 from sbpair.emulator.errors import QUOTA, SERVER_BUSY, BrokerError, EntityError
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits, limits_of
+from tests.waiting import LIMIT_SECONDS
 
 START = 1_800_000_000.0
 LIMITS = ThrottlingLimits(credits_per_second=20, max_connections=3, max_receivers=1)
@@ -106,7 +107,7 @@ async def test_a_client_is_told_to_wait_and_loses_nothing(throttled: tuple[Emula
         assert orders.counts().active == 25
         async with client.get_queue_receiver("orders") as receiver:
             waiting = asyncio.create_task(receiver.receive_messages(40, max_wait_time=60))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(LIMIT_SECONDS):
                 while not any(isinstance(link, Receiver) for link in orders.links):
                     await asyncio.sleep(0.01)
             with pytest.raises(ServiceBusError, match="concurrent receivers"):

@@ -177,7 +177,7 @@ async def test_in_a_real_browser(window: Window) -> None:
 
 async def until(tab: Any, expression: str) -> None:
     promise = (
-        "new Promise((resolve, reject) => { const end = Date.now() + 60000; const look = () => "
+        "new Promise((resolve, reject) => { const end = Date.now() + 600000; const look = () => "
         f"({expression}) ? resolve(true) : Date.now() > end ? reject(new Error('late')) : setTimeout(look, 50); "
         "look(); })"
     )

@@ -30,6 +30,7 @@ from tests.golden.recorded import (
     assert_as_sent_directly,
     values,
 )
+from tests.waiting import LIMIT_SECONDS
 
 
 def test_all_recorded_messages_are_here() -> None:
@@ -139,7 +140,7 @@ async def test_drain_and_syphon_bring_home_what_was_sent_directly(
                 stop=stop,
             )
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_SECONDS):
             while len(on.on_the_primary()) < len(messages):
                 assert not running.done() or running.result() is not None
                 await asyncio.sleep(0.05)

@@ -15,6 +15,7 @@ import pytest
 
 from sbpair.emulator import Emulator, EmulatorThread
 from sbpair.emulator.entities import QueueDescription
+from tests.waiting import LIMIT_SECONDS
 
 HERE = Path(__file__).parent / "javascript"
 NAMESPACE = "js-primary"
@@ -62,7 +63,9 @@ def scenario(node_folder: Path) -> Iterator[Scenario]:
 
         def run(name: str) -> Any:
             command = ["node", "scenarios.mjs", name]
-            done = subprocess.run(command, cwd=node_folder, env=environ, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(
+                command, cwd=node_folder, env=environ, capture_output=True, text=True, timeout=LIMIT_SECONDS
+            )
             assert done.returncode == 0, done.stderr
             return json.loads(done.stdout)
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from tests.pipeline.processes import descendants, has_open
+from tests.waiting import LIMIT_SECONDS
 
-START_SECONDS = 180.0
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that do not live long."""
 
@@ -55,7 +55,7 @@ class Cluster:
             self.daemons.append(
                 subprocess.Popen(command, stdout=sink, stderr=sink, env=self._environ, start_new_session=True)
             )
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < deadline and self.daemons[-1].poll() is None:
             found = re.search(ready, log.read_text(errors="replace"))
             if found:

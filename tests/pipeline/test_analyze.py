@@ -39,7 +39,7 @@ from tests.benchmarks.backlogs import make_archive
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 QUESTION = Question(as_of=NOON.timestamp(), messages_per_second=0.01)

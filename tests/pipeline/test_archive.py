@@ -26,7 +26,7 @@ from tests.pipeline.stage import Stage, backlog, messages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 
 def ids_in(spark: "SparkSession", *archives: str) -> list[str]:

@@ -15,8 +15,9 @@ import pytest
 from sbpair.pipeline.manifest import LocalStore
 from tests.cli.schema_checks import check_document
 from tests.pipeline.stage import Stage, backlog, messages, on_stage
+from tests.waiting import LIMIT_SECONDS, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,7 +38,11 @@ def environment(stage: Stage, **more: str) -> dict[str, str]:
 
 def run(stage: Stage, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command(stage, *arguments), capture_output=True, text=True, env=environment(stage, **more), timeout=230
+        command(stage, *arguments),
+        capture_output=True,
+        text=True,
+        env=environment(stage, **more),
+        timeout=LIMIT_SECONDS,
     )
 
 
@@ -95,19 +100,11 @@ def started(stage: Stage, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
         process.kill()
 
 
-def until(condition: Callable[[], bool], process: "subprocess.Popen[str]", *, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
-
-
 def interrupted(process: "subprocess.Popen[str]") -> tuple[float, str]:
     """Seconds until it had ended as it should after a Ctrl-C, and what it said."""
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     return time.monotonic() - began, said

@@ -23,7 +23,7 @@ from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.pipeline.stage import Stage, backlog, messages
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 MESSAGES = 12
 STEPS = ("archive", "take", "half", "drain", "replay", "reconcile")

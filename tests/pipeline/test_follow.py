@@ -21,6 +21,7 @@ from sbpair.pipeline.reports import ArchiveReport
 from tests.cli.schema_checks import check_document
 from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_command_line import command, environment
+from tests.waiting import LIMIT_SECONDS
 
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
@@ -149,7 +150,7 @@ def test_the_command_ends_in_good_order(stage: Stage, number: signal.Signals | N
             assert first.endswith(f"Following shop into {stage.archive_path}, every 1s.\n"), first
             if number is not None:
                 process.send_signal(number)
-            printed, said = process.communicate(timeout=90)
+            printed, said = process.communicate(timeout=LIMIT_SECONDS)
         finally:
             process.kill()
     assert process.returncode == code, said

@@ -17,6 +17,7 @@ from sbpair.core.transfer.state import Limits
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.stage import Stage, messages
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = [
     pytest.mark.spark,
@@ -41,7 +42,7 @@ def start(stage: Stage, *arguments: str) -> "subprocess.Popen[bytes]":
 
 def run(stage: Stage, *arguments: str) -> None:
     with start(stage, *arguments) as process:
-        said, _ = process.communicate(timeout=500)
+        said, _ = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == 0, said.decode()
 
 

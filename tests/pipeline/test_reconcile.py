@@ -19,7 +19,7 @@ from tests.pipeline.stage import Stage, backlog, messages
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 AT_MS = round(AT.timestamp() * 1000)

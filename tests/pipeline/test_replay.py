@@ -31,7 +31,7 @@ from tests.pipeline.test_reconcile import drain_to
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 
 def numbers_by_session(stage: Stage) -> dict[str | None, list[int]]:

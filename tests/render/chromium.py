@@ -15,8 +15,9 @@ from typing import Any
 
 import aiohttp
 
+from tests.waiting import LIMIT_SECONDS
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-START_SECONDS = 60.0
 _QUIET = (
     "--headless",
     "--disable-gpu",
@@ -66,7 +67,7 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         await self.call("Emulation.setEmulatedMedia", features=[feature])
         await self.call("Page.navigate", url=page.as_uri())
-        await asyncio.wait_for(self._loaded.wait(), START_SECONDS)
+        await asyncio.wait_for(self._loaded.wait(), LIMIT_SECONDS)
         visit = self._visit
         visit.content_width = await self.evaluate("document.documentElement.scrollWidth")
         shot = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
@@ -87,7 +88,7 @@ class Browser:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        return await asyncio.wait_for(answer, START_SECONDS)
+        return await asyncio.wait_for(answer, LIMIT_SECONDS)
 
     async def _read(self) -> None:
         async for frame in self._socket:
@@ -136,7 +137,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 async def _tab(profile: Path) -> str:
     """Address of the first tab's debugging socket."""
     port_file = profile / "DevToolsActivePort"
-    async with asyncio.timeout(START_SECONDS):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while not port_file.exists() or not port_file.read_text(encoding="utf-8").strip():
             await asyncio.sleep(0.05)
         port = port_file.read_text(encoding="utf-8").split()[0]

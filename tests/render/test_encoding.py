@@ -11,6 +11,7 @@ import pytest
 from sbpair.render.console import emit
 from sbpair.render.output import Format
 from sbpair.render.result import Column, CommandResult, Table
+from tests.waiting import LIMIT_SECONDS
 
 HELLO = "Gr\u00fc\u00dfe \u4f60\u597d \U0001f680"
 PROGRAM = """
@@ -33,7 +34,7 @@ def test_a_stream_of_few_signs_gets_escapes(encoding: str) -> None:
         capture_output=True,
         env=os.environ | {"PYTHONIOENCODING": encoding},
         cwd=Path(__file__).parents[2],
-        timeout=110,
+        timeout=LIMIT_SECONDS,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
     lines = ran.stdout.decode(encoding).splitlines()

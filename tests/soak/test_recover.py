@@ -5,7 +5,6 @@ import pytest
 from tests.soak.recover import campaign, report
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("within", [False, True], ids=["between two namespaces", "within one"])
 def test_a_killed_move_loses_nothing_of_any_kind(within: bool) -> None:
     result = campaign(3, messages=500, kills=2, say=print, within=within)

@@ -34,8 +34,6 @@ OUTAGE_SECONDS = float(os.environ.get("SBPAIR_STORY_OUTAGE_SECONDS", "0"))
 QUICK = {"retry_total": 1, "retry_backoff_factor": 0.05}
 SHIM = Path(__file__).parents[1] / "interop" / "live_suite" / "shim"
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture
 def world() -> Iterator[World]:

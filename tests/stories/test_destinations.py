@@ -15,8 +15,8 @@ from sbpair.core.rewrite import describe
 from sbpair.emulator.entities import EntityStatus, QueueDescription
 from tests.cli.process import Ran
 from tests.pipeline.stage import Stage, messages, on_stage
+from tests.waiting import LIMIT_SECONDS
 
-pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 SMALL_BYTES = 4_000
 _COMMAND = re.compile(r"Run: (sbpair [^;\n]+?)(?=$|;|\.(?:\s|$))", re.MULTILINE)
@@ -46,7 +46,7 @@ def run(world: Stage, line: str) -> Ran:
         encoding="utf-8",
         env=kept | {"HOME": str(world.folder), "PYTHONPATH": str(ROOT), "SBPAIR_CONFIG": str(world.config)},
         cwd=world.folder,
-        timeout=250,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -5,10 +5,8 @@ import asyncio
 import re
 import shlex
 import signal
-import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +20,7 @@ from sbpair.settings import load
 from tests.cli.conftest import embedded_pair
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
-
-pytestmark = pytest.mark.timeout(600)
+from tests.waiting import until
 
 EACH = 80
 LOCK_SECONDS = 5.0
@@ -70,14 +67,6 @@ def send(text: str, entity: str, ids: list[str], session: str | None = None) -> 
             sender.send_messages([ServiceBusMessage(one, message_id=one, session_id=session) for one in ids])
 
 
-def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "it did not come so far"
-        time.sleep(0.02)
-
-
 def printed(text: str, command: str) -> list[str]:
     """The words of a command that the tool has printed, without its own name."""
     found = re.search(rf"sbpair {command}[^\n]*", text)
@@ -109,7 +98,7 @@ def test_what_a_geo_dr_failover_left_behind_comes_home_by_what_the_tool_prints(w
     ledger = runner.home / "evacuate-local-primary-local-secondary.jsonl"
     for lines in KILLED_AFTER:
         killed = runner.start(*line, "--yes", "--rate", "50")
-        wait_until(lambda least=lines: ledger.exists() and ledger.read_bytes().count(b"\n") >= least, killed)  # type: ignore[misc]
+        until(lambda least=lines: ledger.exists() and ledger.read_bytes().count(b"\n") >= least, killed)  # type: ignore[misc]
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
     left = sum(len(world.ids(path)) for path in ("orders", "by-session", "news/Subscriptions/all"))

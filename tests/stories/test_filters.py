@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 
 from sbpair.emulator.entities import QueueDescription
 from tests.pipeline.stage import Stage, backlog, messages, on_stage
+from tests.waiting import LIMIT_SECONDS, until
 
-pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 WHERE = "sys.Subject = 'invoice' AND country IN ('DE', 'FR')"
 
@@ -42,7 +41,7 @@ def environment(world: Stage) -> dict[str, str]:
 
 def sbpair(world: Stage, *arguments: str, code: int = 0) -> Any:
     ran = subprocess.run(
-        command_line(world, *arguments), capture_output=True, text=True, env=environment(world), timeout=250
+        command_line(world, *arguments), capture_output=True, text=True, env=environment(world), timeout=LIMIT_SECONDS
     )
     assert ran.returncode == code, (ran.stdout, ran.stderr)
     document = json.loads(ran.stdout)
@@ -95,11 +94,9 @@ def test_a_filter_that_cannot_be_evaluated_ends_a_drain_with_its_report(world: S
         text=True,
         env=environment(world),
     )
-    deadline = time.monotonic() + 120
-    while len(world.at_home()) < 5 and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: len(world.at_home()) >= 5)
     world.divert(messages(5, prefix="t", sessions=1, application_properties={"amount": "five"}))
-    said, _ = drain.communicate(timeout=120)
+    said, _ = drain.communicate(timeout=LIMIT_SECONDS)
     ended = json.loads(said)
     assert ended["exit_code"] == 3
     assert (ended["data"]["ended_by"], ended["data"]["forwarded"]) == ("filter", 5)
@@ -133,7 +130,7 @@ def test_the_table_does_not_call_left_what_a_filter_leaves_aside(world: Stage) -
         capture_output=True,
         text=True,
         env={**os.environ, "HOME": str(world.folder), "PYTHONPATH": str(ROOT)},
-        timeout=250,
+        timeout=LIMIT_SECONDS,
     )
     rows = [line.split("\t") for line in ran.stdout.splitlines()]
     assert ["filtered out", "", "20"] in rows

@@ -6,9 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,9 @@ import pytest
 from tests.cli.process import Ran
 from tests.stories.test_recovery import CONFIGURED
 from tests.stories.world import PRIMARY, World, advised
+from tests.waiting import LIMIT_SECONDS, until
 
 COUNT = 2400
-BOUND_SECONDS = 120.0
 _WORKER = b"spawn_main"
 """In the command line of a process that multiprocessing has begun."""
 
@@ -47,18 +45,10 @@ def lines_in(ledger: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.is_file() else []
 
 
-def until(process: "subprocess.Popen[str]", when: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not when():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def moving(world: World, process: "subprocess.Popen[str]") -> None:
     """Wait until some of it is moved, and most is not."""
     ledger = ledger_of(world)
-    until(process, lambda: ledger.is_file() and ledger.stat().st_size > 20_000)
+    until(lambda: ledger.is_file() and ledger.stat().st_size > 20_000, process)
 
 
 def workers_of(process: "subprocess.Popen[str]") -> list[int]:
@@ -100,7 +90,7 @@ def test_a_signal_to_all_of_them_stops_them_as_one(stranded: tuple[World, list[s
     workers = workers_of(process)
     assert len(workers) == 3
     os.killpg(process.pid, number)  # as a terminal does on Ctrl-C, and a service manager that stops a service
-    out, err = process.communicate(timeout=BOUND_SECONDS)
+    out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 128 + number, err
     assert err.count(f"{number.name}: finishing what is in flight") == 1
     assert "Traceback" not in err
@@ -123,7 +113,7 @@ def test_one_process_is_killed_and_the_others_go_on(stranded: tuple[World, list[
     process = start(world)
     moving(world, process)
     os.kill(workers_of(process)[1], signal.SIGKILL)
-    out, err = process.communicate(timeout=BOUND_SECONDS)
+    out, err = process.communicate(timeout=LIMIT_SECONDS)
     data = json.loads(out)["data"]
     assert process.returncode == 3, err
     assert 3 <= len(data["failures"]) <= 4  # its queues, and those only
@@ -145,11 +135,8 @@ def test_the_first_process_is_killed_and_the_others_end(stranded: tuple[World, l
     moving(world, process)
     workers = workers_of(process)
     process.kill()
-    process.communicate(timeout=BOUND_SECONDS)  # its pipes are theirs, too: this is the end of all
-    deadline = time.monotonic() + BOUND_SECONDS
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    process.communicate(timeout=LIMIT_SECONDS)  # its pipes are theirs, too: this is the end of all
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     recorded = [str(line["message_id"]) for line in lines_in(ledger_of(world))]
     last = world(f"sbpair drain local --processes 2 --ledger {ledger_of(world)} -o json", timeout=200)
     assert last.code == 0, last
@@ -164,7 +151,7 @@ def test_a_full_disk_under_the_ledger_ends_them_all(stranded: tuple[World, list[
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
     process = start(world, preexec_fn=limited)
-    _, err = process.communicate(timeout=BOUND_SECONDS)
+    _, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1, err
     assert "Cannot write the ledger" in err
     assert "Traceback" not in err
@@ -201,11 +188,11 @@ def test_what_they_wait_for_is_said(world: World) -> None:
         else:
             raise AssertionError(said)
         holder.stdin.close()
-        assert holder.wait(BOUND_SECONDS) == 0
+        assert holder.wait(LIMIT_SECONDS) == 0
     finally:
         holder.kill()
         holder.wait()
-    out, err = drain.communicate(timeout=BOUND_SECONDS)
+    out, err = drain.communicate(timeout=LIMIT_SECONDS)
     assert drain.returncode == 0, err
     assert json.loads(out)["data"]["forwarded"] == 4
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.stories.world import PRIMARY, World, advised
+from tests.waiting import LIMIT_SECONDS, until
 
 CONFIGURED = 10
 """The default number of backlog queues."""
@@ -150,12 +151,10 @@ def test_two_operators_drain_at_once_and_one_is_killed(world: World) -> None:
     ids = world.strand("orders", 2000, queues=range(CONFIGURED))
     one = world.runner.start("drain", "local", "--rate", "300")
     other = world.runner.start("drain", "local", "--rate", "300", "-o", "json")
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(world.arrived("orders")) < 300:
-        time.sleep(0.1)
+    until(lambda: len(world.arrived("orders")) >= 300)
     one.send_signal(signal.SIGKILL)
-    one.communicate(timeout=90)
-    other.communicate(timeout=200)
+    one.communicate(timeout=LIMIT_SECONDS)
+    other.communicate(timeout=LIMIT_SECONDS)
     last = world("sbpair drain local", timeout=200)
     assert "The backlog is empty" in last.stderr, last
     found = world.ids("orders")
@@ -175,16 +174,13 @@ def test_a_running_syphon_finds_the_queues_that_another_application_makes(world:
         await_arrival(world, ids)
     finally:
         syphon.send_signal(signal.SIGTERM)
-        out, err = syphon.communicate(timeout=120)
+        out, err = syphon.communicate(timeout=LIMIT_SECONDS)
     assert f"{PRIMARY}/x-servicebus-transfer/17 exists now: it is drained, too." in err
     assert json.loads(out)["data"]["confirmed_empty"] is True
 
 
-def await_arrival(world: World, ids: list[str], *, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and world.ids("orders") != sorted(ids):
-        time.sleep(0.2)
-    assert world.ids("orders") == sorted(ids)
+def await_arrival(world: World, ids: list[str]) -> None:
+    until(lambda: world.ids("orders") == sorted(ids))
 
 
 def test_a_drain_goes_on_until_nothing_comes_and_takes_the_dead_letters_along(world: World) -> None:
@@ -196,7 +192,7 @@ def test_a_drain_goes_on_until_nothing_comes_and_takes_the_dead_letters_along(wo
     drain = world.runner.start("drain", "local", "--with-dlq", "--until-idle", "15s", "-o", "json")
     await_arrival(world, ids)
     late = world.strand("orders", 5, queues=[3])
-    out, err = drain.communicate(timeout=200)
+    out, err = drain.communicate(timeout=LIMIT_SECONDS)
     assert drain.returncode == 0, err
     assert json.loads(out)["data"]["forwarded"] == 12
     assert "12 messages are back on local-primary. The backlog is empty" in err
@@ -262,7 +258,7 @@ NIGHT_MESSAGES = int(os.environ.get("SBPAIR_STORY_MESSAGES", "2000"))
 """Of sessions, besides half as many without; 50,000 are a long night."""
 
 
-@pytest.mark.timeout(400 + NIGHT_MESSAGES // 10)
+@pytest.mark.timeout(1800 + NIGHT_MESSAGES // 10)
 def test_three_in_the_morning(world: World) -> None:
     """The primary is back after an outage; nobody knows how many queues there were, what lies there and who drains."""
     world.backlog_queues(range(12))
@@ -279,7 +275,7 @@ def test_three_in_the_morning(world: World) -> None:
         done = follow(world, "sbpair status local")
     finally:
         syphon.send_signal(signal.SIGTERM)
-        syphon.communicate(timeout=120)
+        syphon.communicate(timeout=LIMIT_SECONDS)
     assert done[0] == "sbpair status local"
     assert all(shlex.split(one)[0] == "sbpair" for one in done)
     last = world("sbpair status local --interval 0 -o json")
@@ -293,6 +289,3 @@ def test_three_in_the_morning(world: World) -> None:
             by_session.setdefault(session, []).append(int(str(name).rpartition("-")[2]))
     assert len(by_session) == 24
     assert all(numbers == sorted(numbers) for numbers in by_session.values())
-
-
-pytestmark = pytest.mark.timeout(400)

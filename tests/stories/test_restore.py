@@ -13,8 +13,8 @@ import pytest
 from sbpair.core.rewrite import describe
 from sbpair.emulator.entities import QueueDescription
 from tests.pipeline.stage import Stage, backlog, messages, on_stage
+from tests.waiting import LIMIT_SECONDS
 
-pytestmark = pytest.mark.timeout(240)
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,7 +32,7 @@ def sbpair(world: Stage, *arguments: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         env=kept | {"HOME": str(world.folder), "PYTHONPATH": str(ROOT)},
-        timeout=200,
+        timeout=LIMIT_SECONDS,
     )
 
 

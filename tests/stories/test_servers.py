@@ -19,8 +19,8 @@ import pytest
 
 from sbpair.emulator import EmulatorThread
 from tests.clients.conftest import World, wait_until
+from tests.waiting import LIMIT_SECONDS
 
-START_SECONDS = 120.0
 PART = 6
 """Messages before, during and after the outage each."""
 
@@ -120,7 +120,7 @@ def served(world: World, folder: Path, module: str) -> Iterator[Server]:
     process = subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=said, stderr=said)
     server = Server(port)
     try:
-        wait_until(lambda: server.answers() or process.poll() is not None, START_SECONDS)
+        wait_until(lambda: server.answers() or process.poll() is not None, LIMIT_SECONDS)
         assert process.poll() is None, (folder / "gunicorn.txt").read_text()[-2000:]
         yield server
     finally:
@@ -133,7 +133,6 @@ def served(world: World, folder: Path, module: str) -> Iterator[Server]:
         said.close()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("framework", ["wsgi", "django"])
 def test_workers_that_were_forked_from_a_connected_application(world: World, tmp_path: Path, framework: str) -> None:
@@ -148,7 +147,7 @@ def test_workers_that_were_forked_from_a_connected_application(world: World, tmp
             """That many, and until both workers had one."""
             sent: list[str] = []
             workers: set[str] = set()
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + LIMIT_SECONDS
             while len(sent) < wanted or (len(workers) < 2 and time.monotonic() < deadline):
                 number = str(next(numbers))
                 status, worker = server.visit(number)

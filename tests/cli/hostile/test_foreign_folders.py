@@ -71,7 +71,6 @@ def test_a_bare_key_where_the_name_of_a_credential_belongs_is_not_repeated(
     assert f"{variable} is none of" in ran.stderr
 
 
-@pytest.mark.timeout(300)
 def test_a_command_gets_the_message_and_what_was_named_of_the_environment(local: Sbpair, tmp_path: Path) -> None:
     """Also one whose subject has a null character, which no environment can hold."""
     journal = ("--journal", f"sqlite:{tmp_path / 'j.db'}")
@@ -99,7 +98,6 @@ def test_a_command_gets_the_message_and_what_was_named_of_the_environment(local:
     assert {name for name in got if not name.startswith(("SBPAIR_", "LC_"))} <= {*INHERITED, *of_the_shell, "DATABASE"}
 
 
-@pytest.mark.timeout(300)
 def test_only_entities_on_the_command_line(fresh: Sbpair) -> None:
     """The configuration's entities are those that get messages; others stay, are named, and the exit code says so."""
     state = fresh.home / "state" / "sbpair"

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.process import Ran, Sbpair, listens_to_sigterm
 from tests.pipeline.processes import descendants
+from tests.waiting import LIMIT_SECONDS
 
 CANARY = "Y2FuYXJ5LWtleS1ub2JvZHktbWF5LXNlZQ=="
 CANARY_SIGNATURE = "canary%2fsignature%2fnobody%2fmay%2fsee%3d"
@@ -180,7 +181,7 @@ def test_the_emulator_logs_neither_its_keys_nor_those_it_refuses(planted: Sbpair
             assert keys["local-secondary"] not in ran.stdout + ran.stderr
     finally:
         process.terminate()
-        _, log = process.communicate(timeout=90)
+        _, log = process.communicate(timeout=LIMIT_SECONDS)
     assert log
     for text in (*keys.values(), *CANARIES):
         assert text not in log
@@ -221,7 +222,7 @@ def test_no_key_is_in_the_list_of_processes(planted: Sbpair, line: str) -> None:
         assert looks_after or process.returncode is not None
     finally:
         process.kill()
-        process.communicate(timeout=90)
+        process.communicate(timeout=LIMIT_SECONDS)
 
 
 def test_a_traceback_for_those_who_ask_has_no_values(planted: Sbpair) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.process import Sbpair
 from tests.cli.screens import show
+from tests.waiting import LIMIT_SECONDS
 
 QUEUE = "local-primary/x-servicebus-transfer/{}"
 SEND = """
@@ -30,7 +31,10 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 def provisioned(local: Sbpair) -> Sbpair:
     assert local("provision", "local").code == 0
     done = subprocess.run(
-        [local.command(())[0], "-c", SEND, QUEUE.format(3), "7"], env=local.variables(), cwd=local.home, timeout=60
+        [local.command(())[0], "-c", SEND, QUEUE.format(3), "7"],
+        env=local.variables(),
+        cwd=local.home,
+        timeout=LIMIT_SECONDS,
     )
     assert done.returncode == 0
     return local
@@ -75,7 +79,7 @@ def test_a_signal_ends_the_watching(provisioned: Sbpair, number: signal.Signals,
     assert process.stdout is not None
     assert "messages=7" in process.stdout.readline()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, out) == (code, "")
 
 

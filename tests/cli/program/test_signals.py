@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Any
 import pytest
 
 from tests.cli.process import Sbpair, listens_to_sigterm
+from tests.waiting import LIMIT_SECONDS, until
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see what a process does"
 )
-WITHIN_SECONDS = 90.0
-ENDS_WITHIN_SECONDS = 45.0
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 ESTABLISHED = "01"
 
@@ -51,14 +49,6 @@ def home(local: Sbpair) -> Sbpair:
     return mine
 
 
-def until(condition: Callable[[], Any], process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "it did not come to it"
-        time.sleep(0.02)
-
-
 def is_connected(pid: int) -> bool:
     """Whether the process has a connection to somewhere."""
     opened = set()
@@ -85,12 +75,10 @@ def started(home: Sbpair, line: str, **options: Any) -> Iterator["subprocess.Pop
 def end(process: "subprocess.Popen[str]", number: signal.Signals, code: int) -> tuple[str, str]:
     """What the process wrote, after the signal has ended it in time, with the code, and in few words."""
     process.send_signal(number)
-    began = time.monotonic()
-    said, deadline = [""], began + ENDS_WITHIN_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert process.returncode == code, (process.poll(), said)
-    out, err = process.communicate(timeout=WITHIN_SECONDS)
+    # Without reading, which would let a process end that waits for a reader.
+    until(lambda: process.poll() is not None)
+    assert process.returncode == code, process.returncode
+    out, err = process.communicate()
     for word in ("Traceback", "defect", "Error:", "Task ", "never retrieved", "Unclosed"):
         assert word not in out + err, (word, out, err)
     return out, err
@@ -290,7 +278,7 @@ def test_a_signal_whose_exception_is_lost_while_modules_are_compiled_ends_it_all
 ) -> None:
     command = [sys.executable, "-c", LOST, str(int(number)), "emulator", "--port", "0"]
     done = subprocess.run(
-        command, cwd=sbpair.home, env=sbpair.variables(), capture_output=True, text=True, timeout=WITHIN_SECONDS
+        command, cwd=sbpair.home, env=sbpair.variables(), capture_output=True, text=True, timeout=LIMIT_SECONDS
     )
     assert done.returncode == code, done
     assert f"{number.name}: " in done.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from sbpair.cli.app import COMMANDS
 from tests.cli.process import Sbpair
+from tests.waiting import LIMIT_SECONDS
 
 LISTED = """\
 import sys
@@ -53,7 +54,7 @@ def modules(sbpair: Sbpair, arguments: list[str], env: Mapping[str, str] | None 
         encoding="utf-8",
         env=sbpair.variables(env),
         cwd=sbpair.home,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     names = done.stderr.rpartition("MODULES")[2].split()
@@ -90,7 +91,7 @@ def test_the_log_that_every_command_has_loads_no_events_before_there_are_any() -
         [sys.executable, "-c", "import sys, sbpair.cli.log; print(*sys.modules)"],
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=True,
     )
     loaded = set(done.stdout.split())

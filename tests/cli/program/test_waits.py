@@ -17,6 +17,7 @@ from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceErro
 from sbpair.core.events import Paused, Resumed
 from tests.cli.process import Sbpair
 from tests.cli.program.test_timeout import mute
+from tests.waiting import LIMIT_SECONDS
 
 __all__ = ["mute"]
 
@@ -208,7 +209,7 @@ def test_a_silent_namespace_is_named_while_it_is_waited_for(mute: Sbpair, line: 
     else:
         raise AssertionError(said)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=90)
+    process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 130
 
 

@@ -15,6 +15,7 @@ from sbpair.settings import load
 from tests.cli.conftest import embedded_pair
 from tests.cli.process import Ran, Sbpair
 from tests.cli.transfer.entities import Entities
+from tests.waiting import LIMIT_SECONDS, until
 
 HELD = "evacuated/local-primary"
 WORDS = ("evacuate", "local-primary", "local-secondary")
@@ -157,11 +158,7 @@ def killed_after_its_first_change(made: Entities, *more: str) -> None:
     log = made.runner.home / "killed.log"
     with log.open("wb") as err:
         process = made.runner.start(*WORDS, *more, "--yes", stderr=err)
-    deadline = time.monotonic() + 60
-    while b"Created " not in log.read_bytes():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: b"Created " in log.read_bytes(), process)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -195,12 +192,9 @@ def test_an_interrupted_evacuation_says_how_to_go_on_and_the_same_command_does(m
         *WORDS, "--rate", "10", "--reserve", "400", "--yes", "-o", "json"
     )  # half a minute's work
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (ledger.exists() and ledger.stat().st_size):
-            assert process.poll() is None
-            time.sleep(0.05)
+        until(lambda: ledger.exists() and ledger.stat().st_size, process)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
     finally:
         process.kill()
     stopped = Ran(process.returncode, stdout, stderr)

@@ -31,6 +31,7 @@ from tests.cli.process import Sbpair
 from tests.cli.screens import answer
 from tests.cli.transfer.entities import Entities
 from tests.fakes import RecordingObserver
+from tests.waiting import LIMIT_SECONDS, until
 
 NUMBERS = itertools.count()
 
@@ -78,11 +79,9 @@ def test_until_idle_takes_what_comes_later_too(made: Entities, sessions: bool) -
     until_idle = ("move", queue, other, "--yes", "-o", "json", "--until-idle")
     made.send(queue, *sent[:2])
     process = made.runner.start(*until_idle, "2m", "--limit", "4", stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while len(made.ids(other)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: len(made.ids(other)) == 2)
     made.send(queue, *sent[2:])
-    report = json.loads(process.communicate(timeout=120)[0])["data"]
+    report = json.loads(process.communicate(timeout=LIMIT_SECONDS)[0])["data"]
     assert (report["forwarded"], report["ended_by"], report["guarantee"]) == (4, "count", "exactly-once")
     ran = made.runner(*until_idle, "100ms")
     assert (ran.code, ran.data["forwarded"], ran.data["left"]) == (0, 1, {}), ran

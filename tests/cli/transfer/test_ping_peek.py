@@ -10,6 +10,7 @@ import pytest
 from sbpair.core.rewrite import compose
 from tests.cli.process import Ran, Sbpair
 from tests.cli.transfer.entities import Entities
+from tests.waiting import LIMIT_SECONDS
 
 QUEUE = "local-primary/x-servicebus-transfer/{}"
 PUT = """\
@@ -268,6 +269,6 @@ def test_a_signal_ends_ping_with_130_or_143(backlog: Sbpair) -> None:
         process.stderr.readline()
         time.sleep(0.5)
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=90)
+        _, stderr = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == code, stderr
         assert "in flight" in stderr

@@ -20,6 +20,7 @@ from sbpair.emulator import Emulator
 from sbpair.emulator.auth import ROOT_KEY_NAME, make_sas_token
 from sbpair.emulator.errors import EmulatorError
 from tests.emulator.process import Process
+from tests.waiting import LIMIT_SECONDS
 
 LARGE = 200_000
 
@@ -91,7 +92,7 @@ async def test_a_full_disk_is_answered_and_loses_nothing(start) -> None:
     assert "cannot write to its disk" in text
     process.make_room()
     # It goes on by itself: the client's own retries get a message through.
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while await send(process, "after") is not None:
             continue
     assert (await make_queue(process, "more"))[0] == 201

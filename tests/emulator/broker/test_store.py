@@ -25,6 +25,7 @@ from sbpair.emulator.entities import (
 from sbpair.emulator.errors import BrokerError, StoreError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import open_store
+from tests.waiting import LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -264,14 +265,14 @@ async def test_a_full_disk_refuses_before_anything_changes_and_goes_on_by_itself
     bench.send(queue, "x" * 100_000)
     namespace.when_durable(lambda: told.append("safe"), lambda: told.append("unknown"))
     namespace.when_durable(lambda: told.append("delivered"))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while namespace.journal.failure is None:
             await asyncio.sleep(0)
     assert told == ["unknown"]
     with pytest.raises(BrokerError, match="Nothing was changed"):
         namespace.check_store()
     database.execute("PRAGMA max_page_count = 1000000")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while namespace.journal.failure is not None:
             await asyncio.sleep(0.05)
     assert told == ["unknown", "delivered"]

@@ -25,14 +25,14 @@ from sbpair.emulator.engine.performatives import (
     read_performative,
 )
 from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
+from tests.waiting import LIMIT_SECONDS
 
-PATIENCE_SECONDS = 60.0
 """For what has to come, on a machine that has much else to do."""
 
 
 async def seen(condition: Callable[[], object]) -> None:
     """Until the emulator, in the same loop, has got that far; TimeoutError if it never does."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -114,7 +114,7 @@ class Client:
     async def next(self) -> Frame:
         """The next frame that is not empty."""
         while True:
-            head = await asyncio.wait_for(self.reader.readexactly(8), PATIENCE_SECONDS)
+            head = await asyncio.wait_for(self.reader.readexactly(8), LIMIT_SECONDS)
             size, start, _, channel = read_header(head, 0, 1 << 30)
             body = (await self.reader.readexactly(size - 8))[start - 8 :]
             if not body:
@@ -223,7 +223,7 @@ class Client:
 
     async def closed(self) -> bytes:
         """What comes until the emulator closes."""
-        return await asyncio.wait_for(self.reader.read(), PATIENCE_SECONDS)
+        return await asyncio.wait_for(self.reader.read(), LIMIT_SECONDS)
 
     async def put_token(self, resource: str, key_name: str, key: str, expires_at: float = 2e9) -> tuple[int, str]:
         """A token over `$cbs` on handles 20 and 21; gives (status, description). An error has its condition, too."""

@@ -19,6 +19,7 @@ from tests.emulator.engine.wire_client import Client
 from tests.emulator.hostile.attackers import ATTACKS
 from tests.emulator.process import Process
 from tests.hostile import MEGABYTE, kept_waiting_seconds
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads another process' memory from /proc")
 SAMPLES = 200
@@ -68,7 +69,7 @@ async def waits(process: Process, samples: int = SAMPLES) -> list[float]:
         for number in range(samples):
             began = time.perf_counter() - process.kept_waiting_seconds - kept_waiting_seconds()
             client.transfer(number, build(data=b"x"), 0)
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(LIMIT_SECONDS):
                 await client.until(DISPOSITION)
             ended = time.perf_counter() - process.kept_waiting_seconds - kept_waiting_seconds()
             taken.append(max(ended - began, 0.0))

@@ -38,6 +38,7 @@ from sbpair.emulator.server import Emulator
 from tests.emulator.admin.raw import ENTRY
 from tests.emulator.engine.wire_client import Client
 from tests.hostile import MEGABYTE, within
+from tests.waiting import LIMIT_SECONDS
 
 AMQP = b"AMQP\x00\x01\x00\x00"
 SASL = b"AMQP\x03\x01\x00\x00"
@@ -271,7 +272,7 @@ async def test_clients_that_say_next_to_nothing_are_cut_off(hasty: Emulator, sta
         for _, writer in opened:
             writer.write(start)
         assert (await ask(hasty, "GET", f"/orders{ATOM}"))[0] == 200
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_SECONDS):
             for reader, _ in opened:
                 try:
                     assert await reader.read() == b""
@@ -286,7 +287,7 @@ async def test_a_request_that_is_slow_but_comes_is_answered(hasty: Emulator) -> 
     reader, writer = await asyncio.open_connection(*address(hasty))
     for pause in (0.7, 0.0):  # longer than the patience: a connection that has asked is kept for the next request
         writer.write(b"GET /orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_SECONDS):
             assert (await reader.readuntil(b"HTTP/1.1 401")).endswith(b"HTTP/1.1 401")
         await asyncio.sleep(pause)
     writer.close()

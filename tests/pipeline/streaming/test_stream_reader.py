@@ -199,7 +199,6 @@ def run_to_the_end(frame: "DataFrame", stage: Stage) -> list[list[str]]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_a_query_restarted_from_its_checkpoint_continues_exactly(
     spark: "SparkSession", session: Session, stage: Stage
 ) -> None:

@@ -35,7 +35,6 @@ def at_home(stage: Stage, entity: str = "orders") -> list[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_a_repeated_micro_batch_sends_nothing_twice(spark: "SparkSession", stage: Stage) -> None:
     stage.divert(messages(30, sessions=1))
     stage.emulator.namespace("shop-weu").create_queue("elsewhere", QueueDescription())
@@ -81,7 +80,6 @@ NEW = "body string, message_id string, session_id string, ttl_ms int, properties
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_new_messages_of_any_frame_go_to_a_queue_each_once(spark: "SparkSession", stage: Stage) -> None:
     rows = [(f"body {n}", f"n-{n}", f"s-{n % 2}", 60_000 if n else None, {"number": n}) for n in range(20)]
     frame = spark.createDataFrame([*rows, rows[3]], NEW).coalesce(1)
@@ -101,7 +99,6 @@ def test_new_messages_of_any_frame_go_to_a_queue_each_once(spark: "SparkSession"
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_what_was_read_goes_to_another_entity_with_its_bytes(spark: "SparkSession", stage: Stage) -> None:
     stage.emulator.namespace("shop-weu").create_queue("elsewhere", QueueDescription())
     stage.send("primary", "orders", messages(12, sessions=2))
@@ -120,7 +117,6 @@ def test_what_was_read_goes_to_another_entity_with_its_bytes(spark: "SparkSessio
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_a_message_that_the_entity_refuses_ends_the_job_and_says_so(spark: "SparkSession", stage: Stage) -> None:
     rows = [("small", "n-1"), ("x" * 300_000, "n-2")]
     frame = spark.createDataFrame(rows, "body string, message_id string").coalesce(1)

@@ -27,6 +27,7 @@ from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.pairing import PairedNamespaces
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import RecordingObserver
+from tests.waiting import LIMIT_SECONDS
 
 QUEUES = 4
 ENTITIES = ("orders", "invoices")
@@ -57,7 +58,7 @@ class Stage:
         return result.where
 
     async def until(self, state: State, entity: str = "orders") -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_SECONDS):
             while self.state(entity) is not state:
                 await asyncio.sleep(0.02)
 
@@ -169,7 +170,7 @@ async def test_a_silent_primary_leaves_time_for_the_backlog_and_cannot_hang_the_
     async with stage() as on:
         on.break_primary("silent")
         assert await on.send("1", timeout=4.0) is Where.BACKLOG
-        async with asyncio.timeout(60):  # closing is bounded
+        async with asyncio.timeout(LIMIT_SECONDS):  # closing is bounded
             await on.pairing.close()
 
 

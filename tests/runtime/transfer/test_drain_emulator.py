@@ -48,6 +48,7 @@ from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import RecordingObserver
+from tests.waiting import LIMIT_SECONDS
 
 EVERY_TYPE = {
     "null": None,
@@ -222,7 +223,7 @@ async def test_two_thousand_messages_with_sessions_survive_an_outage_half_way() 
             await on.divert(mine, queue=queue)
         draining = asyncio.create_task(on.drain(concurrency=2, rate_per_second=2500))
         orders = on.emulator.namespace("primary").get_queue("orders")
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(LIMIT_SECONDS):
             while orders.counts().active < 600:
                 await asyncio.sleep(0.01)
         on.emulator.faults("primary").add("dark")
@@ -394,7 +395,7 @@ async def test_what_is_waited_for_is_known_until_it_comes() -> None:
 
 async def _told(beginning: str) -> str:
     """What a run says of its wait, once it begins so."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while not (told := [one.sentence for one in waits() if one.sentence.startswith(beginning)]):
             await asyncio.sleep(0.01)
     return told[0]
@@ -408,14 +409,14 @@ async def test_a_lock_that_is_renewed_stops_its_own_session_and_no_other_however
         other = on.secondary.receiver(on.queues[0])
         [held] = await other.receive(1, wait_seconds=20)
         running = asyncio.create_task(on.drain(in_flight_messages=20))
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(LIMIT_SECONDS):
             while on.emulator.namespace("primary").get_queue("orders").counts().active < 5:
                 await other.renew_lock(held)
                 await asyncio.sleep(0.1)
         assert [describe(one.payload).session_id for one in await on.at_home()] == ["beside"] * 5
         await other.settle(held, Disposition.RELEASE)
         await other.close()
-        async with asyncio.timeout(200):
+        async with asyncio.timeout(LIMIT_SECONDS):
             report = await running
         assert (report.forwarded, report.confirmed_empty, report.left) == (95, True, ())
         assert [describe(one.payload).message_id for one in await on.at_home()][5:] == [f"{n:03}" for n in range(90)]
@@ -470,15 +471,15 @@ async def test_the_syphon_stops_within_its_bound() -> None:
                 )
             )
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_SECONDS):
             while on.emulator.namespace("primary").get_queue("orders").counts().active < 200:
                 await asyncio.sleep(0.02)
         await on.divert([compose(body=b"x", message_id="later")], queue=1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_SECONDS):
             while on.emulator.namespace("primary").get_queue("orders").counts().active < 201:
                 await asyncio.sleep(0.02)
         on.stop.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_SECONDS):
             report = await running
         assert (report.forwarded, report.completed) == (201, 201)
 

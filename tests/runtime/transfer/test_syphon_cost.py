@@ -10,6 +10,7 @@ from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.runtime.transfer.test_drain_emulator import Stage, stage
+from tests.waiting import LIMIT_SECONDS
 
 NEVER = 10**9
 POLL_SECONDS = 2
@@ -70,7 +71,7 @@ async def test_the_namespace_itself_counts_no_more_than_that() -> None:
                 poll_seconds=POLL_SECONDS,
             )
         )
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(LIMIT_SECONDS):
             while len(on.observer.of(Polled)) < 6 * POLLS:
                 await asyncio.sleep(0.1)
         on.stop.set()
