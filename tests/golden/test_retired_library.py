@@ -18,7 +18,7 @@ from sbpair.core.rewrite import for_backlog, for_primary
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.drain import TransferRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import RecordingObserver
 from tests.golden.recorded import (
@@ -130,14 +130,15 @@ async def test_drain_and_syphon_bring_home_what_was_sent_directly(
         stop = asyncio.Event()
         running = asyncio.create_task(
             way(
-                TransferRequest(on.queues),
-                secondary=on.secondary,
-                primary=on.primary,
-                admin=on.admin,
-                clock=SystemClock(),
-                observer=RecordingObserver(),
-                ledger=None,
-                stop=stop,
+                DrainJob(
+                    TransferRequest(on.queues),
+                    secondary=on.secondary,
+                    primary=on.primary,
+                    admin=on.admin,
+                    clock=SystemClock(),
+                    observer=RecordingObserver(),
+                    stop=stop,
+                )
             )
         )
         async with asyncio.timeout(LIMIT_SECONDS):
