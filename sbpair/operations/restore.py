@@ -9,12 +9,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, BinaryIO
 
 from sbpair.concurrency import stoppable
 from sbpair.core import system_properties
 from sbpair.core.access import namespace_name, shown_name
-from sbpair.core.errors import InterruptedWorkError, MessageError, ServiceError, UsageError
+from sbpair.core.errors import (
+    InterruptedWorkError,
+    InvalidDestinationError,
+    MessageError,
+    ServiceError,
+    UsageError,
+    unwritable,
+)
 from sbpair.core.message import Origin, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
 from sbpair.core.pairing import Pair
@@ -22,10 +29,11 @@ from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, for_primary
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.restored import Restorable, Restored, RestorePlan, RestoreResult
+from sbpair.core.transfer.restored import Restorable, Restored, RestorePlan, RestoreResult, Unsendable
 from sbpair.core.transfer.state import Forward, key_of
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
+from sbpair.files import make_private_folder, write_private
 from sbpair.operations.ends import Ends, Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
@@ -47,6 +55,8 @@ class RestoreRequest:
     files: tuple[Path, ...]
     """Files that drain, cleanup, purge or `peek -o jsonl` wrote, or folders of them."""
     wanted: MessageFilter = EVERYTHING
+    to: str | None = None
+    """A queue or topic that all of them are sent to, whatever their own destinations. None: to those."""
     only: tuple[str, ...] | None = None
     """Queues and topics that may be sent to; messages for others are left. None: all."""
     max_messages: int | None = None
@@ -82,6 +92,10 @@ async def restore(
 ) -> RestoreResult:
     """Send messages out of files to the destinations that they name, each session in the order of the backlog.
 
+    A line whose message cannot be sent to where it was to go (a destination that is none, a property that says nothing)
+    is named with its reason and copied, byte by byte, into a file of the same name in the folder `unsent` beside its
+    own; all others are sent.
+
     Needs Send on the namespace they go to; and Listen, for messages that were only browsed, where those may still lie.
 
     Args:
@@ -95,7 +109,7 @@ async def restore(
         How many messages were sent where, and why others were not.
 
     Raises:
-        UsageError: a file is missing or holds something else; messages that were only browsed are still in their
+        UsageError: a file is missing, or no line of it is a message; messages that were only browsed are still in their
             queues, or have left them, and the request does not allow for that; the ledger is that of other namespaces.
             Nothing was sent.
         SbpairError: a file cannot be read, or the ledger cannot be written.
@@ -113,7 +127,8 @@ async def restore(
             await stoppable(stop, _refuse_doubles(way, todo, although_gone=request.although_gone))
         if request.dry_run:
             would = Counter(message.forward.destination for message in todo)
-            return way.result(plan, Restored(dict(would), dict(plan.elsewhere), len(plan.messages) - len(todo)), True)
+            return way.result(plan, Restored(dict(would), plan.left, len(plan.messages) - len(todo)), True)
+    kept_in = await asyncio.to_thread(_keep, plan.unsendable)
     async with open_ledger(request.ledger, way.of_ledger, new=request.new_ledger) as ledger:
         restored = await send_back(
             plan.messages,
@@ -128,7 +143,7 @@ async def restore(
             patience_seconds=request.patience_seconds,
             unreached_seconds=request.unreached_seconds,
         )
-    return way.result(plan, replace(restored, left=restored.left | plan.elsewhere), False)
+    return replace(way.result(plan, replace(restored, left=restored.left | plan.left), False), kept_in=kept_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +204,22 @@ def _plan(request: RestoreRequest, stopped: Callable[[], bool]) -> RestorePlan:
     does not matter, has the spelling that came first."""
     spellings: dict[str, str] = {}
     by_key: dict[Any, Restorable] = {}
-    for message in read_archives(request.files):
+    unsendable = []
+    for message in read_archives(request.files, to=request.to):
         if stopped():
             raise InterruptedWorkError("Stopped before the end.")
-        if not request.wanted.is_set or _is_wanted(message, request.wanted):
+        if isinstance(message, Unsendable):
+            unsendable.append(message)
+        elif not request.wanted.is_set or _is_wanted(message, request.wanted):
             by_key[key_of(message.received)] = _spelled(message, spellings)
     ordered = [by_key[key] for key in sorted(by_key, key=lambda key: (key[3], key[0], key[1]))]
     chosen = ordered if request.max_messages is None else ordered[: request.max_messages]
     if request.only is None:
-        return RestorePlan(tuple(chosen))
+        return RestorePlan(tuple(chosen), unsendable=tuple(unsendable))
     names = {path.lower() for path in request.only}
     inside = tuple(message for message in chosen if message.forward.destination.lower() in names)
     outside = [message.forward.destination for message in chosen if message.forward.destination.lower() not in names]
-    return RestorePlan(inside, Counter(NOT_CONFIGURED + path for path in outside))
+    return RestorePlan(inside, Counter(NOT_CONFIGURED + path for path in outside), tuple(unsendable))
 
 
 def _spelled(message: Restorable, spellings: dict[str, str]) -> Restorable:
@@ -215,11 +233,11 @@ def _is_wanted(message: Restorable, wanted: MessageFilter) -> bool:
     return wanted.wants(message.received, replace(summary, destination=message.forward.destination))
 
 
-def read_archives(given: Sequence[Path]) -> Iterator[Restorable]:
-    """The messages of all lines of these files, and of the *.jsonl files of these folders.
+def read_archives(given: Sequence[Path], *, to: str | None = None) -> Iterator[Restorable | Unsendable]:
+    """The messages of all lines of these files, and of the *.jsonl files of these folders. `to`: as for a request.
 
     Raises:
-        UsageError: there is no such file, it cannot be read, or a line is not a message.
+        UsageError: there is no such file, it cannot be read, or no line of it is a message.
     """
     for path in given:
         if not path.exists():
@@ -228,30 +246,53 @@ def read_archives(given: Sequence[Path]) -> Iterator[Restorable]:
         if not found:
             raise UsageError(f"{path} holds no *.jsonl file.", hint="`sbpair pipeline replay` reads Parquet archives.")
         for file in found:
-            yield from _messages(file)
+            yield from _messages(file, to)
 
 
-def _messages(file: Path) -> Iterator[Restorable]:
+def _messages(file: Path, to: str | None) -> Iterator[Restorable | Unsendable]:
     """The whole lines; one that a crash cut off was never settled, so its message is still in the queue."""
+    foreign: list[Restorable | Unsendable] = []  # until a line is a message: the file may be anything
+    known = False
     try:
         with file.open("rb") as opened:
+            offset = 0
             for number, line in enumerate(iter(lambda: opened.readline(MOST_LINE_BYTES), b""), 1):
+                begins_at, offset = offset, offset + len(line)
                 try:
-                    message = _message(json.loads(line))
-                except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError, UsageError) as error:
+                    message: Restorable | Unsendable = _message(json.loads(line), to)
+                    known = True
+                except MessageError as error:
+                    message = Unsendable(file, number, begins_at, len(line), error.reason, error.description)
+                    known = True
+                except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError):
                     if not line.endswith(b"\n") and not opened.read(1):
-                        return
-                    why = f": {error.message}" if isinstance(error, UsageError) else ""
-                    raise UsageError(
-                        f"Line {number} of {file} is not a message that drain, cleanup or peek wrote{why}. "
-                        "Nothing was sent."
-                    ) from error
-                yield message
+                        break
+                    message = Unsendable(file, number, begins_at, len(line), NO_MESSAGE, _NO_MESSAGE)
+                if known:
+                    yield from foreign
+                    foreign.clear()
+                    yield message
+                else:
+                    foreign.append(message)
+                    if len(foreign) == MOST_FOREIGN_LINES:
+                        break
     except OSError as error:
         raise UsageError(f"Cannot read {file}: {error.strerror or error}.") from error
+    if foreign:
+        raise UsageError(
+            f"{file} is no archive that drain, cleanup, purge or peek wrote: it begins with "
+            f"{counted(len(foreign), 'line')} that hold no message. Nothing was sent."
+        )
 
 
-def _message(read: Mapping[str, Any]) -> Restorable:
+NO_MESSAGE = "NoMessage"
+"""Reason of a line that holds no message at all."""
+_NO_MESSAGE = "It is not a message that drain, cleanup, purge or peek wrote."
+MOST_FOREIGN_LINES = 1_000
+"""So many lines without a message at the beginning of a file, and it is no archive."""
+
+
+def _message(read: Mapping[str, Any], to: str | None) -> Restorable:
     payload = base64.b64decode(read["payload_base64"], validate=True)
     enqueued = read["enqueued_at"]
     seconds = datetime.fromisoformat(enqueued).timestamp() if isinstance(enqueued, str) else enqueued
@@ -260,17 +301,59 @@ def _message(read: Mapping[str, Any]) -> Restorable:
         raise TypeError("queue, sequence_number or message_id")
     origin = Origin(queue, number, message_id, -1 if seconds is None else round(seconds * 1000))
     received = Received(payload, number, queue, message_id, enqueued_at=seconds, origin=origin)
-    summary = describe(payload)
-    try:
-        if system_properties.PATH in summary.application_properties:
+    return Restorable(received, _forward(read, payload, queue, to), browsed="state" in read)
+
+
+def _forward(read: Mapping[str, Any], payload: bytes, queue: str, to: str | None) -> Forward:
+    """What is sent, and where.
+
+    Raises:
+        MessageError: it cannot be sent to its destination.
+    """
+    if system_properties.PATH in describe(payload).application_properties:
+        try:
             restored = for_primary(payload, now=time(), enqueued_at=None, from_dead_letter=True)
-            forward = Forward(restored.payload, restored.destination, restored.session_id, restored.partition_key)
-            return Restorable(received, forward, browsed="state" in read)
-        destination = read.get("destination", read.get("path"))
-        if not isinstance(destination, str) or not is_destination(destination.strip("/")):
-            raise UsageError("it names no queue or topic to go to")
-        sent = as_sent(payload, from_dead_letter=is_dead_letter_path(queue))
-        forward = Forward(sent.payload, destination.strip("/"), sent.session_id, sent.partition_key)
-        return Restorable(received, forward, browsed="state" in read)
-    except MessageError as error:
-        raise UsageError(error.description) from error
+            destination = to or restored.destination
+            return Forward(restored.payload, destination, restored.session_id, restored.partition_key)
+        except MessageError:
+            if to is None:
+                raise  # with a destination of the user's choice it goes as it is
+    destination = to or read.get("destination", read.get("path"))
+    if not isinstance(destination, str) or not is_destination(destination.strip("/")):
+        raise InvalidDestinationError("The message names no queue or topic to go to.")
+    sent = as_sent(payload, from_dead_letter=is_dead_letter_path(queue))
+    return Forward(sent.payload, destination.strip("/"), sent.session_id, sent.partition_key)
+
+
+def _keep(lines: Sequence[Unsendable]) -> tuple[Path, ...]:
+    """Copy the lines into the folder `unsent` beside their file, and return the files; a second run writes the same.
+
+    Raises:
+        SbpairError: a file cannot be written; nothing was sent.
+    """
+    by_file: dict[Path, list[Unsendable]] = {}
+    for line in lines:
+        by_file.setdefault(line.file, []).append(line)
+    kept_in = []
+    for file, found in by_file.items():
+        folder = file.parent if file.parent.name == UNSENT else file.parent / UNSENT
+        kept = folder / file.name
+        kept_in.append(kept)
+        if kept == file:
+            continue
+        try:
+            make_private_folder(folder)
+            with file.open("rb") as source:
+                write_private(kept, b"".join(_line_at(source, line) for line in found))
+        except OSError as error:
+            raise unwritable(kept, error).with_state("Nothing was sent.") from error
+    return tuple(kept_in)
+
+
+UNSENT = "unsent"
+"""Folder beside an archive with the lines that could not be sent; not read with the archive's own files."""
+
+
+def _line_at(source: BinaryIO, line: Unsendable) -> bytes:
+    source.seek(line.offset_bytes)
+    return source.read(line.size_bytes)

@@ -69,4 +69,5 @@ async def sides(world: World) -> AsyncIterator[Sides]:
 def _access(emulator: EmulatorThread, name: str) -> NamespaceAccess:
     text = Secret(emulator.connection_string(name))
     authority = emulator.call(lambda emulator: str(emulator.ca_path))
-    return NamespaceAccess(name, host_of(text.reveal()), AuthMethod.CONNECTION_STRING, text, ca_file=authority)
+    host = host_of(text.reveal())
+    return NamespaceAccess(name, host, AuthMethod.CONNECTION_STRING, text, ca_file=authority, embedded=True)

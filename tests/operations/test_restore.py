@@ -2,21 +2,27 @@
 door."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sbpair
 from sbpair.connect import open_ends
-from sbpair.core.errors import InterruptedWorkError, UsageError
+from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.events import Event, Forwarded
 from sbpair.core.outcome import Exit
+from sbpair.core.rewrite import compose
 from sbpair.core.transfer.filters import EVERYTHING
-from sbpair.operations import RestoreRequest, Sides, restore
+from sbpair.core.transfer.restored import UNSENDABLE
+from sbpair.operations import DrainRequest, RestoreRequest, Sides, restore
+from sbpair.operations import drain as drain_all
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, TransferRequest, drain
 from tests.operations.conftest import World, backlog_queue
+from tests.shorter_way import Dice, message
 
 
 async def archived(world: World, sides: Sides, folder: Path, entity: str, count: int) -> None:
@@ -83,8 +89,108 @@ async def test_a_file_that_is_missing_or_holds_something_else_is_refused(sides: 
     with pytest.raises(UsageError, match="There is no"):
         await restore(sides, RestoreRequest((tmp_path / "absent",)))
     (tmp_path / "other.jsonl").write_text('{"queue": 1}\n')
-    with pytest.raises(UsageError, match=r"Line 1 of .* is not a message .* Nothing was sent"):
+    with pytest.raises(UsageError, match=r"other\.jsonl is no archive .* Nothing was sent"):
         await restore(sides, RestoreRequest((tmp_path,), wanted=EVERYTHING))
+
+
+ODD_ALIASES: dict[str, dict[str, Any]] = {
+    "no queue": {"x-ms-path": "orders/$management"},
+    "a number": {"x-ms-path": 7},
+    "empty": {"x-ms-path": ""},
+    "too long": {"x-ms-path": "o" * 261},
+    "no time to live": {"x-ms-path": "orders", "x-ms-timetolive": "soon"},
+    "not diverted": {"country": "DE"},
+}
+
+
+async def strand_as_they_are(sides: Sides, payloads: list[bytes]) -> int:
+    """Put messages into the backlog queue one by one; how many the namespace accepted."""
+    sender, accepted = sides.secondary.sender(backlog_queue(0)), 0
+    for payload in payloads:
+        with suppress(SbpairError):
+            await sender.send([payload], timeout_seconds=30)
+            accepted += 1
+    await sender.close()
+    return accepted
+
+
+async def archive_all(sides: Sides, folder: Path) -> None:
+    request = DrainRequest(queues=(backlog_queue(0),), to=ToArchive(folder))
+    assert (await drain_all(sides, request)).report.left == ()
+
+
+async def test_a_message_that_cannot_be_sent_holds_up_no_other_and_is_kept(
+    world: World, sides: Sides, tmp_path: Path
+) -> None:
+    await world.strand(sides, "orders", 5)
+    odd = [compose(body=name, message_id=name, application_properties=more) for name, more in ODD_ALIASES.items()]
+    assert await strand_as_they_are(sides, odd) == len(odd)
+    await world.strand(sides, "orders", 5)
+    await archive_all(sides, tmp_path)
+    would = await restore(sides, RestoreRequest((tmp_path,), dry_run=True))
+    assert (would.restored.sent, would.kept_in, (tmp_path / "unsent").exists()) == ({"orders": 10}, (), False)
+    done = await restore(sides, RestoreRequest((tmp_path,), ledger=tmp_path / "restored.ledger"))
+    assert (done.restored.sent, done.exit, done.messages) == ({"orders": 10}, Exit.PARTIAL, 16)
+    assert sum(done.restored.left.values()) == 6
+    assert done.restored.left == would.restored.left
+    (kept,) = done.kept_in
+    archive = next(tmp_path.glob("*.jsonl")).read_bytes().splitlines()
+    assert kept.read_bytes().splitlines() == [line for line in archive if line in kept.read_bytes().splitlines()]
+    assert len(kept.read_bytes().splitlines()) == 6
+    assert any(f"sbpair restore {kept} --to QUEUE" in note for note in done.notes), done.notes
+    again = await restore(sides, RestoreRequest((kept,)))
+    assert (again.restored.sent, again.kept_in) == ({}, (kept,)), "their destinations are no better now"
+    world.emulator.namespace("contoso").create_queue("odd")
+    last = await restore(sides, RestoreRequest((kept,), to="odd"))
+    assert (last.restored.sent, last.exit, world.waiting("odd")) == ({"odd": 6}, Exit.OK, 6)
+
+
+async def test_a_line_that_is_no_message_holds_up_no_other(world: World, sides: Sides, tmp_path: Path) -> None:
+    await archived(world, sides, tmp_path, "orders", 3)
+    (file,) = tmp_path.glob("*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"rubbish\n" + lines[0] + b'{"queue": 1}\n' + lines[1] + b"\0" * 20 + b"\n" + lines[2] + b'{"cut')
+    done = await restore(sides, RestoreRequest((tmp_path,)))
+    assert (done.restored.sent, done.exit) == ({"orders": 3}, Exit.PARTIAL)
+    assert done.restored.left == {"cannot be sent to its destination: NoMessage": 3}
+    assert done.kept_in[0].read_bytes() == b"rubbish\n" + b'{"queue": 1}\n' + b"\0" * 20 + b"\n"
+    assert "Line 1 of" in done.notes[0]
+
+
+async def test_where_lines_cannot_be_kept_nothing_is_sent(world: World, sides: Sides, tmp_path: Path) -> None:
+    await archived(world, sides, tmp_path, "orders", 2)
+    (file,) = tmp_path.glob("*.jsonl")
+    file.write_bytes(file.read_bytes() + b"rubbish\n")
+    (tmp_path / "unsent").write_text("a file where a folder is needed")
+    with pytest.raises(SbpairError, match=r"Cannot write .*unsent.*Nothing was sent"):
+        await restore(sides, RestoreRequest((tmp_path,)))
+    assert world.waiting("orders") == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_a_drain_archived_is_read_back_whatever_a_stranger_sent(
+    world: World, sides: Sides, tmp_path: Path, seed: int
+) -> None:
+    """Every message that is in the archive goes to its destination, or lies byte by byte in the file of those that
+    cannot; nothing is lost, and no line blocks another."""
+    dice = Dice(seed)
+    dice.odd = 2.0
+    await strand_as_they_are(sides, [message(dice) for _ in range(300)])
+    await archive_all(sides, tmp_path)
+    lines = [line for file in tmp_path.glob("*.jsonl") for line in file.read_bytes().splitlines()]
+    accepted = len(lines)  # some of those that were sent have expired, or are scheduled for later
+    assert accepted > 50
+    done = await restore(sides, RestoreRequest((tmp_path,), ledger=tmp_path / "restored.ledger"))
+    kept = [line for file in done.kept_in for line in file.read_bytes().splitlines()]
+    missing = sum(number for why, number in done.restored.left.items() if not why.startswith(UNSENDABLE))
+    assert sum(done.restored.sent.values()) + len(kept) + missing == accepted == done.messages
+    assert set(kept) <= set(lines)
+    world.emulator.namespace("contoso").create_queue("rest")
+    rest = await restore(sides, RestoreRequest((tmp_path,), to="rest", ledger=tmp_path / "restored.ledger"))
+    refused = sum(rest.restored.left.values())
+    assert rest.restored.sent.get("rest", 0) + rest.restored.already_sent + refused == accepted
+    refusals = {f"{UNSENDABLE}MalformedMessage", "undeliverable: ArgumentRefused"}  # ours, and the namespace's
+    assert set(rest.restored.left) <= refusals, rest.restored.left
 
 
 async def test_a_restore_that_is_stopped_returns_what_was_sent_until_then(

@@ -120,5 +120,5 @@ def test_a_primary_that_refuses_or_is_away_is_the_reason_why_all_is_left(world: 
 
 def test_what_is_no_archive_is_refused_before_anything_is_sent(world: Stage) -> None:
     (world.folder / "notes.jsonl").write_text('{"a": 1}\n', encoding="utf-8")
-    assert "Line 1" in restored(world, str(world.folder / "notes.jsonl"), code=2)["message"]
+    assert "is no archive" in restored(world, str(world.folder / "notes.jsonl"), code=2)["message"]
     assert "There is no" in restored(world, str(world.folder / "absent"), code=2)["message"]

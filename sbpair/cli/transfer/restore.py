@@ -30,6 +30,7 @@ from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import UsageError
+from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.words import counted
@@ -59,6 +60,10 @@ def restore(
     auth: NamespaceAuthOption = None,
     *,
     filters: Filters,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Send all of them to this queue or topic. Default: where each was to go."),
+    ] = None,
     only_entities: OnlyEntitiesOption = False,
     limit: LimitOption = None,
     rate: RateOption = None,
@@ -80,9 +85,11 @@ def restore(
     """Send archived messages to their destinations on the primary, each session in order.
 
     Reads what `drain`, `cleanup`, `purge` and `dlq purge` write with --archive, and `peek -o jsonl`. With --ledger the
-    same command continues after an interruption. Messages that were only browsed are refused: those still in their
-    queues, since a drain would send them again, and those that have left them, since a drain may have sent them. Needs
-    Send on the primary, and Listen on the secondary for what was only browsed; with --namespace both on that.
+    same command continues after an interruption. A line whose message cannot be sent where it was to go holds up no
+    other: it is named, and kept in a file in the folder `unsent` beside its archive, for --to QUEUE. Messages that were
+    only browsed are refused: those still in their queues, since a drain would send them again, and those that have left
+    them, since a drain may have sent them. Needs Send on the primary, and Listen on the secondary for what was only
+    browsed; with --namespace both on that.
 
     \b
     Examples:
@@ -94,14 +101,19 @@ def restore(
     from sbpair.operations.restore import restore as send_back
 
     check_new_ledger(ledger, new=new_ledger)
-    to, named = _target(options, load_settings(options), pair, namespace, auth, dry_run=dry_run)
-    if only_entities and not isinstance(to, Pair):
+    place, named = _target(options, load_settings(options), pair, namespace, auth, dry_run=dry_run)
+    if only_entities and to is not None:
+        raise UsageError(
+            "--to names the only destination; --only-entities limits each message's own. Give one of them."
+        )
+    if only_entities and not isinstance(place, Pair):
         raise UsageError("--only-entities are those that a pair has configured: it goes with --pair. Nothing was sent.")
     patience = Patience.of(options, give_up_after)
     request = RestoreRequest(
         tuple(files),
         wanted=filters.wanted(),
-        only=allowed_entities(to) if only_entities and isinstance(to, Pair) else None,
+        to=None if to is None else check_entity_path(to),
+        only=allowed_entities(place) if only_entities and isinstance(place, Pair) else None,
         max_messages=limit,
         rate_per_second=rate,
         budget_per_second=budget_of(reserve),
@@ -125,7 +137,7 @@ def restore(
     def connect() -> AbstractAsyncContextManager[Any]:
         from sbpair.connect import open_ends
 
-        return open_sides(to) if isinstance(to, Pair) else open_ends(to)
+        return open_sides(place) if isinstance(place, Pair) else open_ends(place)
 
     run = PlannedRun(options, send_back, connect, request, agree, _shown, "restore", "Nothing was sent.")
     return run.carry_out(yes=yes)

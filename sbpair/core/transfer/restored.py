@@ -1,7 +1,10 @@
 """Messages out of files: where each goes, and what became of them."""
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sbpair.core.errors import ServiceError
 from sbpair.core.message import Received
@@ -11,6 +14,10 @@ from sbpair.core.transfer.conclusion import left_out
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.transfer.state import Forward
 from sbpair.core.words import counted
+
+UNSENDABLE = "cannot be sent to its destination: "
+"""Before the reason of a line whose message stays in files."""
+_NAMED_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +32,37 @@ class Restorable:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsendable:
+    """A line whose message cannot be sent to where it was to go. It holds up no other line."""
+
+    file: Path
+    line: int
+    """Of the file, from 1."""
+    offset_bytes: int
+    size_bytes: int
+    reason: str
+    """As a dead letter has it: `InvalidDestination`."""
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
 class RestorePlan:
     """The messages that a restore sends, in the order in which they were put into the backlog."""
 
     messages: tuple[Restorable, ...]
     elsewhere: dict[str, int] = field(default_factory=dict)
     """Chosen messages that are not sent, by reason: their destinations are not among those allowed."""
+    unsendable: tuple[Unsendable, ...] = ()
 
     @property
     def chosen(self) -> int:
         """Messages that the filter and the limit have left."""
-        return len(self.messages) + sum(self.elsewhere.values())
+        return len(self.messages) + sum(self.elsewhere.values()) + len(self.unsendable)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Chosen messages that are not sent, by reason."""
+        return self.elsewhere | Counter(f"{UNSENDABLE}{line.reason}" for line in self.unsendable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +93,8 @@ class RestoreResult:
     messages: int
     restored: Restored = field(metadata=INLINED)
     plan: RestorePlan = field(metadata=HIDDEN)
+    kept_in: tuple[Path, ...] = ()
+    """Files that hold the lines whose messages cannot be sent to their destinations."""
 
     @property
     def rows(self) -> Iterator[OutcomeRow]:
@@ -81,8 +110,20 @@ class RestoreResult:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences before the closing one."""
-        again = self.restored.sent_again
-        return (f"{again:,} were sent again after an unclear answer, with the same MessageId.",) if again else ()
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        if again := self.restored.sent_again:
+            yield f"{again:,} were sent again after an unclear answer, with the same MessageId."
+        lines = self.plan.unsendable
+        for line in lines[:_NAMED_LINES]:
+            yield f"Line {line.line} of {line.file}: {line.description}"
+        if len(lines) > _NAMED_LINES:
+            yield f"{counted(len(lines) - _NAMED_LINES, 'more line')} cannot be sent to their destinations either."
+        if self.kept_in:
+            files = " ".join(shlex.quote(str(path)) for path in self.kept_in)
+            command = f"sbpair restore {files} --to QUEUE"
+            yield f"These lines are kept unchanged. Send their messages to a queue of your choice: {command}"
 
     @property
     def closing(self) -> str:
