@@ -108,7 +108,7 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
                 said[block.body] = stranger.paste(block.body, block.exit_codes)
             case _, note if note.startswith("file: "):
                 (stranger.folder / note.removeprefix("file: ")).write_text(block.body, encoding="utf-8")
-            case "python", "python" | "consumer program":
+            case "python", "python" | "consumer program" | "operations program":
                 said[block.note] = stranger.run_python(block.body)
             case "python", "spark program" | "spark stream":
                 spark.append(block.body)

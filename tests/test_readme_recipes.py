@@ -217,3 +217,17 @@ def _get(port: int, path: str) -> str:
             return text
     except OSError:
         return ""
+
+
+# Python
+
+
+def test_the_program_drains_and_audits(warned: Place) -> None:
+    (program,) = blocks("python", "operations program")
+    assert len(program.body.strip().splitlines()) <= 18
+    warned.divert_messages()
+    done = warned.run(f"python - <<'EOF'\n{program.body}\nEOF")
+    assert done.returncode == 0, done.stderr
+    assert "20 messages are back on contoso-weu" in done.stdout
+    assert re.search("^SBP[0-9]{3} .*x-servicebus-transfer/10 ", done.stdout, re.MULTILINE)
+    assert len((warned.folder / "program.jsonl").read_text(encoding="utf-8").splitlines()) == 20

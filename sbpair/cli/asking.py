@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.options import PAIR, Options
+from sbpair.cli.options import ONCE, PAIR, Options
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair, Side
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 LOCAL_PAIR = "local"
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask."), ONCE]
 AllPairsOption = Annotated[bool, typer.Option("--all-pairs", help="Every configured pair.")]
 
 

@@ -9,14 +9,14 @@ all options that the set declares: what several commands share is declared once.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard, get_args
 
 import typer
 
@@ -115,11 +115,32 @@ class Options:
             raise UsageError(f"--timeout: {error.message}") from error
 
 
+class Once:
+    """In the annotation of an option: the command to continue with leaves it out. It has reached a limit, or said
+    something of one run alone."""
+
+
+ONCE = Once()
+
+
 class OptionSet:
     """Base of a frozen dataclass whose fields are options (or sets of options) that several commands take.
 
-    A field's annotation is what a command's parameter would have, and its default the option's.
+    A field's annotation is what a command's parameter would have, and its default the option's. That is the only place
+    where an option is described: its help, its values, its completion, and whether the command to continue with
+    repeats it.
     """
+
+    def words(self) -> list[str]:
+        """The options that were given, as the command to continue with repeats them: all but those that are `ONCE`."""
+        found = []
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if isinstance(value, OptionSet):
+                found += value.words()
+            elif value not in (one.default, None, (), []):
+                found += _as_words(one.name, get_args(one.type)[1:], value)
+        return found
 
     @classmethod
     def parameters(cls) -> Iterator[inspect.Parameter]:
@@ -141,6 +162,20 @@ class OptionSet:
                 for one in fields(cls)  # type: ignore[arg-type]
             }
         )
+
+
+def _as_words(name: str, metadata: Sequence[Any], value: Any) -> list[str]:
+    if ONCE in metadata:
+        return []
+    # In an annotation typer takes an option's first name for its default, which the field has.
+    declared = next((said.default, *(said.param_decls or ())) for said in metadata if hasattr(said, "param_decls"))
+    names = [text for text in declared if isinstance(text, str) and text.startswith("--")]
+    option = names[0] if names else f"--{name.strip('_').replace('_', '-')}"
+    if value is True:
+        return [option]
+    values = value if isinstance(value, list | tuple) else (value,)
+    written = (format(each, ".15g") if isinstance(each, float) else str(each) for each in values)
+    return [word for each in written for word in (option, each)]
 
 
 def _is_set(kind: Any) -> TypeGuard[type[OptionSet]]:

@@ -61,7 +61,7 @@ def drain(
             _log.info(f"{doing('drain', chosen, moves)}.")
         reopen = Reopening(options, chosen.name, hosts_of(chosen))
         result = await drain_showing(options, chosen, request, stop, reopen=reopen)
-        return replace(result, asked=replace(result.asked, go_on=moves.go_on("drain", chosen)))
+        return replace(result, asked=replace(result.asked, go_on=moves.go_on(chosen)))
 
     began_at = system_clock().now().timestamp()
 

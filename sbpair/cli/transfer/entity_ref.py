@@ -66,13 +66,6 @@ class NamespaceOptions(OptionSet):
         typer.Option("--auth", help="Credential for a namespace that is not configured.", show_default="configured"),
     ] = None
 
-    def words(self) -> list[str]:
-        """The options as they were given, for a command line that goes on."""
-        if self.namespace is not None:
-            return ["--namespace", self.namespace, *(["--auth", self.auth.value] if self.auth else [])]
-        side = [] if self.side is Side.PRIMARY else ["--side", self.side.value]
-        return [*(["--pair", self.pair] if self.pair is not None else []), *side]
-
 
 @dataclass(frozen=True, slots=True)
 class EntityRef:

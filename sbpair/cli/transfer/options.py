@@ -1,7 +1,6 @@
 """Options that several commands for backlog messages take: which messages, where to, how fast, which ledger."""
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,7 +11,7 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption
-from sbpair.cli.options import Options, OptionSet, duration_option, moment_option
+from sbpair.cli.options import ONCE, Options, OptionSet, duration_option, moment_option
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, UNREACHED_SECONDS, credits_beside
@@ -31,7 +30,7 @@ QueuesOption = Annotated[
     ),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default=False)
+    int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default=False), ONCE
 ]
 RateOption = Annotated[
     float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
@@ -70,7 +69,7 @@ LedgerOption = Annotated[
     ),
 ]
 NewLedgerOption = Annotated[
-    bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it.")
+    bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it."), ONCE
 ]
 OnlyEntitiesOption = Annotated[
     bool,
@@ -79,12 +78,14 @@ OnlyEntitiesOption = Annotated[
 ForOption = Annotated[
     str | None,
     typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
+    ONCE,
 ]
 UntilIdleOption = Annotated[
     str | None,
     typer.Option(
         "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
     ),
+    ONCE,
 ]
 GiveUpAfterOption = Annotated[
     str | None,
@@ -178,7 +179,7 @@ class Filters(OptionSet):
     @property
     def given(self) -> bool:
         """Whether anything is filtered at all."""
-        return any(value is not None for _, value in self.words())
+        return bool(self.words())
 
     def wanted(self) -> "MessageFilter":
         """The filter that the options describe.
@@ -196,18 +197,6 @@ class Filters(OptionSet):
             until=None if self.until is None else moment_option(self.until, "--until", now),
             where=None if self.where is None else parse_where(self.where),
         )
-
-    def as_words(self) -> list[str]:
-        """The filters that were given, for a command line that goes on."""
-        return [word for option, value in self.words() if value is not None for word in (option, value)]
-
-    def words(self) -> Iterator[tuple[str, str | None]]:
-        """Option and value of each filter, as on a command line; None: not given."""
-        yield "--destination", self.destination
-        yield "--session-id", self.session_id
-        yield "--where", self.where
-        yield "--since", self.since
-        yield "--until", self.until
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,31 +232,9 @@ class MoveOptions(OptionSet):
     new_ledger: NewLedgerOption = False
     yes: YesOption = False
 
-    def go_on(self, command: str, pair: Pair) -> str:
-        """The command line that goes on with what is left: the same one without its limits."""
-        words = ["sbpair", command, pair.name]
-        for queue in self.queues or ():
-            words += ["--queue", queue]
-        words += self._flags()
-        values = (
-            ("--to", None if self.to == "primary" else self.to),
-            ("--archive", self.archive),
-            ("--reserve", self.reserve),
-            *self.filters.words(),
-            ("--ledger", self.ledger),
-            *self._more_values(),
-        )
-        for option, value in values:
-            if value is not None:
-                words += [option, str(value)]
-        return shlex.join(words)
-
-    def _more_values(self) -> Iterator[tuple[str, str | None]]:
-        return iter(())
-
-    def _flags(self) -> list[str]:
-        flags = (("--dlq", self.dlq), ("--with-dlq", self.with_dlq), ("--only-entities", self.only_entities))
-        return [name for name, given in flags if given]
+    def go_on(self, pair: Pair) -> str:
+        """The drain that goes on with what is left."""
+        return shlex.join(["sbpair", "drain", pair.name, *self.words()])
 
 
 AgainToOption = Annotated[
@@ -303,17 +270,9 @@ class ResendOptions(OptionSet):
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Browse, ask the destination, and say what would be sent.")
+        bool, typer.Option("--dry-run", help="Browse, ask the destination, and say what would be sent."), ONCE
     ] = False
     yes: YesOption = False
-
-    def words(self) -> list[str]:
-        """What a command line repeats that goes on: filters, consent, pace and ledger; the limit is reached, the
-        time is up."""
-        words = [*self.filters.as_words(), *([DESPITE] if self.despite_duplicate_detection else [])]
-        words += [] if self.rate is None else ["--rate", f"{self.rate:g}"]
-        words += [] if self.reserve is None else ["--reserve", str(self.reserve)]
-        return words + (["--ledger", str(self.ledger)] if self.ledger else [])
 
     @property
     def some_only(self) -> bool:
@@ -348,13 +307,8 @@ class DrainOptions(MoveOptions):
             help="Write what happened to FILE.html or FILE.md, for whoever reads of the incident later.",
             show_default=False,
         ),
+        ONCE,
     ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Browse, ask the destinations, and say what a drain would do.")
+        bool, typer.Option("--dry-run", help="Browse, ask the destinations, and say what a drain would do."), ONCE
     ] = False
-
-    def _flags(self) -> list[str]:
-        return [*MoveOptions._flags(self), *(["--deferred"] if self.deferred else [])]
-
-    def _more_values(self) -> Iterator[tuple[str, str | None]]:
-        yield "--processes", str(self.processes) if self.processes > 1 else None

@@ -410,7 +410,7 @@ def _rows(done: MoveResult, doing: Doing) -> list[dict[str, Any]]:
 def filter_words(filters: Filters, reasons: Sequence[str] = ()) -> list[str]:
     """The filters as they were given, for a command line that goes on."""
     words = [f"--reason={reason}" for reason in reasons]
-    return words + filters.as_words()
+    return words + filters.words()
 
 
 def command_line(words: Sequence[str | None]) -> str:

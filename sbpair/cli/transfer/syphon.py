@@ -91,7 +91,7 @@ def syphon(
             open_sides(chosen) as sides,
         ):
             result = await serve_backlog(sides, request, observer=observer, stop=stop, totals=metrics.totals)
-        return replace(result, asked=replace(result.asked, go_on=moves.go_on("drain", chosen)))
+        return replace(result, asked=replace(result.asked, go_on=moves.go_on(chosen)))
 
     def shown(drained: "DrainResult") -> CommandResult:
         return report_result("syphon", chosen, drained, verbose=options.verbose)
