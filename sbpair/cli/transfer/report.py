@@ -1,8 +1,7 @@
 """What drain and syphon share: the request out of options, the report as a result."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sbpair.cli.asking import side_named
 from sbpair.cli.options import duration_option
@@ -13,12 +12,10 @@ from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backl
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.words import counted
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.backlog import Backlog
-    from sbpair.core.transfer.conclusion import Asked, DrainResult
-    from sbpair.core.transfer.report import DrainReport, QueueFailure
+    from sbpair.core.transfer.conclusion import DrainResult
     from sbpair.operations.backlog import BacklogRequest
     from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue
 
@@ -143,77 +140,20 @@ def _target(text: str, archive: Path | None) -> "ToPrimary | ToArchive | ToQueue
 
 def report_result(command: str, pair: Pair, result: "DrainResult", *, verbose: bool = False) -> CommandResult:
     """A run of the pump as tables, data and exit code."""
-    columns = (
-        Column("what", "What"),
-        Column("where", "Where or why"),
-        Column("messages", "Messages", right=True, counts=True),
-    )
+    from sbpair.core.transfer.report import OutcomeRow
+
     operations = result.used or result.forecast
     takes = "It took" if result.used else "Moving them would take"
     severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
+    label = ("pair", pair.name)
     return CommandResult(
         command,
         result,
-        (Table("", columns, list(_rows(result.report, result.asked))),),
+        (table_of(OutcomeRow, result.rows()),),
         notes=(*result.notes, *([f"{takes} {in_words(operations)}."] if verbose and operations else [])),
         summary=result.closing,
         exit=result.exit,
         checks=(Check("backlog", pair.name, severity, result.closing),),
-        metrics=tuple(_metrics(pair, result.report, result.backlog)),
+        metrics=(*metrics_of(result.report, label), *metrics_of(result.left, label)),
         closing=True,
     )
-
-
-ARCHIVED, MOVED, TO_THE_PRIMARY, LEFT = "archived", "moved", "to the primary", "left"
-"""What a row says of messages that went somewhere, or did not."""
-
-
-def _rows(report: "DrainReport", asked: "Asked") -> Iterator[dict[str, Any]]:
-    from sbpair.core.transfer.report import Kind, fields_of, numbers
-
-    went = ARCHIVED if report.archive is not None else MOVED if asked.queue is not None else TO_THE_PRIMARY
-    named = {one.name: one.metadata["row"] or went for one in fields_of(Kind.BY_NAME)}
-    for name, what in named.items():
-        for where, messages in getattr(report, name):
-            yield {"what": what, "where": where, "messages": messages}
-    for one in report.left:
-        yield {"what": LEFT, "where": one.reason, "messages": one.count}
-    for number in numbers():
-        if number.metadata["row"] and getattr(report, number.name):
-            yield {"what": number.metadata["row"], "where": "", "messages": getattr(report, number.name)}
-    for first, others in _first_of_each_kind(report):
-        more = f" and {others} more" if others else ""
-        yield {"what": "not read", "where": f"{first.queue}{more}: {first.error.message}", "messages": None}
-
-
-def _first_of_each_kind(report: "DrainReport") -> "list[tuple[QueueFailure, int]]":
-    """The first failure of each kind, and how many others are like it."""
-    kinds: dict[str, tuple[QueueFailure, int]] = {}
-    for failure in report.failures:
-        first, others = kinds.get(failure.error.code, (failure, -1))
-        kinds[failure.error.code] = first, others + 1
-    return list(kinds.values())
-
-
-def _metrics(pair: Pair, report: "DrainReport", backlog: "Backlog | None") -> list[Metric]:
-    from sbpair.core.transfer.report import numbers
-
-    labels = (("pair", pair.name),)
-    metrics = [
-        Metric(one.metadata["metric"], one.metadata["what"], getattr(report, one.name), labels) for one in numbers()
-    ]
-    if backlog is None or not backlog.whole:
-        return metrics
-    if not (backlog.unread or backlog.at_least):
-        text = "Messages of any kind in the backlog after this run."
-        metrics.append(Metric("sbpair_left_messages", text, backlog.seen, labels))
-    if backlog.dead_letter is not None:
-        metrics.append(
-            Metric(
-                "sbpair_left_dead_letter_messages",
-                "Dead letters in the backlog after this run.",
-                backlog.dead_letter,
-                labels,
-            )
-        )
-    return metrics

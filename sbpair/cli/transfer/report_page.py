@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sbpair.cli.transfer.report import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY
 from sbpair.core.access import shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import spoken_time
-from sbpair.core.transfer.conclusion import DrainResult, headline
+from sbpair.core.transfer.conclusion import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY, DrainResult, headline
 from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number

@@ -6,7 +6,7 @@ is called archived or moved, with the place.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbpair.core import errors
@@ -14,8 +14,17 @@ from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence
 from sbpair.core.errors import ServiceError
 from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, published, spoken_clock
-from sbpair.core.transfer.report import UNDELIVERABLE, DrainReport, Left
+from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, metric, published, spoken_clock
+from sbpair.core.transfer.report import (
+    UNDELIVERABLE,
+    DrainReport,
+    Kind,
+    Left,
+    OutcomeRow,
+    QueueFailure,
+    fields_of,
+    numbers,
+)
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted, listed
 
@@ -42,6 +51,23 @@ class Asked:
     """Whether a ledger keeps what was sent from being sent again."""
     queue: str | None = None
     """The queue on the primary that everything was sent to, instead of each message's own destination."""
+
+
+ARCHIVED, MOVED, TO_THE_PRIMARY, LEFT = "archived", "moved", "to the primary", "left"
+"""What a row says of messages that went somewhere, or did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftInBacklog:
+    """Messages of the whole backlog after a run; None where nobody knows how many."""
+
+    messages: int | None = field(
+        default=None, metadata=metric("sbpair_left_messages", "Messages of any kind in the backlog after this run.")
+    )
+    dead_letters: int | None = field(
+        default=None,
+        metadata=metric("sbpair_left_dead_letter_messages", "Dead letters in the backlog after this run."),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +121,40 @@ class DrainResult:
     def notes(self) -> tuple[str, ...]:
         """See `further`."""
         return further(self.report, self.backlog, self.asked)
+
+    def rows(self) -> Iterator[OutcomeRow]:
+        """What became of the messages: where they went, what is left and why, and what else was counted."""
+        report = self.report
+        went = ARCHIVED if report.archive is not None else MOVED if self.asked.queue is not None else TO_THE_PRIMARY
+        for counter in fields_of(Kind.BY_NAME):
+            for where, messages in getattr(report, counter.name):
+                yield OutcomeRow(counter.metadata["row"] or went, where, messages)
+        for left in report.left:
+            yield OutcomeRow(LEFT, left.reason, left.count)
+        for counter in numbers():
+            if counter.metadata["row"] and (messages := getattr(report, counter.name)):
+                yield OutcomeRow(counter.metadata["row"], "", messages)
+        for first, others in _first_of_each_kind(report.failures):
+            more = f" and {others} more" if others else ""
+            yield OutcomeRow("not read", f"{first.queue}{more}: {first.error.message}", None)
+
+    @property
+    def left(self) -> LeftInBacklog:
+        """What monitoring shows of the backlog."""
+        backlog = self.backlog
+        if backlog is None or not backlog.whole:
+            return LeftInBacklog()
+        uncertain = backlog.unread or backlog.at_least
+        return LeftInBacklog(None if uncertain else backlog.seen, backlog.dead_letter)
+
+
+def _first_of_each_kind(failures: Iterable[QueueFailure]) -> list[tuple[QueueFailure, int]]:
+    """The first failure of each kind, and how many others are like it."""
+    kinds: dict[str, tuple[QueueFailure, int]] = {}
+    for failure in failures:
+        first, others = kinds.get(failure.error.code, (failure, -1))
+        kinds[failure.error.code] = first, others + 1
+    return list(kinds.values())
 
 
 def operations_of(report: DrainReport) -> Forecast:
