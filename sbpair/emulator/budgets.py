@@ -10,11 +10,17 @@ Time is given in slices. A connection's input is read as it arrives, up to one s
 one connection's slice in each turn of the event loop, and meanwhile nothing more is read from its socket. A connection
 that needed more than a slice is a busy one for a while: its input waits for turns from the start, so that any number of
 busy connections together delay the others by one slice only.
+
+What takes long is a generator that yields after each step of at most a few milliseconds (`Work`). A connection goes on
+with the work of its last frame before it reads the next one. What no connection waits for, such as a scheduled message
+whose time has come, is done in the `Background` of its namespace, which has a slice in each turn as well.
 """
 
 import asyncio
+import time
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, Protocol, TypeVar
 
 from sbpair.emulator.limits import (
     MAX_HELD_BYTES,
@@ -29,6 +35,20 @@ BUSY_SECONDS: Final = 1.0
 """For how long a connection counts as busy after it has needed more than a slice."""
 TRANSACTION_BYTES: Final = 2048
 """What an open transaction takes before anything is in it."""
+
+
+Work = Iterator[None]
+"""What is done in steps, between which others may have their turn."""
+Result = TypeVar("Result")
+
+
+def finish(work: Generator[None, None, Result]) -> Result:
+    """Do all of it at a stretch, where it is known to be short or has to be one step."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class Memory:
@@ -159,10 +179,10 @@ class Budget:
 
 
 class Reader(Protocol):
-    """A connection, as the one whose input waits."""
+    """A connection, as the one whose input waits; or whatever else has work to do."""
 
     def read_on(self) -> bool:
-        """Read for one slice; whether there is still more."""
+        """Go on for one slice; whether there is still more."""
 
 
 class Turns:
@@ -189,3 +209,65 @@ class Turns:
                 self._waiting.append(reader)
             if self._waiting:
                 asyncio.get_running_loop().call_soon(self._next)
+
+
+class Background:
+    """The work of a namespace that no connection waits for, one after the other, in their order."""
+
+    def __init__(self, time_of: Callable[[], float] = time.thread_time) -> None:
+        self._time = time_of
+        self._turns = Turns()
+        self._waiting: deque[Work] = deque()
+        self._in_line = False
+        self._running = False
+        self._spent_seconds = 0.0
+
+    def do(self, work: Work) -> None:
+        """Do it at once if it is short and nothing is before it, else in slices in later turns of the event loop."""
+        self._waiting.append(work)
+        if not (self._in_line or self._running):
+            began = self._time()
+            try:
+                self._go_on(began + SLICE_SECONDS)
+            finally:
+                self._spent_seconds += self._time() - began
+                if self._waiting or self._spent_seconds > SLICE_SECONDS:
+                    self._in_line = True
+                    self._turns.add(self)
+
+    def read_on(self) -> bool:
+        self._spent_seconds = 0.0
+        failed = True
+        try:
+            self._go_on(self._time() + SLICE_SECONDS)
+            failed = False
+        finally:
+            self._in_line = bool(self._waiting)
+            if failed and self._in_line:
+                self._turns.add(self)
+        return self._in_line
+
+    def close(self) -> None:
+        """Do nothing more."""
+        self._waiting.clear()
+
+    def _go_on(self, until: float) -> None:
+        self._running = True  # what is done may bring more work
+        finished = True
+        try:
+            while self._waiting and finished:
+                finished = self._step(self._waiting[0], until)
+        finally:
+            self._running = False
+
+    def _step(self, work: Work, until: float) -> bool:
+        finished = True
+        try:
+            for _ in work:
+                if self._time() >= until:
+                    finished = False
+                    break
+        finally:
+            if finished and self._waiting:
+                self._waiting.popleft()
+        return finished

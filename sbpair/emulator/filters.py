@@ -1,7 +1,7 @@
 """A rule ready for use: its filter and action compiled once."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import Long
@@ -16,7 +16,7 @@ from sbpair.emulator.entities import (
     TrueFilter,
 )
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_MESSAGE
+from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_MESSAGE, MAX_FILTER_STEPS_PER_RULE
 from sbpair.sqlfilter import values
 from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
 from sbpair.sqlfilter.parser import Property, parse_action, parse_filter
@@ -62,16 +62,29 @@ class MessageView:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self._user: Mapping[str, object] | None = None
+        self._user: dict[str, object] | None = None
+        self._spellings: dict[str, list[str]] = {}
         self._fields: list[object] | None = None
         self._steps_left = MAX_FILTER_STEPS_PER_MESSAGE
+        self._rule_steps_left = MAX_FILTER_STEPS_PER_RULE
 
     def user(self, name: str) -> object:
         """An application property by name, whatever its case; UNKNOWN if there is none."""
+        return self._properties().get(name.lower(), UNKNOWN)
+
+    def spellings(self, lowered: str) -> list[str]:
+        """How a property of that lower-case name is spelled in the message; empty if there is none."""
+        self._properties()
+        return self._spellings.get(lowered, [])
+
+    def _properties(self) -> dict[str, object]:
         if self._user is None:
-            pairs = as_mapping(self.message.section(Section.APPLICATION_PROPERTIES))
-            self._user = {str(key).lower(): value for key, value in pairs.items()}
-        return self._user.get(name.lower(), UNKNOWN)
+            self._user = {}
+            for key, value in as_mapping(self.message.section(Section.APPLICATION_PROPERTIES)).items():
+                name = str(key)
+                self._user[name.lower()] = value
+                self._spellings.setdefault(name.lower(), []).append(name)
+        return self._user
 
     def system(self, name: str) -> object:
         """A property of the message itself, UNKNOWN if not set; FilterEvaluationError if there is no such property."""
@@ -88,10 +101,16 @@ class MessageView:
         """What `newid()` gives: another one at each call."""
         return uuid.uuid4()
 
+    def next_rule(self) -> None:
+        """Another rule begins: each has its own share of what may be spent, since it is gone through at a stretch."""
+        self._rule_steps_left = MAX_FILTER_STEPS_PER_RULE
+
     def spend(self, steps: int) -> None:
-        """All rules share what may be spent on one message: everybody else waits meanwhile."""
+        """Filters and actions of all rules share what may be spent on one message."""
         self._steps_left -= steps
-        if self._steps_left < 0:
+        self._rule_steps_left -= steps
+        if self._steps_left < 0 or self._rule_steps_left < 0:
+            self._steps_left += steps  # they are not taken
             raise FilterEvaluationError("The rules compare too much text for one message.")
 
     def field(self, index: PropertyField) -> object:
@@ -102,12 +121,71 @@ class MessageView:
         return self._fields[index] if index < len(self._fields) else None
 
 
+class Draft:
+    """A message as the statements of an action leave it, one after the other. The message itself changes once, at the
+    end: to encode 64 KB anew after each of a hundred statements would take a hundred times as long."""
+
+    def __init__(self, view: MessageView) -> None:
+        self._view = view
+        self._values: dict[str, object] = {}
+        self._names: dict[str, str] = {}
+        self._removed: set[str] = set()
+        self._fields: dict[int, object] = {}
+
+    def user(self, name: str) -> object:
+        lowered = name.lower()
+        return self._values[lowered] if lowered in self._values else self._view.user(name)
+
+    def system(self, name: str) -> object:
+        index = FIELDS.get(name.lower())
+        if index is None or index not in self._fields:
+            return self._view.system(name)
+        value = self._fields[index]
+        return UNKNOWN if value is None else value
+
+    def new_id(self) -> uuid.UUID:
+        return self._view.new_id()
+
+    def spend(self, steps: int) -> None:
+        self._view.spend(steps)
+
+    def put(self, target: Property, value: object) -> None:
+        """Carry out SET. Names are compared without regard to case; one that is there keeps its spelling."""
+        if target.system:
+            self._fields[FIELDS[target.name.lower()]] = _text(value)
+            return
+        lowered = target.name.lower()
+        self._values[lowered] = value
+        self._names.setdefault(lowered, target.name)
+
+    def remove(self, target: Property) -> None:
+        """Carry out REMOVE."""
+        if target.system:
+            self._fields[FIELDS[target.name.lower()]] = None
+            return
+        lowered = target.name.lower()
+        self._values[lowered] = UNKNOWN
+        self._names.pop(lowered, None)
+        self._removed.add(lowered)
+
+    def write(self, message: Message, **properties: object) -> None:
+        """Give a message all that was set and removed, and these properties."""
+        put: dict[str, object] = {}
+        for lowered, value in self._values.items():
+            if value is not UNKNOWN:
+                there = () if lowered in self._removed else self._view.spellings(lowered)
+                put.update(dict.fromkeys(there or (self._names[lowered],), value))
+        removed = [name for lowered in self._removed for name in self._view.spellings(lowered)]
+        message.set_properties(self._fields)
+        message.put_application_properties(put | properties, removed)
+
+
 def _time(instant: float | None) -> object:
     return None if instant is None else milliseconds(instant)
 
 
 Condition = Callable[[MessageView], bool]
-Change = Callable[[Message], None]
+Change = Callable[[Draft], None]
 
 _CORRELATED = (
     ("correlation_id", PropertyField.CORRELATION_ID),
@@ -135,16 +213,21 @@ class Rule:
 
     def matches(self, view: MessageView) -> bool:
         """Whether the filter says true; unknown counts as no. Raises FilterEvaluationError."""
+        view.next_rule()
         return self._condition(view)
 
-    def apply(self, message: Message) -> None:
-        """Change a copy as the action says. Raises FilterEvaluationError."""
-        if self._change is None:
-            return
+    def changed(self, view: MessageView) -> Message:
+        """A copy of the message, changed as the action says and with the name of the rule. FilterEvaluationError."""
+        copy = view.message.copy()
+        view.next_rule()
+        draft = Draft(view)
         try:
-            self._change(message)
+            if self._change is not None:
+                self._change(draft)
+            draft.write(copy, RuleName=self.name)
         except BrokerError as error:
             raise FilterEvaluationError(error.description) from error
+        return copy
 
 
 def compile_filter(description: RuleFilter) -> Condition:
@@ -165,10 +248,12 @@ def compile_action(description: SqlAction) -> Change:
         if statement.target.system and statement.target.name.lower() not in FIELDS:
             raise FilterSyntaxError(f"The system property '{statement.target.name}' cannot be set.")
 
-    def change(message: Message) -> None:
+    def change(draft: Draft) -> None:
         for statement in statements:
-            value = None if statement.value is None else _settable(statement.value(MessageView(message)))
-            _write(message, statement.target, value, remove=statement.value is None)
+            if statement.value is None:
+                draft.remove(statement.target)
+            else:
+                draft.put(statement.target, _settable(statement.value(draft)))
 
     return change
 
@@ -202,18 +287,6 @@ def _settable(value: object) -> object:
     if type(value) is int:
         return Long(value)
     return value
-
-
-def _write(message: Message, target: Property, value: object, *, remove: bool) -> None:
-    if target.system:
-        message.set_property(FIELDS[target.name.lower()], _text(value))
-        return
-    # Names of properties are compared without regard to case, here as in filters; one that is there keeps its spelling.
-    names = message.application_property_names(target.name)
-    if remove:
-        message.remove_application_properties(names)
-    else:
-        message.put_application_properties(dict.fromkeys(names or [target.name], value))
 
 
 def _text(value: object) -> object:

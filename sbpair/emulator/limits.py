@@ -16,6 +16,8 @@ MAX_USER_METADATA_CHARACTERS = 1024
 MAX_SQL_CHARACTERS = 1024
 MAX_FILTER_STEPS_PER_MESSAGE = 5_000_000
 """Our own bound on what the rules of all subscriptions may look at of one message: some 20 ms."""
+MAX_FILTER_STEPS_PER_RULE = 1_250_000
+"""The same for a single rule, which is gone through at a stretch: some 5 ms."""
 MAX_RULES_PER_SUBSCRIPTION = 2000
 MAX_SUBSCRIPTIONS_PER_TOPIC = 2000
 MAX_AUTHORIZATION_RULES = 12

@@ -17,6 +17,7 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import Transactions
+from sbpair.emulator.budgets import Background
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.entities import (
@@ -126,6 +127,7 @@ class Namespace:
         self.trace: Trace | None = None
         self.throttling: Throttling | None = None
         self.witnesses: list[Witness] = []
+        self.background = Background()
         self._entities: dict[str, Entity] = {}
         self.transactions = Transactions(clock)
         self.faults.listen(self._faults_changed)
@@ -404,6 +406,7 @@ class Namespace:
     def close(self) -> None:
         """End all timers and the store; the namespace is of no use afterwards."""
         self.transactions.close()
+        self.background.close()
         for entity in self._entities.values():
             entity.delete()
         self._entities.clear()

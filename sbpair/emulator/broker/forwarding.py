@@ -6,11 +6,13 @@ reason, leaves it waiting as "transfer", tried again every few seconds.
 """
 
 from collections import deque
+from collections.abc import Generator, Iterator
 from typing import Protocol
 
 from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox, MailboxNamespace, Quota
 from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.budgets import finish
 from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
@@ -25,7 +27,7 @@ class Destination(Protocol):
 
     @property
     def description(self) -> QueueDescription | TopicDescription: ...
-    def accept(self, messages: list[Message]) -> None: ...
+    def accepting(self, messages: list[Message]) -> Iterator[None]: ...
 
 
 class ForwardingNamespace(MailboxNamespace, Protocol):
@@ -54,16 +56,23 @@ class Transfers:
     def __init__(self, entity: ForwardingEntity) -> None:
         self._entity = entity
         self._waiting: deque[tuple[Message, str]] = deque()
+        self._refused: list[tuple[Message, str]] = []
+        self._busy = False
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._refused)
 
     def send(self, message: Message, target: str) -> None:
         """Pass a message (which is in no mailbox) on, or put it where the rules above say."""
+        destination = self._entity.namespace.find(target)
         if message.hops >= MAX_FORWARDING_HOPS:
             self._hop_limit(message)
-        elif not self._try(message, target):
+        elif destination is not None and isinstance(destination.description, TopicDescription):
+            # A topic may have a million rules, which takes minutes; meanwhile the message has a place here.
+            self.hold(message, target)
+            self.retry()
+        elif not finish(self._trying(message, target)):
             self.hold(message, target)
 
     def hold(self, message: Message, target: str) -> None:
@@ -79,27 +88,47 @@ class Transfers:
 
     def retry(self) -> None:
         """Try all that wait, in their order."""
-        for _ in range(len(self._waiting)):
-            message, target = self._waiting.popleft()
-            self._entity.quota.used_bytes -= len(message.payload)
-            if not self._try(message, target):
-                self.hold(message, target)
+        if not self._busy:
+            self._busy = True
+            self._entity.namespace.background.do(self._trying_all())
+
+    def _trying_all(self) -> Iterator[None]:
+        while self._waiting:
+            item = self._waiting[0]
+            done = yield from self._trying(*item)
+            if not self._waiting or self._waiting[0] is not item:
+                break  # closed meanwhile
+            self._waiting.popleft()
+            self._entity.quota.used_bytes -= len(item[0].payload)
+            if not done:
+                self._refused.append(item)
+            yield
+        refused, self._refused = self._refused, []
+        self._busy = False
+        for item in refused:
+            self.hold(*item)
 
     def pull(self, box: Mailbox) -> None:
         """Forwarding has been switched on: what waits here moves on as well."""
-        target = self._entity.description.forward_to
+        self._entity.namespace.background.do(self._pulling(box))
+
+    def _pulling(self, box: Mailbox) -> Iterator[None]:
         for message in list(box.log):
-            if target and message.state is State.ACTIVE and not message.locked:
+            target = self._entity.description.forward_to
+            is_here = box.log.get(message.sequence_number) is message
+            if target and is_here and message.state is State.ACTIVE and not message.locked:
                 box.take_out(message)
                 self.send(message, target)
+            yield
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._waiting.clear()
+        self._refused.clear()
 
-    def _try(self, message: Message, target: str) -> bool:
+    def _trying(self, message: Message, target: str) -> Generator[None, None, bool]:
         """True when the message has found a place, there or in a sub-queue here."""
         entity = self._entity
         destination = entity.namespace.find(target)
@@ -116,7 +145,7 @@ class Transfers:
         if onward.enqueued_sequence_number is None:
             onward.enqueued_sequence_number = message.sequence_number
         try:
-            destination.accept([onward])
+            yield from destination.accepting([onward])
         except BrokerError as error:
             if error.condition == errors.QUOTA:
                 return False

@@ -130,7 +130,7 @@ class Intake:
 def _identified(message: Message) -> Message:
     """The message with an id of the broker's if its sender gave none, as the service does."""
     if message.message_id is None:
-        message.set_property(PropertyField.MESSAGE_ID, uuid.uuid4().hex)
+        message.set_properties({PropertyField.MESSAGE_ID: uuid.uuid4().hex})
     return message
 
 
@@ -164,10 +164,38 @@ class Accepting(Entity):
         self.intake.check(messages)
         self.take(messages)
 
+    def accepting(self, messages: list[Message]) -> Iterator[None]:
+        """The same in steps. All are accepted or none (also where nobody asks for the next step), but a batch may
+        become visible bit by bit."""
+        self.intake.check(messages)
+        waiting = iter(self.intake.admit(messages))
+        try:
+            yield from self._arriving(waiting)
+        except GeneratorExit:
+            self.namespace.background.do(self._arriving(waiting))
+            raise
+
+    def _arriving(self, messages: Iterator[Message]) -> Iterator[None]:
+        for message in messages:
+            if not self._is_there:
+                return
+            self.arrive(message)
+            yield
+
+    @property
+    def _is_there(self) -> bool:
+        found: object = self.namespace.find(self.path)
+        return found is self
+
+    def check_there(self) -> None:
+        """BrokerError resource-deleted when the entity has been deleted."""
+        if not self._is_there:
+            raise BrokerError(errors.RESOURCE_DELETED, f"The messaging entity '{self.path}' has been deleted.")
+
     def take(self, messages: list[Message], reserved: Mapping[Message, int] | None = None) -> None:
         """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
         for message in self.intake.admit(messages):
-            self.arrive(message, 0 if reserved is None else reserved[message])
+            self.arrive(message, 0 if reserved is None else reserved.get(message, 0))
 
     def schedule(self, messages: list[Message]) -> list[int]:
         """Accept messages that carry a scheduled time; their sequence numbers, 0 for a dropped ping or duplicate."""

@@ -15,6 +15,7 @@ from sbpair.emulator.broker.journal import Journal
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, Numbering, ReadyLine, check_open, partition_of
 from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
+from sbpair.emulator.budgets import Background
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import PARTITION_COUNT
@@ -88,6 +89,8 @@ class MailboxNamespace(Protocol):
     def clock(self) -> Clock: ...
     @property
     def journal(self) -> Journal: ...
+    @property
+    def background(self) -> Background: ...
     @property
     def session_key_of(self) -> Callable[[str], str]: ...
     def closed_partitions(self, path: str) -> frozenset[int]: ...

@@ -7,7 +7,7 @@ the broker's own message annotations. Only dead-lettering, "properties to modify
 
 import uuid
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -145,30 +145,20 @@ class Message:
         """The decoded value of one section, or None."""
         return sections.read(self.payload, sections.scan(self.payload), section)
 
-    def application_property_names(self, name: str) -> list[str]:
-        """How a property of that name, whatever its case, is spelled in this message; empty if there is none."""
-        pairs = as_mapping(self.section(Section.APPLICATION_PROPERTIES))
-        return [str(key) for key in pairs if str(key).lower() == name.lower()]
-
-    def put_application_properties(self, properties: Mapping[str, object]) -> None:
-        """Set application properties; the entries that are not named keep their bytes."""
-        if properties:
+    def put_application_properties(self, properties: Mapping[str, object], removed: Collection[str] = ()) -> None:
+        """Set application properties, and drop those that are named as removed; the other entries keep their bytes."""
+        if properties or removed:
             value = self._value(Section.APPLICATION_PROPERTIES, _EMPTY_MAP)
-            edited = sections.edit_map(value, (), properties)
+            edited = sections.edit_map(value, removed, properties)
             section = sections.section_bytes(Section.APPLICATION_PROPERTIES, edited)
             self.edit({Section.APPLICATION_PROPERTIES: section})
 
-    def remove_application_properties(self, names: Iterable[str]) -> None:
-        """Drop application properties by name."""
-        value = sections.edit_map(self._value(Section.APPLICATION_PROPERTIES, _EMPTY_MAP), tuple(names), {})
-        section = sections.section_bytes(Section.APPLICATION_PROPERTIES, value)
-        self.edit({Section.APPLICATION_PROPERTIES: section})
-
-    def set_property(self, index: PropertyField, value: object) -> None:
-        """Set one field of the properties section; the others keep their bytes."""
-        edited = sections.edit_fields(self._value(Section.PROPERTIES, _EMPTY_LIST), {index: value})
-        self.edit({Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited)})
-        self.message_id, self.head = read_head(self.payload, sections.scan(self.payload))
+    def set_properties(self, fields: Mapping[int, object]) -> None:
+        """Set fields of the properties section; the others keep their bytes. BrokerError for an id that is too long."""
+        if fields:
+            edited = sections.edit_fields(self._value(Section.PROPERTIES, _EMPTY_LIST), fields)
+            self.edit({Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited)})
+            self.message_id, self.head = read_head(self.payload, sections.scan(self.payload))
 
     def render_delivery(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
         """The bytes of a delivery, which has the entity's time to live where that ends sooner than the sender's."""

@@ -2,15 +2,20 @@
 
 Rules without an action together make one copy; each matching rule with an action makes one of its own, changed by the
 action. A filter that fails to evaluate dead-letters a copy where the subscription asks for it.
+
+A topic may have millions of rules. They are gone through in slices of time before anything changes (`Topic.accepting`,
+`Topic.publishing`); then all subscriptions take their copies at once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 
 from sbpair.emulator import errors
 from sbpair.emulator.broker.entity import EntityNamespace, MessageEntity, Quota
 from sbpair.emulator.broker.intake import Accepting, Intake
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
+from sbpair.emulator.budgets import finish
 from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import Counts, EntityStatus, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
@@ -22,9 +27,10 @@ PLACE = "scheduled"
 
 
 class Scheduled:
-    """The waiting messages by sequence number; `publish` is called with each when it is due."""
+    """The waiting messages by sequence number; `publish` is called with each when it is due, and what is offered of it
+    to the subscriptions."""
 
-    def __init__(self, topic: "Topic", publish: Callable[[Message], None]) -> None:
+    def __init__(self, topic: "Topic", publish: Callable[[Message, "list[Offer]"], None]) -> None:
         self._topic = topic
         self._publish = publish
         self.log = MessageLog()
@@ -69,8 +75,28 @@ class Scheduled:
         self._topic.namespace.journal.drop_message(message)
 
     def _strike(self, message: Message) -> None:
-        self._take_out(message)
-        self._publish(message)
+        self._topic.namespace.background.do(self._publishing(message))
+
+    def _publishing(self, message: Message) -> Iterator[None]:
+        """Publish it under a new number, unless it is cancelled while the rules are gone through."""
+        active = message.copy()
+        active.enqueued_at = self._topic.namespace.clock.now()
+        active.sequence_number = self._topic.reserve(active)
+        if active.enqueued_sequence_number is None:
+            active.enqueued_sequence_number = active.sequence_number
+        offers = yield from self._topic.evaluating(active)
+        if self.log.get(message.sequence_number) is message:
+            self._take_out(message)
+            self._publish(active, offers)
+
+
+@dataclass(slots=True)
+class Offer:
+    """What a subscription is to take of a message: copies, or a dead letter where a rule could not be evaluated."""
+
+    subscription: "Subscription"
+    copies: list[Message] = field(default_factory=list)
+    failure: str | None = None
 
 
 class Topic(Accepting):
@@ -88,6 +114,7 @@ class Topic(Accepting):
             by_message_id=description.requires_duplicate_detection,
         )
         self.scheduled = Scheduled(self, self._publish)
+        self._prepared: dict[Message, list[Offer]] = {}
         self.intake = Intake(self, description, self.quota)
         self.watch_idle()
 
@@ -123,25 +150,56 @@ class Topic(Accepting):
         for subscription in self.subscriptions.values():
             subscription.delete()
 
+    def accepting(self, messages: list[Message]) -> Iterator[None]:
+        self.intake.check(messages)
+        reserved: dict[Message, int] = {}
+        offered: dict[Message, list[Offer]] = {}
+        for message in messages:
+            if not message.head.is_ping and not self._is_early(message):
+                reserved[message] = self._number(message)
+                offered[message] = yield from self.evaluating(message)
+        self.check_there()
+        self._prepared = offered
+        try:
+            self.intake.check(messages)
+            self.take(messages, reserved)
+        finally:
+            self._prepared = {}
+
     def arrive(self, message: Message, reserved: int = 0) -> None:
-        now = self.namespace.clock.now()
-        message.sequence_number = reserved or self.reserve(message)
-        message.enqueued_at = now
-        if message.head.scheduled_at is not None and message.head.scheduled_at > now:
+        if self._is_early(message):
+            message.sequence_number = reserved or self.reserve(message)
+            message.enqueued_at = self.namespace.clock.now()
             message.state = State.SCHEDULED
             self.scheduled.add(message)
-        else:
-            self._publish(message)
+            return
+        self._number(message, reserved)
+        offers = self._prepared.get(message)
+        self._publish(message, finish(self.evaluating(message)) if offers is None else offers)
 
-    def _publish(self, message: Message) -> None:
-        if message.state is State.SCHEDULED:
-            message.state = State.ACTIVE
-            message.sequence_number = self.reserve(message)
+    def evaluating(self, message: Message) -> Generator[None, None, list[Offer]]:
+        """Ask all rules; a step for each. What the subscriptions are to take comes back, and nothing has changed."""
+        view = MessageView(message)
+        offers = []
+        for subscription in list(self.subscriptions.values()):
+            offers.append((yield from subscription.evaluating(message, view)))
+        return offers
+
+    def _is_early(self, message: Message) -> bool:
+        due = message.head.scheduled_at
+        return due is not None and due > self.namespace.clock.now()
+
+    def _number(self, message: Message, reserved: int = 0) -> int:
+        message.sequence_number = reserved or self.reserve(message)
+        message.enqueued_at = self.namespace.clock.now()
         if message.enqueued_sequence_number is None:
             message.enqueued_sequence_number = message.sequence_number
-        view = MessageView(message)
-        for subscription in list(self.subscriptions.values()):
-            subscription.offer(message, view, self.description.default_message_time_to_live_seconds)
+        return message.sequence_number
+
+    def _publish(self, message: Message, offers: list[Offer]) -> None:
+        for offer in offers:
+            if self.subscriptions.get(offer.subscription.name.lower()) is offer.subscription:
+                offer.subscription.take(message, offer, self.description.default_message_time_to_live_seconds)
 
 
 class Subscription(MessageEntity):
@@ -189,30 +247,37 @@ class Subscription(MessageEntity):
         self.watch_idle()
         self.wake()
 
-    def offer(self, message: Message, view: MessageView, cap_seconds: float | None) -> None:
-        """Take the copies the rules ask for; `cap_seconds` is the topic's default time to live."""
+    def evaluating(self, message: Message, view: MessageView) -> Generator[None, None, Offer]:
+        """Find out what the rules want of a message; a step for each rule."""
+        offer = Offer(self)
+        if not self.status.may_send:
+            return offer
+        try:
+            matching = []
+            for rule in list(self.rules.values()):
+                if rule.matches(view):
+                    matching.append(rule)
+                yield
+            if any(rule.action is None for rule in matching):
+                offer.copies.append(message.copy())
+            for rule in matching:
+                if rule.action is not None:
+                    offer.copies.append(rule.changed(view))
+                    yield
+        except FilterEvaluationError as error:
+            return Offer(self, failure=str(error))
+        return offer
+
+    def take(self, message: Message, offer: Offer, cap_seconds: float | None) -> None:
+        """Take what was found out before; `cap_seconds` is the topic's default time to live."""
         if not self.status.may_send:
             return
         self._cap_seconds = cap_seconds
-        try:
-            copies = list(self._copies(message, view))
-        except FilterEvaluationError as error:
-            if self.description.dead_lettering_on_filter_evaluation_exceptions:
-                self._dead_letter_unevaluated(message.copy(), str(error))
-            return
-        for copy in copies:
-            self._take(copy)
-
-    def _copies(self, message: Message, view: MessageView) -> Iterator[Message]:
-        matching = [rule for rule in self.rules.values() if rule.matches(view)]
-        if any(rule.action is None for rule in matching):
-            yield message.copy()
-        for rule in matching:
-            if rule.action is not None:
-                copy = message.copy()
-                rule.apply(copy)
-                copy.put_application_properties({"RuleName": rule.name})
-                yield copy
+        if offer.failure is None:
+            for copy in offer.copies:
+                self._take(copy)
+        elif self.description.dead_lettering_on_filter_evaluation_exceptions:
+            self._dead_letter_unevaluated(message.copy(), offer.failure)
 
     def _take(self, copy: Message) -> None:
         self.namespace.took_in(self.path, [copy])

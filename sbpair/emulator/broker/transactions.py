@@ -196,13 +196,13 @@ class Transaction:
         for check, _ in self._changes:
             check()
         for entity, numbers in self._cancelled.items():
-            _check_there(entity)
+            entity.check_there()
             entity.check_scheduled(numbers)
         sent: dict[Queue | Topic, list[Message]] = {}
         for send in self._sends:
             sent.setdefault(send.entity, []).extend(send.messages)
         for entity, messages in sent.items():
-            _check_there(entity)
+            entity.check_there()
             entity.intake.check(messages)
 
     def _check_send(self, entity: Queue | Topic, messages: list[Message]) -> None:
@@ -263,11 +263,6 @@ def _key(head: Head, *, direct: bool) -> str | None:
     """What binds a message to a partition of the entity that it is sent to or, if not `direct`, through."""
     key = head.via_partition_key if not direct and head.via_partition_key is not None else key_of(head)
     return None if key is None else session_key(key)
-
-
-def _check_there(entity: Queue | Topic) -> None:
-    if entity.namespace.find(entity.path) is not entity:
-        raise BrokerError(errors.RESOURCE_DELETED, f"The messaging entity '{entity.path}' has been deleted.")
 
 
 class Transactions:

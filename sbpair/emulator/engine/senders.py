@@ -38,6 +38,7 @@ class Sender(LinkHandler):
         self._entity = entity
         self._link = link
         self._transactions = transactions
+        self._slow = isinstance(entity, Topic)
         entity.links[self] = None
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None] | None:
@@ -47,32 +48,29 @@ class Sender(LinkHandler):
         if action is not None and action.fails and action.condition is not None:
             self._link.disposition(delivery, rejected(action.condition, action.description))
             return None
-        if delivery.message_format == BATCH_FORMAT and transaction_of(delivery.state) is None:
-            return self._batch(delivery, action)
+        if transaction_of(delivery.state) is None and (self._slow or delivery.message_format == BATCH_FORMAT):
+            return self._accepting(delivery, action)
         self._answer(delivery, action, lambda: self._take(delivery))
         return None
 
-    def _batch(self, delivery: IncomingDelivery, action: Action | None) -> Iterator[None]:
-        """Read a batch message by message. Nothing changes before all are read; then it is taken as one."""
-        messages: list[Message] = []
-        refused: BrokerError | None = None
+    def _accepting(self, delivery: IncomingDelivery, action: Action | None) -> Iterator[None]:
+        """Read a transfer message by message, and take them in. Nothing changes before all are read."""
+        entity = self._entity
         try:
-            for message in self._entity.intake.reading(delivery.payload, delivery.message_format):
+            entity.namespace.check_store()
+            messages: list[Message] = []
+            for message in entity.intake.reading(delivery.payload, delivery.message_format):
                 messages.append(message)
                 yield
+            # The entity may have been deleted or disabled since the first step, and its links have gone with that.
+            if not self._link.is_open():
+                return
+            entity.namespace.charge(len(messages), len(delivery.payload))
+            yield from entity.accepting(messages)
         except BrokerError as error:
-            refused = error
-
-        def take() -> Described:
-            if refused is not None:
-                raise refused
-            self._entity.namespace.charge(len(messages), len(delivery.payload))
-            self._entity.accept(messages)
-            return accepted()
-
-        # The entity may have been deleted or disabled since the first slice, and its links have gone with that.
-        if self._link.is_open():
-            self._answer(delivery, action, take)
+            self._link.disposition(delivery, rejected(error.condition, error.description))
+        else:
+            self._confirm(delivery, action, accepted())
 
     def _answer(self, delivery: IncomingDelivery, action: Action | None, take: Callable[[], Described]) -> None:
         """Take a transfer in, and tell the client as soon as that is safe."""
@@ -82,6 +80,9 @@ class Sender(LinkHandler):
         except BrokerError as error:
             self._link.disposition(delivery, rejected(error.condition, error.description))
             return
+        self._confirm(delivery, action, outcome)
+
+    def _confirm(self, delivery: IncomingDelivery, action: Action | None, outcome: Described) -> None:
         if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
             self._entity.namespace.when_durable(
                 lambda: self._link.disposition(delivery, outcome),

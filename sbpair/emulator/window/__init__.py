@@ -336,7 +336,7 @@ def _resubmit(namespace: Namespace, asked: Mapping[str, Any]) -> dict[str, Any]:
         raise WindowError("A client has locked the dead letter.")
     namespace.check_store()
     bare = message.copy()
-    bare.remove_application_properties(_DEAD_LETTER_PROPERTIES)
+    bare.put_application_properties({}, _DEAD_LETTER_PROPERTIES)
     fresh = parse(bare.payload)
     if isinstance(entity, Queue):
         entity.accept([fresh])
