@@ -1348,9 +1348,9 @@ def encode_scheduled(messages: Any, schedule_time_utc: Any) -> list[bytes]:
     return encode_outgoing(scheduled)
 
 
-def knows_limits(sender: Any) -> bool:
-    """The sender has had a link, and knows how much that takes."""
-    return bool(sender._max_message_size_on_link)
+def knows_limits(sender: Any) -> int:
+    """How many bytes a message may have on the sender's link; 0 if it has had none."""
+    return int(sender._max_message_size_on_link or 0)
 
 
 def open_within(sender: Any, seconds: float) -> None:

@@ -354,6 +354,8 @@ class SenderFailover:
 
     def __init__(self, line: Line) -> None:
         self.line = line
+        self.max_message_bytes = 0
+        """What the primary's link takes; 0: there has been none."""
         self._sender: FailoverSender | None = None
         self._generation = 0
 
@@ -362,6 +364,8 @@ class SenderFailover:
         if self._sender is None or self._generation != self.line.generation:
             self._sender = await self.line.failover.sender(self.line.entity)
             self._generation = self.line.generation
+        if self.max_message_bytes:
+            self._sender.note_limit(self.max_message_bytes)
         return self._sender
 
     async def divert(self, payloads: Sequence[bytes], budget: Budget) -> SendResult:

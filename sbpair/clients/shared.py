@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from azure.servicebus import exceptions
 
-from sbpair.azure.wire import check_live, leaves_link
+from sbpair.azure.wire import check_live, knows_limits, leaves_link
 from sbpair.clients.calls import Payloads, Steps, offering, steps
 from sbpair.clients.failover import Failover, OnEvent, SenderFailover
 from sbpair.clients.setup import check_keywords, make_failover, split_keywords
@@ -147,6 +147,7 @@ class SenderWithFailover:
     def _steps(self, timeout: float | None, payloads: Payloads, **before: Any) -> Steps:
         if self._part.line.route is Route.BACKLOG:
             check_live(self)
+        self._part.max_message_bytes = knows_limits(self)
         return steps(self._part, timeout, payloads, **before)
 
 

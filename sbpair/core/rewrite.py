@@ -264,9 +264,13 @@ def _take_session(message: EncodedMessage) -> dict[str, Any]:
     if not isinstance(session, str):
         raise MalformedMessageError(f"The group-id of the message is a {type(session).__name__}, not a string.")
     message.edit_fields(Section.PROPERTIES, {PropertyField.GROUP_ID: None})
+    _take_tied_key(message, session)
+    return {system_properties.SESSION: str(session)}
+
+
+def _take_tied_key(message: EncodedMessage, session: Any) -> None:
     if session and message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY) == session:
         message.edit_map(Section.MESSAGE_ANNOTATIONS, (PARTITION_KEY,), {})
-    return {system_properties.SESSION: str(session)}
 
 
 def _take_time_to_live(message: EncodedMessage) -> dict[str, Any]:
@@ -359,6 +363,13 @@ def for_primary(
         partition_key=partition_key,
         scheduled_at=None if scheduled_ms is None else scheduled_ms / 1000,
     )
+
+
+def without_tied_key(payload: bytes) -> bytes:
+    """The message without a partition key that is equal to its session id."""
+    message = EncodedMessage(payload)
+    _take_tied_key(message, message.field(Section.PROPERTIES, PropertyField.GROUP_ID))
+    return message.result()
 
 
 def as_usual(payload: bytes, head: Head, *, from_dead_letter: bool = False) -> Homeward | None:

@@ -86,7 +86,10 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
         "Ping messages of the retired paired-namespace library",
         "accepted and never delivered; today's service may differ",
     ),
-    ("Batches to a partitioned entity with mixed keys", "accepted, each message by its own key"),
+    (
+        "Batches to a partitioned entity that mix messages with and without a key",
+        "refused as those with distinct keys are, which the service may not do",
+    ),
     ("The broker's re-encoding of message sections", "stored bytes stay the sender's, so odd encodings survive"),
     (
         "Message formats other than 0 and batches",

@@ -9,7 +9,9 @@ Availability").
 * HEALTHY: sends go to the primary. Nothing is pinged.
 * SUSPECT: a send met an error that the policy counts, and the one-shot timer of the failover interval runs. Sends
   still go to the primary and failing ones still raise. A later failure does not restart the timer; any success stops
-  it.
+  it. A failure soon after that (CALM_SECONDS, or the failover interval if that is longer) goes on with what is left of
+  the interval, and after a return of the primary there is nothing left of it: a primary that comes and goes costs its
+  senders one interval of errors, however often it does so.
 * FAILED_OVER: the timer fired. Sends go to a backlog queue on the secondary, and the primary entity is pinged once per
   ping interval until a ping succeeds; then new sends go to the primary again at once.
 * ENTITY_INVALID: a ping said that the entity itself is wrong (not found, not authorised). A backlog would never
@@ -182,6 +184,9 @@ SDK = Policy(
 
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (DOCUMENTED, SDK)}
 
+CALM_SECONDS = 60.0
+"""A primary that has not failed for so long is in no need of caution any more."""
+
 BUSY_PAUSE_SECONDS = 10.0
 """How long to leave a busy server alone before sending again ("Asynchronous Messaging Patterns and High
 Availability")."""
@@ -218,6 +223,10 @@ class EntityFailover:
         self._ticket = 0
         self._cause: ServiceError | None = None
         self._timer_due: float | None = None
+        self._timer_started_at = 0.0
+        self._spent_seconds = 0.0
+        """Of the failover interval, by the failures of late."""
+        self._trouble_ended_at = float("-inf")
         self._left_primary_at: float | None = None
         self._diverted = 0
         self._last_ping_at: float | None = None
@@ -339,7 +348,7 @@ class EntityFailover:
             return
         self._cause = error or (None if after in (State.HEALTHY, State.FORCED) else self._cause)
         self._state = after
-        self._timer_due = now + self._failover_interval if after is State.SUSPECT else None
+        self._keep_timer(before, after, signal, now)
         if ROUTES[after] is not Route.PRIMARY and self._left_primary_at is None:
             self._left_primary_at = now
         away = 0.0 if self._left_primary_at is None else now - self._left_primary_at
@@ -349,6 +358,21 @@ class EntityFailover:
             self._ping_running = False
         if after is State.HEALTHY:
             self._left_primary_at, self._diverted = None, 0
+
+    def _keep_timer(self, before: State, after: State, signal: Signal, now: float) -> None:
+        """Start the timer with what is left of the interval, or stop it and note what was spent."""
+        self._timer_due = None
+        if after is State.SUSPECT:
+            if now - self._trouble_ended_at >= max(self._failover_interval, CALM_SECONDS):
+                self._spent_seconds = 0.0
+            self._timer_started_at = now
+            self._timer_due = now + max(0.0, self._failover_interval - self._spent_seconds)
+        elif signal in (Signal.FAIL_BACK, Signal.FORCE):
+            self._spent_seconds = 0.0
+        elif after is State.HEALTHY:
+            spent = now - self._timer_started_at if before is State.SUSPECT else self._failover_interval
+            self._spent_seconds += spent
+            self._trouble_ended_at = now
 
 
 def diagram() -> str:

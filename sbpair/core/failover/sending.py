@@ -155,13 +155,18 @@ class SessionHolds:
 #
 # One rotation serves a whole pairing. A queue whose send failed leaves it for every sender at once, comes up for one
 # probing message after a pause, and is back when that one is accepted; each failed probe doubles the pause up to a
-# bound. A sender draws one queue at random for its messages without a session (the number is passed in) and keeps it
-# while it works: "a random backlog queue for each QueueClient or TopicClient" ("Paired Namespaces: Implementation
-# Details and Cost"), so that what one sender diverts stays in order. Messages of one session share a queue, chosen by
-# rendezvous hashing of (path, session), so that a queue that leaves or returns moves only its own sessions.
+# bound. Where all queues are out it is the namespace that is away: then no pause is longer than a second, and the first
+# queue that is back brings the others up for their probes.
+#
+# A sender draws one queue at random for its messages without a session (the number is passed in) and keeps it while it
+# works: "a random backlog queue for each QueueClient or TopicClient" ("Paired Namespaces: Implementation Details and
+# Cost"), so that what one sender diverts stays in order. Messages of one session share a queue, chosen by rendezvous
+# hashing of (path, session), so that a queue that leaves or returns moves only its own sessions.
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 120.0
+ALL_OUT_PAUSE_SECONDS = 1.0
+"""Longest pause while no queue is in rotation: a message waits for every second of it."""
 
 
 @dataclass(slots=True)
@@ -255,11 +260,21 @@ class Rotation:
             return None
         pause = self._first_pause if absence is None else min(absence.pause_seconds * 2, self._max_pause)
         self._absent[queue] = _Absence(pause, now + pause)
+        if self._all_out:
+            pause = min(pause, ALL_OUT_PAUSE_SECONDS)
+            self._absent[queue] = _Absence(pause, now + pause)
         return pause
 
     def succeeded(self, queue: str) -> bool:
         """The queue accepted a message. True if that brought it back into rotation."""
+        if self._all_out:
+            for absence in self._absent.values():
+                absence.until = float("-inf")
         return self._absent.pop(queue, None) is not None
+
+    @property
+    def _all_out(self) -> bool:
+        return len(self._absent) == len(self._queues)
 
     def released(self, queue: str) -> None:
         """The attempt ended without saying anything about the queue: another message may probe it."""
@@ -366,6 +381,8 @@ class EntityRules:
     """None: not known. Every client of the service refuses a partition key that differs from the session id, wherever
     it sends ("Partitioned queues and topics"), so the combination is diverted only where it is known to be taken."""
     needs_session: bool = False
+    max_message_bytes: int | None = None
+    """What its link said it takes; None: it has had none."""
 
     def refused(self, payloads: Sequence[bytes], error: ServiceError) -> None:
         """The primary refused these messages as such."""
@@ -382,7 +399,15 @@ class EntityRules:
 
         Raises:
             ArgumentRefusedError: a partition key beside another session id; no session id where one is needed.
+            MessageTooLargeError: more than the entity takes, whatever a backlog queue takes.
         """
+        largest = max(map(len, payloads))
+        if self.max_message_bytes is not None and largest > self.max_message_bytes:
+            raise MessageTooLargeError(
+                f"The message has {largest} bytes; {entity} takes at most {self.max_message_bytes}. It was not sent.",
+                hint="Make the message smaller.",
+                entity=entity,
+            )
         keys = [keys_of(payload) for payload in payloads]
         if self.partitioned is not False:
             for one in keys:

@@ -149,6 +149,11 @@ class Custody:
         self.size_bytes += size_bytes
         self.mean_bytes += (size_bytes - self.mean_bytes) / 64
 
+    def replace_payload(self, item: Item, payload: bytes) -> None:
+        """Something shorter is to be sent of it."""
+        self.size_bytes += len(payload) - len(item.payload)
+        item.payload, item.size_bytes = payload, len(payload)
+
     def _forget_payload(self, item: Item) -> None:
         self.size_bytes -= len(item.payload)
         item.payload = b""

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbpair.core.errors import Category, SendIncompleteError, ServiceError
+from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer.custody import Custody
 from sbpair.core.transfer.lanes import PROBE_SECONDS, Destination, comes_before
 from sbpair.core.transfer.queues import Queues
@@ -124,12 +125,22 @@ class Destinations:
             self._custody.leave(item, destination.abandoned)
         elif self._ended and self._is_past_the_end(item):
             self._custody.leave(item, WAITS_IN_SESSION)
-        elif destination.too_large(item):
+        elif not self._fits(destination, item):
             self._dead_letter(item, *_too_large(destination))
         else:
             destination.add(item)
             return True
         return False
+
+    def _fits(self, destination: Destination, item: Item) -> bool:
+        """Whether the destination takes the message: at the limit without the partition key that the way back adds,
+        since a partitioned entity goes by the session id where there is no key ("Partitioned queues and topics")."""
+        if not destination.too_large(item):
+            return True
+        if item.session_id is None:
+            return False
+        self._custody.replace_payload(item, without_tied_key(item.payload))
+        return not destination.too_large(item)
 
     def _is_past_the_end(self, item: Item) -> bool:
         """Whether its session goes no further than a message before it."""
@@ -226,7 +237,7 @@ class Destinations:
         destination.opened(limit_bytes)
         self._window.receive_again()
         for item in destination.waiting():
-            if item.stage is Stage.WAITING and destination.too_large(item):
+            if item.stage is Stage.WAITING and not self._fits(destination, item):
                 destination.remove(item)
                 self._dead_letter(item, *_too_large(destination))
 

@@ -8,7 +8,7 @@ from sbpair.emulator import errors
 from sbpair.emulator.broker.duplicates import DuplicateHistory, Identity
 from sbpair.emulator.broker.entity import Entity, Quota
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message, parse, split_batch
-from sbpair.emulator.broker.partitions import check_keys
+from sbpair.emulator.broker.partitions import check_batch_keys, check_keys
 from sbpair.emulator.entities import QueueDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
 
@@ -80,6 +80,11 @@ class Intake:
         for message in messages:
             self._check(message)
         self._quota.check(sum(len(message.payload) for message in messages), self._entity.path)
+
+    def check_batch(self, messages: list[Message]) -> None:
+        """Refuse messages (BrokerError) that may come, but not in one transfer."""
+        if self._description.enable_partitioning:
+            check_batch_keys([message.head for message in messages])
 
     def _check_status(self) -> None:
         status = self._description.status
@@ -162,6 +167,7 @@ class Accepting(Entity):
     def accept(self, messages: list[Message]) -> None:
         """Accept messages, all or none (BrokerError). They belong to the entity afterwards."""
         self.intake.check(messages)
+        self.intake.check_batch(messages)
         self.take(messages)
 
     def accepting(self, messages: list[Message]) -> Iterator[None]:

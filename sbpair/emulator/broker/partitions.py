@@ -7,7 +7,7 @@ the message id; without any of them the partitions take turns. Session id and pa
 
 import zlib
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
 from sbpair.emulator import errors
@@ -51,6 +51,21 @@ def key_of(head: Head) -> str | None:
     if head.session_id is not None:
         return head.session_id
     return head.partition_key if head.partition_key is not None else head.via_partition_key
+
+
+def check_batch_keys(heads: Sequence[Head]) -> None:
+    """Refuse a batch whose messages do not share one session id or partition key.
+
+    Source: the service's error text, in Azure/amqpnetlite issue 120 and JasperFx/wolverine issue 2000, and
+    "Enable partitioning in Azure Service Bus" on batches for different partitions. Strength: the text is recent and
+    reported often. Whether messages without any key may be mixed with others is not reported; here they may not.
+    """
+    if len({(head.session_id, head.partition_key) for head in heads}) > 1:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            "Batching brokered messages with distinct SessionId or PartitionKey is not supported for an entity that "
+            "is partitioned.",
+        )
 
 
 class Numbering:

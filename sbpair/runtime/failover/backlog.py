@@ -4,6 +4,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from sbpair.amqp.sections import Section
 from sbpair.concurrency import end, within
@@ -141,6 +142,16 @@ class KeptQueue:
     queue: str | None = None
 
 
+class Batching(IntEnum):
+    """What a backlog queue takes in one transfer. A partitioned entity refuses a batch of several session ids or
+    partition keys, and under duplicate detection perhaps of several message ids ("Enable partitioning in Azure Service
+    Bus", and the service's error texts)."""
+
+    ANY = 0
+    ONE_KEY = 1
+    SINGLE = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One message to divert: its position in the caller's send and its backlog form."""
@@ -189,6 +200,8 @@ class Backlog:
         self._keeper = keeper
         self._refusal: str | None = None
         self._refused: dict[str, ServiceError] = {}
+        self._keyed: set[str] = set()
+        """The queues that have refused a batch: from then on theirs have one key each."""
         self.on_refused: Callable[[ServiceError], None] = lambda error: None
         """Told when the last queue refused for good, as often as that happens."""
         self.on_accepted: Callable[[], None] = lambda: None
@@ -269,15 +282,22 @@ class Backlog:
         """Get all items of one session (or all sessionless ones) accepted, by whichever queues it takes."""
         rest = list(items)
         failure: ServiceError | None = None
+        batching = Batching.ANY
         while rest:
             queue = await self._take_queue(session, budget, failure, kept)
+            together = _together(rest, max(batching, Batching.ONE_KEY if queue in self._keyed else Batching.ANY))
             try:
-                accepted = await self._attempt(queue, session, rest, budget)
+                accepted = await self._attempt(queue, session, together, budget)
             except ServiceError as error:
                 failure = error
-                accepted = [rest[position] for position in accepted_of(error)]
+                accepted = [together[position] for position in accepted_of(error)]
                 diversion.uncertain = diversion.uncertain or error.uncertain
                 diversion.add(queue, accepted)
+                if error.category is Category.ARGUMENT and len(together) > 1 and not accepted:
+                    # The queue takes each of them, perhaps, but not in one batch.
+                    batching = Batching.SINGLE if queue in self._keyed else Batching.ONE_KEY
+                    self._keyed.add(queue)
+                    continue
                 await self._after_failure(error, budget)
             else:
                 diversion.add(queue, accepted)
@@ -406,6 +426,16 @@ class Backlog:
 
     def _at(self) -> float:
         return self._clock.now().timestamp()
+
+
+def _together(items: Sequence[Item], batching: Batching) -> Sequence[Item]:
+    """Those that may go in one transfer with the first of them, in their order."""
+    if batching is Batching.ANY or len(items) == 1:
+        return items
+    if batching is Batching.SINGLE:
+        return items[:1]
+    key = keys_of(items[0].payload)
+    return [item for item in items if keys_of(item.payload) == key]
 
 
 def accepted_of(error: SbpairError) -> tuple[int, ...]:

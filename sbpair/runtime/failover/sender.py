@@ -314,6 +314,10 @@ class FailoverSender:
         """To be taken before an attempt and handed to `take_over` with its error."""
         return self._failover.ticket
 
+    def note_limit(self, max_message_bytes: int) -> None:
+        """The primary's link takes messages up to this size."""
+        self._failover.rules.max_message_bytes = max_message_bytes
+
     def note_sent(self) -> None:
         """The primary accepted a message."""
         self._failover.sent()

@@ -13,8 +13,9 @@ from sbpair.concurrency import side_by_side
 from sbpair.core.errors import ConnectionLostError, OperationTimeoutError, ServiceError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
+from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer import custody
-from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
+from sbpair.core.transfer.destinations import LARGE_BYTES, DestinationSeen, Refused, Stays, Wanted, expected, missing
 from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
 from sbpair.core.transfer.state import Finish, Forward, Verdict
 from sbpair.core.transfer.verdict import Judge
@@ -90,7 +91,7 @@ class DryRun:
                     self.faults[verdict.fault] += 1
                 spelling = self._spellings.setdefault(destination.lower(), destination)
                 kind = spelling, is_dead_letter_path(received.source)
-                self.wanted.setdefault(kind, Wanted()).add(len(payload), session_id)
+                self.wanted.setdefault(kind, Wanted()).add(_size_bytes(payload, session_id), session_id)
             case Finish(Disposition.DEAD_LETTER):
                 self._refuse(verdict.reason, 1, is_dead_letter_path(received.source))
             case Finish(outcome=custody.PURGED) if self.most is not None and self.purged >= self.most:
@@ -166,6 +167,12 @@ async def ask_destinations(
 
     # Side by side: where nobody answers, many destinations take as long as one.
     return [seen for found in await side_by_side(ask, paths) for seen in found]
+
+
+def _size_bytes(payload: bytes, session_id: str | None) -> int:
+    """What a link is asked to take at least: a drain leaves out the partition key that it adds, rather than fail."""
+    is_large = session_id is not None and len(payload) > LARGE_BYTES
+    return len(without_tied_key(payload) if is_large else payload)
 
 
 async def _ask(path: str, sink: Sink, admin: NamespaceAdmin | None) -> DestinationSeen:

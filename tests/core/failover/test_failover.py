@@ -24,6 +24,7 @@ from sbpair.core.errors import (
     UsageError,
 )
 from sbpair.core.failover.machine import (
+    CALM_SECONDS,
     DOCUMENTED,
     POLICIES,
     ROUTES,
@@ -128,13 +129,57 @@ def test_later_failures_do_not_restart_the_timer() -> None:
     assert made.next_deadline() == 60.0
 
 
-def test_any_success_cancels_the_timer_and_the_next_failure_starts_a_new_one() -> None:
+@pytest.mark.parametrize(("next_failure", "deadline"), [(50.0, 80.0), (89.9, 119.9), (90.0, 150.0), (500.0, 560.0)])
+def test_any_success_cancels_the_timer_and_soon_afterwards_the_next_failure_goes_on_with_what_is_left(
+    next_failure: float, deadline: float
+) -> None:
     made = machine(interval=60)
     made.failed(LOST, made.ticket, 0.0)
     made.sent(30.0)
     assert (made.state, made.next_deadline(), made.cause) == (State.HEALTHY, None, None)
-    made.failed(LOST, made.ticket, 50.0)
-    assert made.next_deadline() == 110.0
+    made.failed(LOST, made.ticket, next_failure)
+    assert made.next_deadline() == deadline
+
+
+def test_a_primary_that_fails_again_right_after_its_return_is_left_without_an_error() -> None:
+    made = machine(interval=60, ping=60)
+    made.failed(LOST, made.ticket, 0.0)
+    made.advance(60.0)
+    made.ping_succeeded(ping(made, 60.0), 60.0)
+    assert made.failed(LOST, made.ticket, 119.0) is Verdict.REROUTE
+    made.ping_succeeded(ping(made, 120.0), 120.0)
+    assert made.failed(LOST, made.ticket, 120.0 + CALM_SECONDS) is Verdict.RAISE, "an interval of calm begins a new one"
+
+
+def test_a_fail_back_by_hand_begins_a_new_interval() -> None:
+    made = machine(interval=60)
+    made.failed(LOST, made.ticket, 0.0)
+    made.advance(60.0)
+    made.fail_back(61.0)
+    assert made.failed(LOST, made.ticket, 62.0) is Verdict.RAISE
+
+
+@pytest.mark.parametrize("interval", [0.0, 1.0, 15.0, 60.0])
+@pytest.mark.parametrize("ping_interval", [1.0, 7.0, 60.0])
+@pytest.mark.parametrize("half", [1.0, 3.0, 10.0])
+def test_a_flapping_primary_costs_no_more_errors_than_one_outage(
+    interval: float, ping_interval: float, half: float
+) -> None:
+    """Up and down in turns for ten minutes, four sends a second that nothing retries."""
+    made = machine(interval=interval, ping=ping_interval)
+    errors = 0
+    for quarter in range(4 * 600):
+        now = quarter / 4
+        is_up = int(now / half) % 2 == 0
+        if (ticket := made.start_ping(now)) is not None:
+            made.ping_succeeded(ticket, now) if is_up else made.ping_failed(LOST, ticket, now)
+        if made.route(now) is not Route.PRIMARY:
+            continue
+        if is_up:
+            made.sent(now)
+        else:
+            errors += made.failed(LOST, made.ticket, now) is Verdict.RAISE
+    assert errors <= 4 * interval
 
 
 def test_with_interval_zero_the_failing_message_itself_is_rerouted() -> None:

@@ -89,13 +89,29 @@ def test_one_message_probes_a_queue_whose_pause_is_over() -> None:
 
 
 def test_a_failed_probe_doubles_the_pause_up_to_the_bound() -> None:
-    made = rotation(1)
+    made = rotation(2)
     now, pauses = 0.0, [made.failed(QUEUES[0], 0.0)]
     for _ in range(5):
         now += pauses[-1] or 0.0
         assert choose(made, now) == QUEUES[0]
         pauses.append(made.failed(QUEUES[0], now))
     assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+
+
+def test_while_every_queue_is_out_some_queue_comes_up_every_second_and_the_first_back_brings_up_the_others() -> None:
+    made = rotation(3)
+    for queue in QUEUES[:3]:
+        made.failed(queue, 0.0)
+    now = 0.0
+    for _ in range(50):
+        chance = made.next_chance()
+        assert chance is not None
+        assert chance <= now + 1.0
+        now = chance
+        while (queue := choose(made, now)) is not None:
+            made.failed(queue, now)
+    made.succeeded(choose(made, now + 1.0) or "")
+    assert made.candidates(now + 1.0) == QUEUES[:3]
 
 
 def test_an_accepted_probe_brings_the_queue_back_with_a_fresh_pause() -> None:

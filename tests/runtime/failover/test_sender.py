@@ -930,3 +930,33 @@ def hang_on(operation: str, entity: str) -> Callable[[str, str], "asyncio.Future
             await asyncio.get_running_loop().create_future()
 
     return hook  # type: ignore[return-value]
+
+
+@virtual_time
+@pytest.mark.parametrize("outage_seconds", [20.0, 150.0, 600.0])
+async def test_after_a_double_outage_messages_go_out_within_two_seconds_of_the_secondarys_return(
+    outage_seconds: float,
+) -> None:
+    world = a_world()
+    async with await open_pairing(world, a_pair(interval=0)) as pairing:
+        world.primary.go_dark()
+        fault = world.secondary.go_dark()
+        back_at: float | None = None
+        accepted_at: list[float] = []
+
+        async def customer(number: int) -> None:
+            sender = pairing.sender("orders")
+            while not accepted_at or back_at is None:
+                try:
+                    await sender.send(message(f"{number}"), timeout_seconds=10.0)
+                except ServiceError:
+                    continue
+                accepted_at.append(world.clock.monotonic())
+                return
+
+        customers = [asyncio.create_task(customer(number)) for number in range(5)]
+        await asyncio.sleep(outage_seconds)
+        world.secondary.heal(fault)
+        back_at = world.clock.monotonic()
+        await asyncio.gather(*customers)
+        assert max(accepted_at) - back_at <= 2.0
