@@ -112,6 +112,8 @@ class Namespace:
         self.endpoint = ""
         self.host = "localhost"
         self.port = 0
+        self.public_host: str | None = None
+        """The host name that its server certificate was asked for, if there is one."""
         self.messaging_units = premium_partitions if tier is Tier.PREMIUM else 0
         self.allow_entra = True
         self.keys_allowed = True
@@ -334,6 +336,7 @@ class Namespace:
         subscription = Subscription(self, parent, name, checked)
         subscription.set_rule(Rule(rule_name, first_rule, self.clock.now()))
         parent.subscriptions[name.lower()] = subscription
+        parent.touch()  # its AccessedAt is not "never" then (azure-sdk-for-net, GetTopicRuntimeInfo)
         self._kept(subscription)
         return subscription
 

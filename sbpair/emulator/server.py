@@ -371,11 +371,17 @@ class Emulator:
             store=store,
             key_source=chosen_keys(config.keys, keys),
         )
+        namespace.public_host = self._public_host(config.name)
         namespace.choose_keys(config.keys)
         if config.throttling is not None:
             namespace.throttling = Throttling(config.name, config.throttling, clock)
         namespace.allow_entra = self._takes_bearer_tokens(config)
         return namespace
+
+    def _public_host(self, name: str) -> str | None:
+        """The host name of a namespace among those that were asked for: its own, or below a `*`."""
+        named = (one.replace("*", name, 1) for one in self._tls_names)
+        return next((one for one in named if one.partition(".")[0].lower() == name.lower()), None)
 
     def _chosen(self, name: str | None) -> list[Namespace]:
         return list(self._namespaces.values()) if name is None else [self.namespace(name)]

@@ -145,7 +145,9 @@ def _refuse_features(description: Description, tier: Tier, named: Collection[str
             )
     size = getattr(description, "max_message_size_in_kilobytes", None)
     ceiling = LIMITS[tier].max_message_kilobytes
-    if size is not None and ceiling is None and "max_message_size_in_kilobytes" in named:
+    # What a description says by itself may be sent back: .NET's CreateQueueOptions(existing) clones it.
+    own = LIMITS[tier].max_message_bytes // 1024
+    if size not in (None, own) and ceiling is None and "max_message_size_in_kilobytes" in named:
         raise bad_request(
             f"The property 'MaxMessageSizeInKilobytes' can't be set when the namespace uses the '{tier.value}' Tier."
         )

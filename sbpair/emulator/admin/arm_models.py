@@ -161,7 +161,7 @@ def namespace_resource(scope: Scope, namespace: Namespace, facts: ArmFacts, host
         "status": facts.status,
         "createdAt": format_time(namespace.created_at),
         "updatedAt": format_time(namespace.updated_at),
-        "serviceBusEndpoint": f"https://{host}/",
+        "serviceBusEndpoint": f"https://{namespace.public_host or host}/",
         "metricId": f"{scope.subscription_id}:{scope.namespace_name.lower()}",
         "zoneRedundant": facts.zone_redundant,
         "disableLocalAuth": facts.disable_local_auth,

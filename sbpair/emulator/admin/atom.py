@@ -113,6 +113,9 @@ OLDEST_VERSION = min(API_VERSIONS)
 _ELSEWHERE = frozenset({"relays", "eventhubs", "notificationhubs"})
 """Kinds of entities that other namespaces hold; this one answers that it has none of them."""
 
+_SUB_QUEUES = ("$deadletterqueue", "$deadletter")
+"""400, in azure-sdk-for-net's ThrowsWhenAttemptingToUseDeadLetterPath..."""
+
 Item = TypeVar("Item")
 
 
@@ -223,6 +226,9 @@ class AtomApi:
     def _put_entity(self, call: Call, path: str) -> Reply:
         element = atom_xml.parse_body(call.body)
         kind = atom_xml.local_name(element)
+        renamed = any(name.lower() == "newpath" for name in (*call.query, *call.headers))
+        if renamed or atom_xml.child(element, "NewPath") is not None:
+            raise bad_request(f"'{path}' was not renamed: entities keep their names here.")
         if kind == "QueueDescription":
             return self._put_queue(call, path, element)
         if kind == "TopicDescription":
@@ -347,6 +353,8 @@ class AtomApi:
         return atom_xml.entry(head, description)
 
     def _feed(self, call: Call, title: str, items: Sequence[Item], entry: Callable[[Call, Item], Node]) -> Reply:
+        if call.query.get("$filter", "").strip():
+            raise bad_request("Lists cannot be filtered here; leave out '$filter' and choose from the whole list.")
         page = page_of(call)
         following = page.following(len(items), call.query)
         shown = page.cut(list(items), call.entries_to_drop)
@@ -384,8 +392,10 @@ def split_path(path: str) -> tuple[str, str | None, str | None]:
 
     Entity paths may contain slashes, so the fixed words are looked for from the right.
     """
-    parts = path.split("/")
+    parts = path.rstrip("/").split("/")  # the retired NamespaceManager ends paths of subscriptions with a slash
     words = [part.lower() for part in parts]
+    if words[-1] in _SUB_QUEUES:
+        raise bad_request(f"'{path}' is a sub-queue; it is administered with the entity that it belongs to.")
     if "subscriptions" not in words[1:]:
         return path.strip("/"), None, None
     at = len(words) - 1 - words[::-1].index("subscriptions")

@@ -182,10 +182,11 @@ class Accepting(Entity):
             raise
 
     def _arriving(self, messages: Iterator[Message]) -> Iterator[None]:
+        turn = self.numbering.new_turn()
         for message in messages:
             if not self._is_there:
                 return
-            self.arrive(message)
+            self._arrive_with(turn, message)
             yield
 
     @property
@@ -200,8 +201,17 @@ class Accepting(Entity):
 
     def take(self, messages: list[Message], reserved: Mapping[Message, int] | None = None) -> None:
         """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
+        turn = self.numbering.new_turn()
         for message in self.intake.admit(messages):
-            self.arrive(message, 0 if reserved is None else reserved.get(message, 0))
+            self._arrive_with(turn, message, 0 if reserved is None else reserved.get(message, 0))
+
+    def _arrive_with(self, turn: int, message: Message, reserved: int = 0) -> None:
+        """Take in a message of a transfer, whose messages without a key go to one partition."""
+        self.numbering.transfer_turn = turn
+        try:
+            self.arrive(message, reserved)
+        finally:
+            self.numbering.transfer_turn = None
 
     def schedule(self, messages: list[Message]) -> list[int]:
         """Accept messages that carry a scheduled time; their sequence numbers, 0 for a dropped ping or duplicate."""

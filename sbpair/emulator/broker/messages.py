@@ -107,6 +107,7 @@ class Message:
         "head",
         "hops",
         "locked",
+        "locked_until",
         "message_id",
         "payload",
         "row",
@@ -124,6 +125,8 @@ class Message:
         self.delivery_count = 0
         self.state = State.ACTIVE
         self.locked = False
+        self.locked_until: float | None = None
+        """Of a deferred message: when the lock under which it was deferred would have ended."""
         self.enqueued_sequence_number: int | None = None
         self.dead_letter_source: str | None = None
         self.hops = 0
@@ -229,6 +232,10 @@ class Message:
             SEQUENCE_NUMBER: Long(self.sequence_number),
             ENQUEUED_TIME: milliseconds(self.enqueued_at),
         }
+        if locked_until is None and self.state is State.DEFERRED:
+            # Browsed deferred messages have one (azure-sdk-for-net, CreateFromReceivedMessageCopiesPropertiesTopic);
+            # which time it is there is unknown.
+            locked_until = self.locked_until or self.enqueued_at
         if locked_until is not None:
             stamps[LOCKED_UNTIL] = milliseconds(locked_until)
         if self.enqueued_sequence_number is not None:

@@ -2,7 +2,8 @@
 
 A partitioned entity keeps the partition in the top 16 bits of every sequence number; an ordinary entity counts with
 those bits zero. The session id pins a message to a partition, else the partition key, else (under duplicate detection)
-the message id; without any of them the partitions take turns. Session id and partition key must not differ.
+the message id; without any of them the partitions take turns, a transfer each. Session id and partition key must not
+differ.
 """
 
 import zlib
@@ -75,6 +76,11 @@ class Numbering:
         self._by_message_id = by_message_id
         self._last = [0] * partitions
         self._turn = 0
+        self.keeps_transfers_together = True
+        """Inferred: azure-sdk-for-net's PeekAsyncTest("partitioned-queue") sends a batch without keys and finds all of
+        it by browsing on from the last number. How the service makes that so is unknown, so it can be turned off."""
+        self.transfer_turn: int | None = None
+        """Set while a message of a transfer is numbered."""
 
     @property
     def partitioned(self) -> bool:
@@ -117,10 +123,18 @@ class Numbering:
         """The partition of all messages with a key, or of a session, however it is spelled."""
         return zlib.crc32(session_key(str(key)).encode()) % len(self._last)
 
+    def new_turn(self) -> int:
+        """The partition for the messages of a transfer that have no key; see `transfer_turn`."""
+        if self.keeps_transfers_together:
+            self._turn = (self._turn + 1) % len(self._last)
+        return self._turn
+
     def _choose(self, message: Message, closed: Collection[int]) -> int:
         pinned = self.pinned(message)
         if pinned is not None:
             return pinned
+        if self.transfer_turn is not None and self.keeps_transfers_together and self.transfer_turn not in closed:
+            return self.transfer_turn
         for _ in self._last:
             self._turn = (self._turn + 1) % len(self._last)
             if self._turn not in closed:

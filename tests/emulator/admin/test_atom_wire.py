@@ -230,3 +230,36 @@ def test_forwarding_needs_a_token_for_the_target(server: AdminServer) -> None:
 def test_pages_that_make_no_sense(server: AdminServer, query: str) -> None:
     answer = send(server, "GET", f"/$Resources/queues?api-version=2021-05&{query}")
     assert answer.status == 400
+
+
+def test_a_path_of_the_retired_library_may_end_with_a_slash(server: AdminServer) -> None:
+    assert put(server, "/t?api-version=2017-04", "TopicDescription").status == 201
+    made = put(server, "/t/Subscriptions/s/?api-version=2017-04", "SubscriptionDescription")
+    assert made.status == 201
+    rule = "<Filter i:type='SqlFilter'><SqlExpression>a = 1</SqlExpression></Filter><Name>r</Name>"
+    assert put(server, "/t/Subscriptions/s/Rules/r/?api-version=2017-04", "RuleDescription", rule).status == 201
+    for target in ("/t/Subscriptions/s/", "/t/Subscriptions/s/Rules/r/"):
+        assert "<entry" in send(server, "GET", f"{target}?api-version=2017-04").text
+    listed = send(server, "GET", "/t/Subscriptions/s/Rules/?api-version=2017-04").text
+    assert listed.count("<entry") == 2
+
+
+@pytest.mark.parametrize("path", ["q/$DeadLetterQueue", "t/Subscriptions/s/$DeadLetterQueue", "q/$deadletterqueue/"])
+def test_sub_queues_are_not_administered(server: AdminServer, path: str) -> None:
+    assert send(server, "GET", f"/{path}?api-version=2021-05").status == 400
+
+
+def test_what_would_be_ignored_is_refused(server: AdminServer) -> None:
+    put(server, "/q?api-version=2021-05", "QueueDescription")
+    query = "$filter=startswith(path,%20%27a%27)%20eq%20true"
+    assert send(server, "GET", f"/$Resources/queues?api-version=2021-05&{query}").status == 400
+    renamed = put(server, "/q?api-version=2021-05", "QueueDescription", "<NewPath>r</NewPath>", **{"If-Match": "*"})
+    assert (renamed.status, "was not renamed" in renamed.detail) == (400, True)
+
+
+def test_what_a_queue_says_of_its_message_size_may_be_sent_back(server: AdminServer) -> None:
+    put(server, "/q?api-version=2021-05", "QueueDescription")
+    said = "<MaxMessageSizeInKilobytes>256</MaxMessageSizeInKilobytes>"
+    assert said in send(server, "GET", "/q?api-version=2021-05").text
+    assert put(server, "/clone?api-version=2021-05", "QueueDescription", said).status == 201
+    assert put(server, "/large?api-version=2021-05", "QueueDescription", said.replace("256", "1024")).status == 400

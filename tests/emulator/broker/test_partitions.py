@@ -261,3 +261,17 @@ async def test_with_all_partitions_away_nothing_is_taken(make_bench):
 async def test_a_partition_fault_names_one_partition(bench, text):
     with pytest.raises(FaultError, match="partition"):
         bench.namespace.faults.add(text)
+
+
+@pytest.mark.parametrize(("together", "used"), [(True, 1), (False, 8)])
+async def test_messages_of_one_transfer_without_keys_share_a_partition(bench, queue, together, used):
+    """azure-sdk-for-net's PeekAsyncTest browses such a batch from each page's last number on, and finds all of it."""
+    queue.numbering.keeps_transfers_together = together
+    bench.send_batch(queue, *(bench.message(text) for text in "abcdefgh"))
+    assert len(partitions(queue.main.log)) == used
+    found = []
+    while len(found) < 8 and (page := queue.main.peek(found[-1] + 1 if found else 0, 3, 1 << 20)):
+        found += [message.sequence_number for message in page]
+    assert found == numbers(queue) or not together
+    bench.send_batch(queue, bench.message("next"))
+    assert len(partitions(queue.main.log)) == used + 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sbpair.amqp.sections import Section
+from sbpair.amqp.sections import Section, read, scan
 from sbpair.amqp.types import Int, same
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.errors import MESSAGE_NOT_FOUND, NOT_ALLOWED, BrokerError
@@ -28,7 +28,31 @@ async def test_a_deferred_message_stays_deferred_when_abandoned(bench):
     queue.main.abandon(lock.token)
     assert bench.receive(queue).texts == []
     [(message, lock)] = queue.main.receive_deferred([1], settled=False)
-    assert message.delivery_count == 1
+    assert message.delivery_count == 2
+
+
+async def test_each_deferral_counts_and_the_last_allowed_delivery_dead_letters(bench):
+    queue = bench.queue(max_delivery_count=3)
+    bench.send(queue, "a")
+    queue.main.defer(bench.receive(queue, 1).token)
+    for count in (1, 2):
+        [(message, lock)] = queue.main.receive_deferred([1], settled=False)
+        assert message.delivery_count == count
+        queue.main.defer(lock.token)
+    [dead] = queue.dead_letters.log
+    assert dead.delivery_count == 3
+    assert dead.section(Section.APPLICATION_PROPERTIES)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert not len(queue.main.log)
+
+
+async def test_a_browsed_deferred_message_says_until_when_it_was_locked(bench):
+    queue = bench.queue(lock_duration_seconds=30)
+    bench.send(queue, "a")
+    until = round((bench.clock.now() + 30) * 1000)
+    queue.main.defer(bench.receive(queue, 1).token)
+    [message] = bench.peek(queue)
+    rendered = message.render()
+    assert read(rendered, scan(rendered), Section.MESSAGE_ANNOTATIONS)["x-opt-locked-until"] == until
 
 
 async def test_deferred_messages_can_be_received_and_deleted(bench):

@@ -84,7 +84,7 @@ async def test_messages_come_back_with_bytes_counts_and_states(bench, durable):
     queue = durable().get_queue("q")
     assert [(one.sequence_number, one.state, one.delivery_count) for one in queue.main.log] == [
         (1, State.ACTIVE, 1),
-        (2, State.DEFERRED, 0),
+        (2, State.DEFERRED, 1),
         (5, State.ACTIVE, 0),
         (6, State.SCHEDULED, 0),
     ]
