@@ -18,6 +18,7 @@ from sbpair.amqp.types import AmqpError, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import UsageError
 from sbpair.core.names import MAX_ID_CHARACTERS
+from sbpair.core.redact import json_text
 from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, typed
 from sbpair.core.summary import plain
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
@@ -68,7 +69,7 @@ def as_document(payload: bytes) -> dict[str, Any]:
 
 def document_text(document: Mapping[str, Any]) -> str:
     """The document as it is edited."""
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return json_text(document, indent=2) + "\n"
 
 
 def read_document(text: str) -> dict[str, Any]:

@@ -80,6 +80,10 @@ def for_pair(hint: str, pair: str | None) -> str:
     return _OF_A_PAIR.sub(lambda command: f"{command[0]} {pair}", hint) if pair else hint
 
 
+_TWO_FULL_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
+"""Where a sentence ends with a reason that is a sentence itself."""
+
+
 class SbpairError(Exception):
     """Base of all errors. `message` says what was tried and what happened, `hint` the next step.
 
@@ -92,7 +96,7 @@ class SbpairError(Exception):
     hint = ""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = scrub(message)
+        self.message = _TWO_FULL_STOPS.sub(".", scrub(message))
         super().__init__(self.message)
         if hint is not None:
             self.hint = scrub(hint)

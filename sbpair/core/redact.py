@@ -16,6 +16,7 @@ _SECRETS = (
     re.compile(r"(SharedAccessSignature\s+)\S.*?(?=;|'|\"|$)", re.IGNORECASE),
     re.compile(r"(\bsig=)[^&\s;'\"]+", re.IGNORECASE),
     re.compile(r"(\bBearer\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE),
+    re.compile(r"()(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{43}=(?![A-Za-z0-9+/=])"),  # a bare key: 32 bytes in base64
     re.compile(r"()\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"),
 )
 _MOST_CHARACTERS = 80
@@ -56,11 +57,12 @@ def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any],
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 """Made once: `json.dumps` makes one for each call that wants other than ASCII."""
 DRIVES_A_TERMINAL = re.compile(
-    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]|(?<=#)#(?=(?:vso)?\\[)",
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]|(?<=#)#(?=(?:vso)?\\[)",
     re.IGNORECASE,
 )
-"""What JSON leaves as it is: the second set of control characters, line ends beyond ASCII, those that turn the writing
-direction, halves of surrogate pairs, which no file can hold, and the second `#` of a build runner's `##[`."""
+"""What JSON leaves as it is: the second set of control characters, characters without a width, line ends beyond ASCII,
+those that turn the writing direction, halves of surrogate pairs, which no file can hold, and the second `#` of a build
+runner's `##[`."""
 
 
 def in_build_runner(environ: Mapping[str, str]) -> bool:

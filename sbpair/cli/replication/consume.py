@@ -3,6 +3,7 @@
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -190,6 +191,7 @@ def consume(
     store = journal_at(journal, journal_key)
     seconds = duration_option(handler_timeout) or 0.0
     environ = inherited(os.environ, exec_env or ())
+    hide_environment()
 
     async def work(stop: "asyncio.Event") -> "ConsumeReport":
         if not told:
@@ -250,6 +252,18 @@ def inherited(environ: Mapping[str, str], named: Sequence[str]) -> dict[str, str
             raise UsageError(f"--exec-env {name}: there is no such variable in the environment.")
     wanted = {*INHERITED, *named}
     return {name: value for name, value in environ.items() if name in wanted or name.startswith("LC_")}
+
+
+def hide_environment() -> None:
+    """On Linux, keep other processes of this user, the command among them, from reading this process' environment and
+    memory by way of /proc (prctl(2), PR_SET_DUMPABLE). One with CAP_SYS_PTRACE, such as root's, still may."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+_PR_SET_DUMPABLE = 4
 
 
 def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:

@@ -49,7 +49,8 @@ def drain(
     """
     if moves.report is not None:
         check_report(moves.report)
-    chosen = pair_to_write(options, load_settings(options), pair, "Drain")
+    settings = load_settings(options)
+    chosen = settings.pair(pair) if moves.dry_run else pair_to_write(options, settings, pair, "Drain")
     check_processes(chosen, moves)
     request = _request(options, chosen, moves)
     asked_first = moves.dry_run or go_ahead(

@@ -24,6 +24,8 @@ SIGNED = (
 )
 PASTED = DEAD.replace("127.0.0.1:1", "contoso.servicebus.invalid").format(CANARY)
 ACCOUNT = f"AccountEndpoint=https://127.0.0.1:1/;AccountKey={CANARY};"
+CANARY_KEY = "Y2FuYXJ5LWtleS1vZi10aGlydHktdHdvLWJ5dGVzLi4="
+"""As long as the keys of the service: 32 bytes."""
 FORMATS = ("table", "json", "jsonl", "yaml", "tsv", "markdown", "prometheus", "nagios", "github", "junit", "html")
 
 
@@ -254,3 +256,42 @@ def test_what_travels_to_executors_names_secrets_and_holds_none(planted: Sbpair)
     travelling = (planted.home / "travelling").read_bytes()
     assert b"WRONG" in travelling
     assert pickle.loads(travelling).name == "local"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc of Linux")
+def test_a_command_behind_exec_cannot_read_the_environment_of_its_parent() -> None:
+    """Run as a user who is not root, who may read everything."""
+    code = """
+import ctypes, os, subprocess
+from sbpair.cli.replication.consume import hide_environment
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as the process of a user is who has not changed
+read = ["cat", f"/proc/{os.getpid()}/environ"]
+open_before = subprocess.run(read, capture_output=True, env={"PATH": os.environ["PATH"]})
+hide_environment()
+after = subprocess.run(read, capture_output=True, env={"PATH": os.environ["PATH"]})
+print(b"PLANTED" in open_before.stdout, b"PLANTED" in after.stdout, after.returncode != 0)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "PLANTED": CANARY}
+    )
+    assert ran.stdout.split() == ["True", "False", "True"], ran
+
+
+@pytest.mark.parametrize("arguments", [("drain", CANARY_KEY, "--dry-run"), (CANARY_KEY,), ("help", CANARY_KEY)])
+def test_a_bare_key_in_the_place_of_a_name_is_not_repeated(planted: Sbpair, arguments: tuple[str, ...]) -> None:
+    ran = planted(*arguments)
+    assert ran.code == 2, ran
+    assert CANARY_KEY not in ran.stdout + ran.stderr
+
+
+def test_a_dry_run_without_a_name_writes_nothing_and_does_not_say_so(local: Sbpair) -> None:
+    pairs = "".join(
+        f"  {name}: {{primary: {{namespace: {name}-weu}}, secondary: {{namespace: {name}-neu}}}}\n"
+        for name in ("a1234", "b1234")
+    )
+    (local.home / "two.yaml").write_text(f"version: 1\npairs:\n{pairs}", encoding="utf-8")
+    ran = local("drain", "--dry-run", "--config", "two.yaml")
+    assert (ran.code, "this command writes" in ran.stderr) == (2, False), ran
