@@ -88,7 +88,7 @@ MAY_WRITE_FILES = {
     "runtime/replication/consumer.py": "no file: opens a session store",
     "render/console.py": "what the user names with --outfile; private where it holds messages",
     "cli/main.py": "the null device",
-    "cli/typer_private.py": "no file: typer's help formatter",
+    "cli/help_page.py": "no file: typer's help formatter",
     "journal/sqlite.py": "SQLite opens by name what the gate has made",
     "pipeline/analysis/analyze.py": "tables of sums, in a folder the user names",
     "pipeline/analysis/partials.py": "DuckDB in memory; its overflow in a private temporary folder",

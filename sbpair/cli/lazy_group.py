@@ -13,7 +13,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from sbpair.cli.typer_private import CommandContext, CompletionItem, make_ours
+from sbpair.cli.help_page import make_ours
+from sbpair.cli.parsing import CommandContext
+from sbpair.cli.typer_private import CompletionItem
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard, get_args
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.typer_private import COMMON_OPTIONS
+from sbpair.cli.help_page import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
 from sbpair.core.errors import EntityNotFoundError, HostNotFoundError, SbpairError, UsageError, for_pair
 from sbpair.render.console import check_format, check_writable, colors_wanted
