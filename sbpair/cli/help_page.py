@@ -16,8 +16,6 @@ _RANGE = re.compile(r"([\d.]+)<=x<=([\d.]+)")
 _AT_LEAST = re.compile(r"x>=([\d.]+)")
 _AT_MOST = re.compile(r"x<=([\d.]+)")
 _DEFAULT_IN_WORDS = re.compile(r"default: \(([^)]*)\)")
-_DURATIONS = ("for", "interval", "timeout", "outage", "gap", "poll", "last", "idle", "after", "wait", "delay", "lease")
-"""Last words of the names of options that take a duration."""
 
 
 def _usage_pieces(command: Any, ctx: Any) -> list[str]:
@@ -75,8 +73,7 @@ def _value_name(param: Any, kind: str) -> str:
         return "FILE" if not param.name.endswith("dir") else "DIR"
     if kind.startswith(("int", "float")):
         return "N"
-    words = param.opts[-1].strip("-").split("-")
-    return "DURATION" if words[-1] in _DURATIONS else words[-1].upper()
+    return str(param.opts[-1].rpartition("-")[2].upper())
 
 
 def make_ours(command: Any) -> None:

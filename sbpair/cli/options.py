@@ -221,6 +221,7 @@ _COMMON: dict[str, Any] = {
         str | None,
         typer.Option(
             "--timeout",
+            metavar="DURATION",
             help="Time-out of one request.",
             rich_help_panel=_PANEL,
             show_default="30s; discover, doctor, status, replicate send 10s",

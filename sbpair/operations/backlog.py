@@ -45,10 +45,7 @@ def chosen_paths(pair: Pair, found: FoundQueues, only: tuple[str, ...]) -> tuple
         UsageError: a queue that was named does not exist.
     """
     if not found.existing:
-        raise SbpairError(
-            f"No backlog queue of {pair.primary.label} exists on {shown_name(pair.secondary)}. Nothing was moved.",
-            hint=f"Create them: sbpair provision {pair.name}",
-        )
+        raise no_queue(pair).with_state("Nothing was moved.")
     for path in only:
         if path not in found.existing and not (path in pair.backlog_paths() and path not in found.missing):
             there = ", ".join(existing.rpartition("/")[2] for existing in found.existing)
@@ -56,6 +53,14 @@ def chosen_paths(pair: Pair, found: FoundQueues, only: tuple[str, ...]) -> tuple
                 f"There is no {path} on {shown_name(pair.secondary)}; the backlog queues that exist are {there}."
             )
     return only or found.existing
+
+
+def no_queue(pair: Pair) -> SbpairError:
+    """The error for a pair without backlog queues."""
+    return SbpairError(
+        f"No backlog queue of {pair.primary.label} exists on {shown_name(pair.secondary)}.",
+        hint=f"Create them: sbpair provision {pair.name}",
+    )
 
 
 def way_of(pair: Pair, request: BacklogRequest) -> Way:

@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import dataclass
 
 from sbpair.concurrency import stoppable
-from sbpair.core.errors import SbpairError
 from sbpair.core.pairing import Side
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.peeked import GroupKey, Groups, Messages, PeekResult, explain_reasons, grouped, peeked
+from sbpair.operations.backlog import no_queue
 from sbpair.operations.ends import Sides
 from sbpair.ports import Observer
 from sbpair.runtime import browse
@@ -106,8 +106,5 @@ async def _every_queue(sides: Sides, request: PeekRequest) -> tuple[str, ...]:
         timeout_seconds=request.timeout_seconds or backlog.DEFAULT_TIMEOUT_SECONDS,
     )
     if not found.existing:
-        raise SbpairError(
-            f"No backlog queue of {pair.primary.label} exists on {pair.secondary.label}.",
-            hint=f"Create them: sbpair provision {pair.name}",
-        )
+        raise no_queue(pair)
     return found.existing

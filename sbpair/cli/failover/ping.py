@@ -150,7 +150,9 @@ def ping(
     count: Annotated[
         int, typer.Option("-c", "--count", min=1, help="Pings per entity, if it answers.")
     ] = DEFAULT_COUNT,
-    interval: Annotated[str, typer.Option("--interval", help="Pause between pings of one entity.")] = "1s",
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="DURATION", help="Pause between pings of one entity.")
+    ] = "1s",
     until_ok: Annotated[
         bool,
         typer.Option("--until-ok", help="Ping until every entity has answered once, for --timeout in all."),

@@ -110,10 +110,15 @@ def send(
     form: InputOption = InputFormat.AUTO,
     failover_interval: Annotated[
         str | None,
-        typer.Option(help="How long sends may fail before failing over; 0: at the first failure.", show_default=False),
+        typer.Option(
+            metavar="DURATION",
+            help="How long sends may fail before failing over; 0: at the first failure.",
+            show_default=False,
+        ),
     ] = None,
     ping_interval: Annotated[
-        str | None, typer.Option(help="Pause between pings of an unavailable entity.", show_default=False)
+        str | None,
+        typer.Option(metavar="DURATION", help="Pause between pings of an unavailable entity.", show_default=False),
     ] = None,
     policy: Annotated[
         PolicyName | None, typer.Option(help="Which errors start a failover.", show_default=False)

@@ -37,7 +37,9 @@ def status(
     options: Options,
     pair: PairArgument = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh until Ctrl-C.")] = False,
-    interval: Annotated[str, typer.Option(help="Refresh interval; rates are computed from two samples.")] = "2s",
+    interval: Annotated[
+        str, typer.Option(metavar="DURATION", help="Refresh interval; rates are computed from two samples.")
+    ] = "2s",
     count: Annotated[
         int | None, typer.Option(min=1, help="With --watch: stop after this many refreshes.", show_default=False)
     ] = None,

@@ -69,7 +69,10 @@ def analyze(
         int, typer.Option("--max-size-kb", min=1, help="Largest message that the primary accepts.")
     ] = 256,
     quiet_gap: Annotated[
-        str, typer.Option("--quiet-gap", help="An outage ends after this long without a diverted message.")
+        str,
+        typer.Option(
+            "--quiet-gap", metavar="DURATION", help="An outage ends after this long without a diverted message."
+        ),
     ] = "10m",
     top: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="List this many sessions and duplicates, the worst first.")

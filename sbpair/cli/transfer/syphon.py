@@ -40,7 +40,9 @@ def syphon(
     pair: PairArgument = None,
     *,
     moves: MoveOptions,
-    poll: Annotated[str, typer.Option("--poll", help="How long one receive waits for a message.")] = "15m",
+    poll: Annotated[
+        str, typer.Option("--poll", metavar="DURATION", help="How long one receive waits for a message.")
+    ] = "15m",
     metrics_on: Annotated[
         int | None,
         typer.Option(
