@@ -8,8 +8,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from sbpair.cli.main import signal_that_came
 from sbpair.cli.options import LogFormat, Options
 from sbpair.core.access import CALL_SECONDS, shown_name
-from sbpair.core.errors import ConfigurationError, InterruptedWorkError, ServiceError, UsageError
+from sbpair.core.errors import ConfigurationError, InterruptedWorkError, unchanged
 from sbpair.core.outcome import Exit
 
 if TYPE_CHECKING:
@@ -197,15 +197,6 @@ async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any,
     if received:
         raise Interrupted(received[0], result)
     return result
-
-
-@contextmanager
-def unchanged(state: str = "Nothing was changed.") -> Iterator[None]:
-    """Adds to the errors of what comes before the first change that nothing was changed."""
-    try:
-        yield
-    except (ServiceError, UsageError, InterruptedWorkError) as error:
-        raise error.with_state(state) from error.__cause__
 
 
 async def stoppable(stop: "asyncio.Event", work: Coroutine[Any, Any, T]) -> T:

@@ -7,8 +7,10 @@ of it (a time span, a binary id, a body of AMQP values) is shown or left out, an
 
 import base64
 import binascii
+import difflib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,9 +19,10 @@ from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import UsageError
-from sbpair.core.names import MAX_ID_CHARACTERS
-from sbpair.core.redact import json_text
-from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, typed
+from sbpair.core.message import Received
+from sbpair.core.names import MAX_ID_CHARACTERS, is_dead_letter_path
+from sbpair.core.redact import json_text, printable
+from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, as_sent, typed
 from sbpair.core.summary import plain
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
 
@@ -124,6 +127,45 @@ def edited(payload: bytes, after: Mapping[str, Any]) -> bytes:
         return message.result()
     except AmqpError as error:
         raise UsageError(f"The edited message has a value that a message cannot have: {error}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Editable:
+    """A message in its queue, and the form in which its application sent it."""
+
+    received: Received
+    payload: bytes
+    text: str
+    """The document to be edited."""
+
+    @classmethod
+    def of(cls, received: Received) -> "Editable":
+        """Raises MalformedMessageError: not an AMQP message."""
+        payload = as_sent(received.payload, from_dead_letter=is_dead_letter_path(received.source)).payload
+        return cls(received, payload, document_text(as_document(payload)))
+
+    def changed(self, text: str) -> "Edit | None":
+        """The message as the edited document says; None if that is what it is.
+
+        Raises:
+            UsageError: the document is no JSON object, or one of its fields cannot be edited so.
+            MalformedMessageError: not an AMQP message.
+        """
+        document = read_document(text)
+        payload = edited(self.payload, document)
+        if payload == self.payload:
+            return None
+        before, after = self.text.splitlines(), document_text(document).splitlines()
+        lines = difflib.unified_diff(before, after, "before", "after", lineterm="", n=1)
+        return Edit(payload, tuple(printable(line) for line in lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A message that was changed. `diff`: how its documents differ, as lines of a unified diff."""
+
+    payload: bytes
+    diff: tuple[str, ...]
 
 
 def _body_of(message: EncodedMessage) -> dict[str, Any]:

@@ -47,7 +47,8 @@ timer), the Service Bus exception documentation.
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Self
 
@@ -406,6 +407,15 @@ class IncompatibleSdkError(SbpairError):
 class InterruptedWorkError(SbpairError):
     code = "interrupted"
     exit_name = "interrupted"
+
+
+@contextmanager
+def unchanged(state: str = "Nothing was changed.") -> Iterator[None]:
+    """Adds this state to the errors of what comes before the first change."""
+    try:
+        yield
+    except (ServiceError, UsageError, InterruptedWorkError) as error:
+        raise error.with_state(state) from error.__cause__
 
 
 def unwritable(path: "os.PathLike[str]", error: OSError) -> SbpairError:

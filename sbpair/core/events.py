@@ -201,6 +201,15 @@ class StepDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class EntityCreated(Event):
+    """An entity was created on a namespace."""
+
+    entity: str
+    kind: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class SideEnded(Event):
     """The pairing's connection to one namespace (`primary` or `secondary`) was closed or faulted."""
 

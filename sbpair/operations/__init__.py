@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
     from sbpair.operations.cleanup import CleanupRequest, cleanup
     from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
+    from sbpair.operations.edit import EditRequest, EditResult, edit, find_message
     from sbpair.operations.ends import Ends, Sides
+    from sbpair.operations.evacuate import EvacuateRequest, EvacuateResult, EvacuationPlan, Kept, WrittenPlan, evacuate
+    from sbpair.operations.move import CopyRequest, MovePlan, MoveRequest, MoveResult, Selection, copy, move
     from sbpair.operations.peek import PeekRequest, peek
     from sbpair.operations.provision import ProvisionRequest, provision
+    from sbpair.operations.purge import PurgeRequest, purge
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
+    from sbpair.operations.resubmit import ResubmitRequest, resubmit
     from sbpair.operations.syphon import SyphonRequest, syphon
 
 __all__ = [
@@ -35,30 +40,56 @@ __all__ = [
     "AuditRequest",
     "AuditedPair",
     "CleanupRequest",
+    "CopyRequest",
     "DrainRequest",
     "DrainResult",
+    "EditRequest",
+    "EditResult",
     "Ends",
+    "EvacuateRequest",
+    "EvacuateResult",
+    "EvacuationPlan",
+    "Kept",
+    "MovePlan",
+    "MoveRequest",
+    "MoveResult",
     "PeekRequest",
     "ProvisionRequest",
+    "PurgeRequest",
     "RestoreRequest",
     "RestoreResult",
+    "ResubmitRequest",
+    "Selection",
     "Sides",
     "SyphonRequest",
     "ToArchive",
     "ToPrimary",
     "ToQueue",
+    "WrittenPlan",
     "append_history",
     "audit",
     "audit_snapshot",
     "cleanup",
+    "copy",
     "drain",
+    "edit",
+    "evacuate",
+    "find_message",
+    "move",
     "peek",
     "provision",
+    "purge",
     "restore",
+    "resubmit",
     "syphon",
 ]
 
 _MODULES = {
+    "resubmit": ("ResubmitRequest", "resubmit"),
+    "purge": ("PurgeRequest", "purge"),
+    "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
+    "evacuate": ("EvacuateRequest", "EvacuateResult", "EvacuationPlan", "Kept", "WrittenPlan", "evacuate"),
+    "edit": ("EditRequest", "EditResult", "edit", "find_message"),
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
     "cleanup": ("CleanupRequest", "cleanup"),
     "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),

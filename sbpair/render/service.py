@@ -68,6 +68,8 @@ def describe(event: events.Event) -> str | None:
                 return f"Not idle yet: the second copies of {counted(messages, 'message')} of {source} were not met."
             due = f"Not idle yet: {counted(messages, 'scheduled message')} of {source} will come"
             return f"{due}, the first at {iso_time(next_at)}."
+        case events.EntityCreated(entity=entity, kind=kind, namespace=namespace):
+            return f"Created {kind} {entity} on {namespace}."
         case events.StepDone(item=item, result=result, detail=detail):
             return f"{item}: {result}{f' ({detail})' if detail else ''}"
         case _:

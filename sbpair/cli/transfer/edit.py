@@ -1,53 +1,45 @@
 """`sbpair edit`: one message of any entity, changed in an editor and sent in its place."""
 
-import difflib
 import logging
 import os
 import shlex
 import subprocess
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead
-from sbpair.cli.context import load_settings, run_async, stoppable, system_clock, unchanged
+from sbpair.cli.context import load_settings, run_async
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.cli.transfer.entity_ref import (
+    EntityArgument,
+    EntityRef,
+    NamespaceOptions,
+    find_entity_ref,
+    refuse_unnamed,
+    target_of,
+)
 from sbpair.cli.transfer.options import DESPITE, AgainToOption, DespiteOption, LedgerOption, NewLedgerOption
-from sbpair.cli.transfer.recovering import Recovery, command_line, perform
+from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
-from sbpair.cli.transfer.resending import check_destination, resender, sending_request, sent_there_before, to_or_itself
-from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError
-from sbpair.core.redact import printable
+from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.core.serialization import INLINED
-from sbpair.core.transfer.summary import Doing, MoveResult
 from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.core.message import Received
-    from sbpair.core.transfer.destinations import DestinationSeen
-    from sbpair.core.transfer.verdict import Judge
+    from sbpair.core.editing import Edit, Editable
+    from sbpair.operations.edit import EditRequest
 
 _log = logging.getLogger("sbpair")
 _STATE = "Nothing was sent; the message is as it was."
 
 
-@dataclass(frozen=True, slots=True)
-class Edited:
-    """What `edit -o json` prints. `diff`: lines of a unified diff; none if nothing was changed."""
-
-    sequence_number: int
-    diff: tuple[str, ...]
-    recovered: MoveResult = field(metadata=INLINED)
-
-
-@command(output="cli.transfer.edit:Edited")
+@command(output="core.transfer.summary:EditResult")
 def edit(
     options: Options,
     entity: EntityArgument,
@@ -85,145 +77,79 @@ def edit(
       EDITOR="code --wait" sbpair edit contoso-weu:orders 4711 --dry-run
       sbpair edit news/Subscriptions/audit 12 --to audit-repair --from-file repaired.json --yes
     """
+    from sbpair.operations.edit import EditRequest
+    from sbpair.operations.edit import edit as send_edited
+    from sbpair.operations.move import check_destination
+
     check_new_ledger(ledger, new=new_ledger)
     settings = load_settings(options)
     source = find_entity_ref(settings, on, entity)
     if not dry_run:
         refuse_unnamed(options, source, yes=yes)
-    target = to_or_itself(settings, on, source, to)
-    check_destination(target)
-    found = _find(options, source, number, dead_letter=dlq)
-    try:
-        payload, diff, kept = _edited(found, from_file)
-    except MalformedMessageError as error:
-        raise SbpairError(f"{error.message} {_STATE}", hint="`sbpair move` sends it as it is.") from error
-    if not diff:
+    target = target_of(settings, on, source, to)
+    check_destination(target.path)
+    request = EditRequest(
+        source.path,
+        number,
+        to=target.path,
+        dead_letter=dlq,
+        despite_duplicate_detection=despite_duplicate_detection,
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+        ledger=ledger,
+        new_ledger=new_ledger,
+        dry_run=dry_run,
+    )
+    found = _find(options, source, request)
+    text, kept = (_read(from_file), None) if from_file is not None else _in_editor(found.text)
+    changed = _changed(found, text, kept)
+    if changed is None:
+        if kept is not None:
+            kept.unlink(missing_ok=True)
         raise UsageError(f"Nothing was changed in message {number} of {source}. {_STATE}")
     if not options.quiet:
-        for line in diff:
+        for line in changed.diff:
             _log.info(line)
-    given = [*(["--dlq"] if dlq else []), *(["--to", to] if to else []), *on.words()]
-    given += [DESPITE] if despite_duplicate_detection else []
-    given += ["--ledger", str(ledger)] if ledger else []
-    doing = Doing("sent", "edited message", command_line(["sbpair", "edit", entity, str(number), *given]), edited=True)
 
     def ask(messages: str) -> None:
         question = f"Send {messages} to {target} and complete message {number} of {source}"
         go_ahead(options, question, yes=yes, state=_STATE)
 
-    recovery = _recovery(options, source, target, found, payload, dead_letter=dlq, despite=despite_duplicate_detection)
+    given = [*(["--dlq"] if dlq else []), *(["--to", to] if to else []), *on.words()]
+    given += [DESPITE] if despite_duplicate_detection else []
+    given += ["--ledger", str(ledger)] if ledger else []
+    go_on = shlex.join(["sbpair", "edit", entity, str(number), *given])
+    request = replace(request, text=text, found=found)
     sent = False
     try:
-        result = perform(
-            "edit",
-            recovery,
-            doing,
-            options=options,
-            ask=ask,
-            dry_run=dry_run,
-            yes=yes,
-            ledger=ledger,
-            new_ledger=new_ledger,
-        )
-        sent = bool(result.data.report.forwarded) and not dry_run
+        result = carry_out("edit", options, send_edited, request, (source, target), ask, go_on, yes=yes)
+        sent = bool(result.data.moved.report.forwarded) and not dry_run
     finally:
         if kept is not None and sent:
             kept.unlink(missing_ok=True)
         elif kept is not None:
             _log.info("The edited text is kept. To send it, add --from-file %s", kept)
-    return replace(result, data=Edited(number, diff, result.data))
+    return result
 
 
-def _recovery(
-    options: Options,
-    source: EntityRef,
-    target: EntityRef,
-    found: "Received",
-    payload: bytes,
-    *,
-    dead_letter: bool,
-    despite: bool,
-) -> Recovery:
-    """The run that sends this one message and looks for it where it lies."""
-    from sbpair.core.message import State
-    from sbpair.core.transfer.resend import Editor, Selection
+def _find(options: Options, source: EntityRef, request: "EditRequest") -> "Editable":
+    async def work(stop: "asyncio.Event") -> "Editable":
+        from sbpair.connect import open_ends
+        from sbpair.operations.edit import find_message
 
-    judge = resender(Selection(), same_entity=sent_there_before(source, target))
-
-    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
-        return Editor(judge(seen, recent), found, payload)
-
-    request = sending_request(
-        options,
-        source.path,
-        target.path,
-        dead_letter=dead_letter,
-        deferred=found.state is State.DEFERRED,
-        scheduled=found.state is State.SCHEDULED,
-    )
-    request = replace(request, max_messages=1)
-    return Recovery(options, source, target, request, make_judge, despite_duplicate_detection=despite, one_message=True)
-
-
-def _find(options: Options, source: EntityRef, number: int, *, dead_letter: bool) -> "Received":
-    """The message with this number.
-
-    Raises:
-        UsageError: there is none.
-        ServiceError: the entity cannot be browsed.
-    """
-
-    async def work(stop: "asyncio.Event") -> "Received | None":
-        from sbpair.connect import open_namespace
-        from sbpair.runtime.browse import page_from
-        from sbpair.runtime.links import close_quietly
-
-        async with open_namespace(source.access) as (messaging, _):
-            receiver = messaging.receiver(source.path, dead_letter=dead_letter)
-            try:
-                patience = options.timeout_seconds(PATIENCE_SECONDS)
-                asked = page_from(receiver, number, clock=system_clock(), most=1, patience_seconds=patience)
-                page = await stoppable(stop, asked)
-            finally:
-                await close_quietly(receiver)
-        return next((one for one in page if one.sequence_number == number), None)
+        async with open_ends(source.access) as ends:
+            return await find_message(ends, request, stop=stop)
 
     with unchanged(_STATE):
-        found = run_async(options, work)
-    if found is None:
-        where = f"the dead-letter queue of {source}" if dead_letter else str(source)
-        there = f"{source.access.label}:{source.path}"
-        again = command_line(["sbpair", "dlq" if dead_letter else "entity", "peek", there])
-        raise UsageError(f"No message with the number {number} lies in {where}.", hint=f"See: {again}")
-    return found
+        return run_async(options, work)
 
 
-def _edited(found: "Received", from_file: Path | None) -> tuple[bytes, tuple[str, ...], Path | None]:
-    """The new bytes, how the documents differ, and the file in which an editor left the new one."""
-    from sbpair.core.editing import as_document, document_text, edited, read_document
-    from sbpair.core.names import is_dead_letter_path
-    from sbpair.core.rewrite import as_sent
-
-    payload = as_sent(found.payload, from_dead_letter=is_dead_letter_path(found.source)).payload
-    before = document_text(as_document(payload))
-    if from_file is not None:
-        after, kept = _read(from_file), None
-    else:
-        after, kept = _in_editor(before)
+def _changed(found: "Editable", text: str, kept: Path | None) -> "Edit | None":
+    """The message as the text says; None if it says nothing new. `kept`: where an editor left the text."""
     try:
-        document = read_document(after)
-        changed = edited(payload, document)
+        return found.changed(text)
     except UsageError as error:
         hint = error.hint if kept is None else f"The edited text is kept: mend it, and add --from-file {kept}"
         raise UsageError(f"{error.message} {_STATE}", hint=hint) from error
-    if changed == payload:
-        if kept is not None:
-            kept.unlink(missing_ok=True)
-        return payload, (), None
-    lines = difflib.unified_diff(
-        before.splitlines(), document_text(document).splitlines(), "before", "after", lineterm="", n=1
-    )
-    return changed, tuple(printable(line) for line in lines), kept
 
 
 def _read(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Which entity of which namespace: `ENTITY`, or `NAMESPACE:ENTITY`, for the commands that work on any of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -85,6 +85,9 @@ class EntityRef:
     def is_subscription(self) -> bool:
         return subscription_of(self.path) is not None
 
+    def on_same_namespace(self, other: "EntityRef") -> bool:
+        return self.access.host == other.access.host
+
     def same_as(self, other: "EntityRef") -> bool:
         """Whether both are one entity."""
         return (self.access.host.lower(), self.path.lower()) == (other.access.host.lower(), other.path.lower())
@@ -135,6 +138,19 @@ def _checked(path: str) -> str:
     if subscription_of(normal) is None and SUBSCRIPTIONS in normal.lower().split("/"):
         raise UsageError(f"{path!r} is no path of a subscription: TOPIC/Subscriptions/NAME.")
     return normal
+
+
+def target_of(settings: "Settings", on: NamespaceOptions, source: EntityRef, to: str | None) -> EntityRef:
+    """Where messages of an entity go again: where `to` says, otherwise to itself.
+
+    Raises:
+        UsageError: it is a subscription, to which nothing can be sent alone.
+    """
+    from sbpair.operations.resubmit import own_destination
+
+    if to is not None:
+        return find_entity_ref(settings, on, to, source)
+    return replace(source, path=own_destination(source.path))
 
 
 def refuse_unnamed(options: Options, place: EntityRef, *, yes: bool) -> None:

@@ -1,15 +1,19 @@
 """`sbpair move` and `sbpair copy`: the messages of any entity, sent to another one, here or on another namespace."""
 
+import shlex
 from typing import Annotated
 
 import typer
 
 from sbpair.cli import suggestions
+from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
-from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.entity_ref import NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import ResendOptions, UntilIdleOption
-from sbpair.cli.transfer.resending import Sending, resend
+from sbpair.cli.transfer.planned import carry_out
+from sbpair.cli.transfer.report import check_new_ledger
+from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
 
@@ -63,16 +67,28 @@ def move(
       sbpair move contoso-weu:orders contoso-neu:orders --with-dlq --ledger moved.jsonl
       sbpair move orders orders-parked --until-idle 1m --for 1h
     """
-    dlq = ["--with-dlq"] if with_dlq else []
-    sending = Sending(
-        "move",
-        "moved",
-        "Move",
-        ["sbpair", "move", source, to, *on.words(), *dlq],
+    from sbpair.operations.move import MoveRequest
+    from sbpair.operations.move import move as move_messages
+
+    start, target = _between(options, source, to, on, chosen, "moved")
+    idle_seconds = duration_option(until_idle) or 0.0
+    request = MoveRequest(
+        start.path,
+        target.path,
+        **chosen.request(options, one_namespace=start.on_same_namespace(target)),
         with_dead_letter=with_dlq,
-        until_idle=until_idle,
+        idle_seconds=idle_seconds,
     )
-    return _between(options, source, to, on, sending, chosen)
+
+    def ask(messages: str) -> None:
+        question = f"Move {messages} of {start} to {target}"
+        if idle_seconds:
+            question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
+        go_ahead(options, question, yes=chosen.yes, state="Nothing was moved.")
+
+    words = ["move", source, to, *on.words(), *(["--with-dlq"] if with_dlq else []), *chosen.words()]
+    go_on = shlex.join(["sbpair", *words])
+    return carry_out("move", options, move_messages, request, (start, target), ask, go_on, yes=chosen.yes)
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -98,31 +114,51 @@ def copy(
       sbpair copy orders orders-test --limit 100 --dry-run
       sbpair copy contoso-weu:orders contoso-test:orders --dlq --ledger copied.jsonl
     """
+    from sbpair.operations.move import CopyRequest
+    from sbpair.operations.move import copy as copy_messages
+
     if dlq and with_dlq:
         raise UsageError("Give --dlq or --with-dlq, not both. Nothing was copied.")
-    kinds = ["--dlq"] if dlq else ["--with-dlq"] if with_dlq else []
-    sending = Sending(
-        "copy",
-        "copied",
-        "Copy",
-        ["sbpair", "copy", source, to, *on.words(), *kinds],
+    start, target = _between(options, source, to, on, chosen, "copied", to_itself=dlq)
+    request = CopyRequest(
+        start.path,
+        target.path,
+        **chosen.request(options, one_namespace=start.on_same_namespace(target)),
         dead_letter=dlq,
         with_dead_letter=with_dlq,
-        keep=True,
     )
-    return _between(options, source, to, on, sending, chosen)
+
+    def ask(messages: str) -> None:
+        go_ahead(options, f"Copy {messages} of {start} to {target}", yes=chosen.yes, state="Nothing was copied.")
+
+    kinds = ["--dlq"] if dlq else ["--with-dlq"] if with_dlq else []
+    go_on = shlex.join(["sbpair", "copy", source, to, *on.words(), *kinds, *chosen.words()])
+    return carry_out("copy", options, copy_messages, request, (start, target), ask, go_on, yes=chosen.yes)
 
 
 def _between(
-    options: Options, source: str, to: str, on: NamespaceOptions, sending: Sending, chosen: ResendOptions
-) -> CommandResult:
+    options: Options,
+    source: str,
+    to: str,
+    on: NamespaceOptions,
+    chosen: ResendOptions,
+    verb: str,
+    *,
+    to_itself: bool = False,
+) -> tuple[EntityRef, EntityRef]:
+    """Where messages come from and where they go.
+
+    Raises:
+        UsageError: both are one entity, and that is not allowed; or nobody named the namespace.
+    """
     settings = load_settings(options)
     start = find_entity_ref(settings, on, source)
     if not chosen.dry_run:
         refuse_unnamed(options, start, yes=chosen.yes)
     target = find_entity_ref(settings, on, to, start)
-    if target.same_as(start) and not (sending.keep and sending.dead_letter):
+    if target.same_as(start) and not to_itself:
         raise UsageError(
-            f"FROM and TO are both {target}. Nothing was {sending.verb}.", hint="For dead letters: sbpair dlq resubmit"
+            f"FROM and TO are both {target}. Nothing was {verb}.", hint="For dead letters: sbpair dlq resubmit"
         )
-    return resend(options, start, target, sending, chosen)
+    check_new_ledger(chosen.ledger, new=chosen.new_ledger)
+    return start, target

@@ -1,11 +1,12 @@
 """Options that several commands for backlog messages take: which messages, where to, how fast, which ledger."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -274,10 +275,25 @@ class ResendOptions(OptionSet):
     ] = False
     yes: YesOption = False
 
-    @property
-    def some_only(self) -> bool:
-        """Whether only some of the messages are meant."""
-        return self.filters.given or self.limit is not None
+    def request(self, options: Options, *, reasons: Sequence[str] = (), one_namespace: bool) -> dict[str, Any]:
+        """The fields of a `ResendRequest` that these options are. `one_namespace`: source and target are on one."""
+        from sbpair.core.transfer.resend import Selection
+
+        patience = Patience.of(options, self.give_up_after)
+        return {
+            "selection": Selection(self.filters.wanted(), reasons),
+            "max_messages": self.limit,
+            "for_seconds": duration_option(self.for_),
+            "rate_per_second": self.rate,
+            "budget_per_second": budget_of(self.reserve, one_namespace=one_namespace),
+            "concurrency": self.concurrency,
+            "patience_seconds": patience.seconds,
+            "unreached_seconds": patience.unreached_seconds,
+            "despite_duplicate_detection": self.despite_duplicate_detection,
+            "ledger": self.ledger,
+            "new_ledger": self.new_ledger,
+            "dry_run": self.dry_run,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What restore, move, copy, purge, edit and `dlq resubmit` share: a dry run, the question, then exactly that."""
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -8,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 from sbpair.cli.asking import can_ask
 from sbpair.cli.context import EventLog, Interrupted, run_and_show, run_async
 from sbpair.cli.options import Options
+from sbpair.cli.transfer.entity_ref import EntityRef
+from sbpair.core.transfer.report import OutcomeRow
+from sbpair.core.words import counted
+from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.render.result import CommandResult
+    from sbpair.core.transfer.summary import EditResult, MoveResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,8 @@ class PlannedRun:
             answer is no.
         shown: the result as the command shows it.
         title: what the progress is of.
-        nothing: how things stand after an interruption before the first message: "Nothing was sent."
+        nothing: how things stand after an interruption before the first message: "Nothing was sent."; empty where the
+            verb says that.
     """
 
     options: Options
@@ -33,11 +39,11 @@ class PlannedRun:
     connect: Callable[[], AbstractAsyncContextManager[Any]]
     request: Any
     agree: Callable[[Any], None]
-    shown: "Callable[[Any], CommandResult]"
+    shown: Callable[[Any], CommandResult]
     title: str
     nothing: str
 
-    def carry_out(self, *, yes: bool) -> "CommandResult":
+    def carry_out(self, *, yes: bool) -> CommandResult:
         """Plan, ask, and do what was planned. The connections stay open in between, unless somebody is asked: an answer
         may take longer than the service keeps them.
 
@@ -51,7 +57,7 @@ class PlannedRun:
         try:
             planned = run_async(self.options, self._plan)
         except Interrupted as interrupted:
-            raise interrupted.with_state(self.nothing) from None
+            raise (interrupted.with_state(self.nothing) if self.nothing else interrupted) from None
         self.agree(planned)
 
         async def do(stop: "asyncio.Event") -> Any:
@@ -77,3 +83,56 @@ class PlannedRun:
         log = None if options.quiet else EventLog(verbose=options.verbose).notify
         with MoveProgress(self.title, quiet=options.quiet, color=not options.no_color, log=log) as progress:
             return await self.verb(ends, replace(self.request, plan=planned.plan), observer=progress, stop=stop)
+
+
+def carry_out(
+    command: str,
+    options: Options,
+    verb: Callable[..., Any],
+    request: Any,
+    between: tuple[EntityRef, EntityRef | None],
+    ask: Callable[[str], object],
+    go_on: str,
+    *,
+    yes: bool,
+) -> CommandResult:
+    """The whole of a command on one entity. `between`: it, and where its messages go, if anywhere. `ask` puts the
+    question, given what it is about, such as "3 dead letters", and raises where the answer is no."""
+    source, target = between
+    said: list[str] = []
+
+    def connect() -> AbstractAsyncContextManager[Any]:
+        from sbpair.connect import open_ends
+
+        return open_ends(source.access, None if target is None else target.access)
+
+    def agree(planned: "MoveResult | EditResult") -> None:
+        moved = _moved(planned)
+        if not moved.plan.has_work and not getattr(request, "idle_seconds", 0.0):
+            return
+        if can_ask(options) and not yes:
+            said.extend(moved.notes)
+        for line in said:
+            logging.getLogger("sbpair").info(line)
+        ask(counted(moved.report.forwarded or moved.report.purged, moved.act.noun))
+
+    def shown(done: "MoveResult | EditResult") -> CommandResult:
+        moved = _moved(done)
+        return CommandResult(
+            command,
+            done,
+            (table_of(OutcomeRow, moved.rows),),
+            notes=tuple(note for note in (*moved.remarks, *moved.notes) if note not in said),
+            summary=moved.closing(go_on),
+            exit=moved.exit,
+            closing=True,
+        )
+
+    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, "Nothing was moved.")
+    return run.carry_out(yes=yes)
+
+
+def _moved(done: "MoveResult | EditResult") -> "MoveResult":
+    from sbpair.core.transfer.summary import EditResult
+
+    return done.moved if isinstance(done, EditResult) else done

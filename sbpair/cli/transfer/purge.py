@@ -1,25 +1,20 @@
 """`sbpair dlq purge` and `sbpair purge`: messages are deleted, archived first unless told otherwise."""
 
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead_by_name
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
-from sbpair.cli.transfer.recovering import Recovery, command_line, filter_words, perform
+from sbpair.cli.transfer.planned import carry_out
 from sbpair.core.errors import UsageError
-from sbpair.core.names import subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.core.transfer.summary import Doing
 from sbpair.render.result import CommandResult
-
-if TYPE_CHECKING:
-    from sbpair.core.transfer.destinations import DestinationSeen
-    from sbpair.core.transfer.verdict import Judge
 
 ArchiveOption = Annotated[
     Path | None,
@@ -121,8 +116,9 @@ def _purge(
     dry_run: bool,
     yes: bool,
 ) -> CommandResult:
-    from sbpair.core.transfer.resend import Archiver, Purger, Selection
-    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, TransferRequest
+    from sbpair.core.transfer.resend import Selection
+    from sbpair.operations.purge import PurgeRequest
+    from sbpair.operations.purge import purge as delete_messages
 
     if (archive is None) != no_archive:
         ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it for good"
@@ -132,34 +128,22 @@ def _purge(
     source = find_entity_ref(load_settings(options), on, entity)
     if not dry_run:
         refuse_unnamed(options, source, yes=yes)
-    wanted = Selection(filters.wanted(), reasons)
-
-    def make_judge(seen: "DestinationSeen", recent: frozenset[str]) -> "Judge":
-        return Purger(wanted) if archive is None else Archiver(wanted, _restored_to(source))
-
-    request = TransferRequest(
-        queues=(source.path,),
+    request = PurgeRequest(
+        source.path,
+        archive,
         dead_letter=dead_letter,
-        to=ToPrimary() if archive is None else ToArchive(archive),
+        selection=Selection(filters.wanted(), reasons),
         max_messages=limit,
-        deferred=not dead_letter,
-        scheduled=not dead_letter,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+        dry_run=dry_run,
     )
-    noun = "dead letter" if dead_letter else "message"
-    given = filter_words(filters, reasons)
-    given += ["--no-archive"] if archive is None else ["--archive", str(archive)]
-    doing = Doing("deleted", noun, command_line(["sbpair", *name.split(), entity, *on.words(), *given]))
-    recovery = Recovery(options, source, None, request, make_judge)
 
     def ask(messages: str) -> None:
         kept = "for good" if archive is None else f"after writing them to {archive}"
         question = f"Delete {messages} of {source} {kept}"
         go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
 
-    return perform(name, recovery, doing, options=options, ask=ask, dry_run=dry_run, yes=yes)
-
-
-def _restored_to(source: EntityRef) -> str:
-    found = subscription_of(source.path)
-    return source.path if found is None else found[0]
+    given = [*(f"--reason={reason}" for reason in reasons), *filters.words()]
+    given += ["--no-archive"] if archive is None else ["--archive", str(archive)]
+    go_on = shlex.join(["sbpair", *name.split(), entity, *on.words(), *given])
+    return carry_out(name, options, delete_messages, request, (source, None), ask, go_on, yes=yes)

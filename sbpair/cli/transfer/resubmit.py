@@ -1,10 +1,20 @@
 """`sbpair dlq resubmit`: dead letters, sent again as their application sent them."""
 
+import shlex
+
+from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.cli.transfer.entity_ref import (
+    EntityArgument,
+    NamespaceOptions,
+    find_entity_ref,
+    refuse_unnamed,
+    target_of,
+)
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
-from sbpair.cli.transfer.resending import Sending, resend, to_or_itself
+from sbpair.cli.transfer.planned import carry_out
+from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.render.result import CommandResult
 
 
@@ -34,18 +44,22 @@ def resubmit(
       sbpair dlq resubmit orders --reason MaxDeliveryCountExceeded --ledger again.jsonl --rate 50
       sbpair dlq resubmit news/Subscriptions/audit --to audit-repair
     """
+    from sbpair.operations.resubmit import ResubmitRequest
+    from sbpair.operations.resubmit import resubmit as send_again
+
     settings = load_settings(options)
     source = find_entity_ref(settings, on, entity)
     if not chosen.dry_run:
         refuse_unnamed(options, source, yes=chosen.yes)
-    target = to_or_itself(settings, on, source, to)
+    target = target_of(settings, on, source, to)
+    check_new_ledger(chosen.ledger, new=chosen.new_ledger)
+    one_namespace = source.on_same_namespace(target)
+    asked = chosen.request(options, reasons=reasons or (), one_namespace=one_namespace)
+    request = ResubmitRequest(source.path, target.path, **asked)
+
+    def ask(messages: str) -> None:
+        go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
+
     given = [*(["--to", to] if to else []), *on.words(), *(f"--reason={reason}" for reason in reasons or ())]
-    sending = Sending(
-        "dlq resubmit",
-        "sent",
-        "Send",
-        ["sbpair", "dlq", "resubmit", entity, *given],
-        dead_letter=True,
-        reasons=reasons or (),
-    )
-    return resend(options, source, target, sending, chosen)
+    go_on = shlex.join(["sbpair", "dlq", "resubmit", entity, *given, *chosen.words()])
+    return carry_out("dlq resubmit", options, send_again, request, (source, target), ask, go_on, yes=chosen.yes)

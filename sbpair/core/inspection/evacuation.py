@@ -6,14 +6,14 @@ What exists on the second namespace is never changed: it may be in use.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts, Tier
 from sbpair.core.names import dead_letter_path, subscription_of
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import column, to_plain
 
 PARTITIONS = 16
 PLAN_VERSION = 1
@@ -270,15 +270,21 @@ class MailboxMove:
     by_session: bool = False
     """They are handed out by session, so a queue that holds them has to do that as well."""
 
+    @property
+    def mailbox(self) -> str:
+        """Path of the queue or subscription, or of its dead letters."""
+        return dead_letter_path(self.entity) if self.dead_letter else self.entity
+
 
 @dataclass(frozen=True, slots=True)
 class LeftThere:
     """Messages that are not moved, and why."""
 
-    entity: str
+    entity: str = field(metadata=column("Left in"))
     """Path of the queue or subscription, or of its dead letters."""
-    reason: str
-    messages: int
+    messages: int = field(metadata=column("Messages", counts=True))
+    """0: they could not be counted."""
+    reason: str = field(metadata=column("Why"))
 
 
 def plan_moves(
@@ -290,7 +296,7 @@ def plan_moves(
     for one in source:
         counts = one.counts
         if on_the_way := counts.transfer + counts.transfer_dead_letter:
-            left.append(LeftThere(one.path, "on their way to where the entity forwards", on_the_way))
+            left.append(LeftThere(one.path, on_the_way, "on their way to where the entity forwards"))
         step = steps.get(one.path.lower())
         for dead_letter, number in ((False, counts.active + counts.scheduled), (True, counts.dead_letter)):
             if dead_letter and one.kind is EntityKind.TOPIC:
@@ -301,7 +307,7 @@ def plan_moves(
                 held, sessions = to.lower() != one.path.lower(), one.settings.requires_session and not dead_letter
                 moves.append(MailboxMove(one.path, dead_letter, to, held, number, sessions))
             elif number:
-                left.append(LeftThere(dead_letter_path(one.path) if dead_letter else one.path, why, number))
+                left.append(LeftThere(dead_letter_path(one.path) if dead_letter else one.path, number, why))
     return tuple(moves), tuple(left)
 
 

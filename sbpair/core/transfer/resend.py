@@ -125,6 +125,9 @@ class Selection:
         return self.filter.wants(received, summary)
 
 
+ALL_MESSAGES = Selection()
+
+
 class Resender:
     """Sends messages as their application sent them to one destination, as far as it will keep them.
 

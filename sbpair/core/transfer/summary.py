@@ -1,132 +1,218 @@
-"""What may be said of messages that were sent again, moved, copied or deleted, wherever they lay."""
+"""What became of the messages of an entity that were sent elsewhere, copied, archived or deleted, and the sentences
+about it."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from sbpair.core.entities import QueueFacts
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import INLINED
+from sbpair.core.serialization import HIDDEN, INLINED
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
-from sbpair.core.transfer.report import DrainReport, reasons
-from sbpair.core.transfer.resend import CAME_LATER, NOT_REACHED, stays
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.report import DrainReport, OutcomeRow, reasons
+from sbpair.core.transfer.resend import CAME_LATER, NOT_REACHED, Planned, stays
 from sbpair.core.words import counted
 
 _NOT_ASKED_FOR = (CAME_LATER,)
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a verb does with messages, as sentences name it."""
+
+    verb: str
+    """`sent`, `moved`, `copied` or `deleted`."""
+    noun: str = "message"
+    keep: bool = False
+    """The messages also stay where they are."""
+    edited: bool = False
+    """They are changed on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """What a dry run has decided: a second call deals with these messages, and with none that came since."""
+
+    judge: Planned
+    report: DrainReport
+    """Of the dry run."""
+    destination: DestinationSeen
+    facts: Mapping[str, QueueFacts | None]
+    """Of the source, by its path, if they are known."""
+    topic: bool
+    """The source is a topic: only its scheduled messages can be seen."""
+    at_least_once_because: str | None
+    """Why a message cannot be sent and completed in one transaction; None if it can, or nothing is sent."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any message will be sent, archived or deleted."""
+        return bool(self.report.forwarded or self.report.purged)
+
+    @property
+    def keyless(self) -> int:
+        """Messages that the destination takes into no transaction, if it is known to be partitioned."""
+        topic, queue = self.destination.topic, self.destination.queue
+        settings = (topic, None if queue is None else queue.settings)
+        partitioned = any(known is not None and known.enable_partitioning for known in settings)
+        return self.judge.without_key if partitioned else 0
+
+    def remarks(self, path: str) -> tuple[str, ...]:
+        """What is not to be expected of the entity and its messages. `path`: of the source."""
+        if not self.topic:
+            return self.judge.remarks
+        return (
+            *self.judge.remarks,
+            f"{path} is a topic: only its scheduled messages lie in it. The others are in its subscriptions, "
+            f"{path}/Subscriptions/NAME.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class MoveResult:
-    """What became of the messages of an entity. No `to`: they went into an archive, or were deleted."""
+    """What became of the messages of an entity, or would in a dry run. No `to`: they went into an archive, or were
+    deleted."""
 
     namespace: str
     entity: str
     to_namespace: str | None
     to: str | None
     report: DrainReport = field(metadata=INLINED)
+    act: Act = field(metadata=HIDDEN)
+    plan: MovePlan = field(metadata=HIDDEN)
     guarantee: str | None = None
     """`exactly-once` or `at-least-once`: how often a crash can leave a message at `to`. None: nothing is sent there and
     completed here."""
     at_least_once_because: str | None = None
     """Why it cannot be exactly once; None if it is."""
+    remarks: tuple[str, ...] = field(default=(), metadata=HIDDEN)
+    """What is not to be expected of the entity and its messages."""
+
+    @property
+    def exit(self) -> Exit:
+        """Findings of a dry run that found anything; partial if messages are left that were asked for."""
+        report = self.report
+        if report.dry_run:
+            found = report.forwarded or report.purged or hindered_by(report) is not None
+            return Exit.FINDINGS if found else Exit.OK
+        return hindered_by(report, apart_from=_NOT_ASKED_FOR) or Exit.OK
+
+    @property
+    def rows(self) -> Iterator[OutcomeRow]:
+        """What became of how many messages, for a table."""
+        report = self.report
+        if report.forwarded and self.to is None:
+            yield OutcomeRow("archived", str(report.archive or ""), report.forwarded)
+        elif report.forwarded:
+            yield OutcomeRow(self.act.verb, f"{self.to} on {self.to_namespace}", report.forwarded)
+        if report.purged:
+            yield OutcomeRow("deleted", self.entity, report.purged)
+        if report.already_forwarded:
+            yield OutcomeRow("sent before", "", report.already_forwarded)
+        for why, number in report.original_faults:
+            yield OutcomeRow("was dead-lettered for", why, number)
+        for left in report.left:
+            yield OutcomeRow("left", left.reason, left.count)
+        for failure in report.failures:
+            yield OutcomeRow("not read", f"{failure.queue}: {failure.error.message}", None)
+
+    def closing(self, go_on: str = "") -> str:
+        """The last sentence: what happened and how much is left. `go_on`: the command that goes on with what is left,
+        which is named where it would help."""
+        report = self.report
+        what = self._what_happened()
+        left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
+        if report.dry_run:
+            return f"{what}.{f' {left:,} would be left.' if left else ''} Nothing was changed."
+        may_go = any(not stays(left.reason) and left.reason != CAME_LATER for left in report.left)
+        again = go_on and (may_go or report.failures or report.ended_by in ("stop", "filter"))
+        return f"{what}.{f' {left:,} {_are(left)} left.' if left else ''}{f' Go on with: {go_on}' if again else ''}"
+
+    def _what_happened(self) -> str:
+        report, act = self.report, self.act
+        number = report.forwarded or report.purged
+        would = "would be " if report.dry_run else "was " if number == 1 else "were "
+        what = f"{counted(number, act.noun)} of {self.entity} {would}"
+        if report.archive is not None or (report.dry_run and self.to is None and report.forwarded):
+            what += "archived" + (f" in {report.archive}" if report.archive is not None else "") + " and deleted"
+        elif self.to is None:
+            what += "deleted"
+        else:
+            what += f"{act.verb} to {self.to} on {self.to_namespace}"
+        if report.already_forwarded:
+            since = "left alone" if act.keep else "completed"
+            what += f"; {report.already_forwarded:,} had been sent before and {_were(report.already_forwarded)} {since}"
+        return what + (f"; {ended}" if (ended := ENDED.get(report.ended_by)) else "")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why messages are left, and what a resent message cannot keep."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        report = self.report
+        for left in report.left:
+            yield f"{left.count:,} {'would be' if report.dry_run else _are(left.count)} left: {left.reason}."
+        if report.broken_off is not None:
+            yield report.broken_off
+        for failure in report.failures:
+            yield f"Not read: {failure.queue}: {failure.error.message}"
+        if report.unchecked:
+            yield (
+                f"Not checked without Manage on {self.to_namespace}: whether {self.to} is full, takes messages with a "
+                "session only, or drops what it takes for duplicates."
+            )
+        if report.uncompleted:
+            yield (
+                f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} sent, but the completion was "
+                "not confirmed: they will be redelivered, with the same MessageId."
+            )
+        if self.guarantee is not None and report.forwarded:
+            yield self._guaranteed()
+        if self.to is not None and report.forwarded:
+            kept = "All bytes that were not edited" if self.act.edited else "All bytes"
+            yield (
+                f"{kept} are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
+                "dead-letter reason are new or gone, the time to live starts again, and what was deferred is active."
+            )
+
+    def _guaranteed(self) -> str:
+        if self.guarantee == EXACTLY_ONCE:
+            return "Exactly once: a message is sent and completed in one transaction, which no crash divides."
+        return (
+            f"At least once: {self.at_least_once_because}. After a crash a message may be there twice, with the same "
+            "MessageId; with --ledger it is not sent again once its line is written."
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
-    """What a command does, for its sentences."""
+class EditResult:
+    """What became of an edited message, as `edit -o json` prints it. `diff`: how it was changed, as lines of a unified
+    diff."""
 
-    verb: str
-    """What is said to have been done: `sent`, `moved`, `copied`."""
-    noun: str
-    """`dead letter` or `message`."""
-    go_on: str
-    """The command line that goes on with what is left."""
-    keep: bool = False
-    """The messages stay where they are too."""
-    edited: bool = False
-    """They were changed on the way."""
+    sequence_number: int
+    diff: tuple[str, ...]
+    moved: MoveResult = field(metadata=INLINED)
+
+    @property
+    def plan(self) -> MovePlan:
+        """What a second call is given to do exactly what was shown."""
+        return self.moved.plan
 
 
-def with_unreached(done: MoveResult, planned: DrainReport) -> MoveResult:
-    """What a run did whose time was up, with how many of the planned messages it did not come to."""
-    report = done.report
+def with_unreached(report: DrainReport, planned: DrainReport) -> DrainReport:
+    """The report of a run whose time was up, with how many of the planned messages it did not come to."""
     if report.ended_by != "time":
-        return done
-    left = sum(one.count for one in report.left if one.reason not in _NOT_ASKED_FOR)
+        return report
+    left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
     dealt_with = report.forwarded + report.already_forwarded + left
-    number = planned.forwarded + sum(one.count for one in planned.left) - dealt_with
+    number = planned.forwarded + sum(left.count for left in planned.left) - dealt_with
     if number <= 0:
-        return done
-    counts = Counter({one.reason: one.count for one in report.left}) + Counter({NOT_REACHED: number})
-    return replace(done, report=replace(report, left=reasons(counts)))
-
-
-def closing(done: MoveResult, doing: Doing) -> str:
-    """The last sentence: what happened, how much is left, and the command that goes on."""
-    report = done.report
-    number = report.forwarded or report.purged
-    would = "would be " if report.dry_run else "was " if number == 1 else "were "
-    what = f"{counted(number, doing.noun)} of {done.entity} {would}"
-    if report.archive is not None or (report.dry_run and done.to is None and report.forwarded):
-        what += "archived" + (f" in {report.archive}" if report.archive is not None else "") + " and deleted"
-    elif done.to is None:
-        what += "deleted"
-    else:
-        what += f"{doing.verb} to {done.to} on {done.to_namespace}"
-    if report.already_forwarded:
-        since = "left alone" if doing.keep else "completed"
-        what += f"; {report.already_forwarded:,} had been sent before and {_were(report.already_forwarded)} {since}"
-    if ended := ENDED.get(report.ended_by):
-        what += f"; {ended}"
-    left = sum(one.count for one in report.left if one.reason not in _NOT_ASKED_FOR)
-    if report.dry_run:
-        rest = f" {left:,} would be left." if left else ""
-        return f"{what}.{rest} Nothing was changed."
-    rest = f" {left:,} {_are(left)} left." if left else ""
-    may_go = any(not stays(one.reason) and one.reason != CAME_LATER for one in report.left)
-    again = may_go or report.failures or report.ended_by in ("stop", "filter")
-    return f"{what}.{rest}{f' Go on with: {doing.go_on}' if again else ''}"
-
-
-def notes(done: MoveResult, doing: Doing) -> Iterator[str]:
-    """Why messages are left, and what a resent message cannot keep."""
-    report = done.report
-    for one in report.left:
-        would = "would be" if report.dry_run else _are(one.count)
-        yield f"{one.count:,} {would} left: {one.reason}."
-    if report.broken_off is not None:
-        yield report.broken_off
-    for failure in report.failures:
-        yield f"Not read: {failure.queue}: {failure.error.message}"
-    if report.unchecked:
-        yield (
-            f"Not checked without Manage on {done.to_namespace}: whether {done.to} is full, takes messages with a "
-            "session only, or drops what it takes for duplicates."
-        )
-    if report.uncompleted:
-        yield (
-            f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} sent, but the completion was not "
-            "confirmed: they will be redelivered, with the same MessageId."
-        )
-    if done.guarantee is not None and report.forwarded:
-        yield _guaranteed(done)
-    if done.to is not None and report.forwarded:
-        kept = "All bytes that were not edited" if doing.edited else "All bytes"
-        yield (
-            f"{kept} are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
-            "dead-letter reason are new or gone, the time to live starts again, and what was deferred is active."
-        )
-
-
-EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
-
-
-def _guaranteed(done: MoveResult) -> str:
-    if done.guarantee == EXACTLY_ONCE:
-        return "Exactly once: a message is sent and completed in one transaction, which no crash divides."
-    return (
-        f"At least once: {done.at_least_once_because}. After a crash a message may be there twice, with the same "
-        "MessageId; with --ledger it is not sent again once its line is written."
-    )
+        return report
+    counts = Counter({left.reason: left.count for left in report.left}) + Counter({NOT_REACHED: number})
+    return replace(report, left=reasons(counts))
 
 
 def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int) -> tuple[str, str | None]:
@@ -149,14 +235,6 @@ def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int
         AT_LEAST_ONCE,
         f"{outside:,} of {counted(report.forwarded, 'message')} {does} sent outside of a transaction, as {why}",
     )
-
-
-def exit_of(done: MoveResult) -> Exit:
-    """Findings of a dry run that found anything; partial if messages are left that were asked for."""
-    report = done.report
-    if report.dry_run:
-        return Exit.FINDINGS if report.forwarded or report.purged or hindered_by(report) is not None else Exit.OK
-    return hindered_by(report, apart_from=_NOT_ASKED_FOR) or Exit.OK
 
 
 def _are(number: int) -> str:

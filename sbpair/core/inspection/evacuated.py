@@ -1,0 +1,432 @@
+"""An evacuation: what is asked, what both namespaces hold, what was planned, and what was done."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from sbpair.core.entities import EntityFacts, EntityKind, Tier
+from sbpair.core.errors import StalePlanError, UsageError
+from sbpair.core.inspection.evacuation import (
+    NOT_ASKED_FOR,
+    PLAN_VERSION,
+    SET_ACTIVE,
+    Action,
+    EntityStep,
+    Kept,
+    LeftThere,
+    MailboxMove,
+    as_planned,
+    changed_since,
+    plan_entities,
+    plan_moves,
+)
+from sbpair.core.inspection.snapshot import Peeked
+from sbpair.core.names import DEAD_LETTER_SUFFIX, dead_letter_path
+from sbpair.core.outcome import Exit
+from sbpair.core.serialization import HIDDEN, column
+from sbpair.core.words import counted, listed
+
+NOTHING_CHANGED = "Nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class EvacuationScope:
+    """What is evacuated from the namespace `source` to `target`, both by their configured names."""
+
+    source: str
+    target: str
+    source_shown: str
+    target_shown: str
+    """Both as sentences name them: with the host where the name does not tell it."""
+    without: tuple[str, ...] = ()
+    """Patterns of entities that are left out."""
+    dead_letters: Kept = Kept.HOLD
+    despite_duplicate_detection: bool = False
+    """Queues that were there before may drop a message whose MessageId they got from elsewhere."""
+
+    def includes(self, path: str) -> bool:
+        """Whether no pattern leaves this entity out."""
+        return not any(fnmatchcase(path.lower(), pattern.lower()) for pattern in self.without)
+
+
+@dataclass(frozen=True, slots=True)
+class BothNamespaces:
+    """Both namespaces at one moment, and what a browse of the first one shows, by path in lower case."""
+
+    source: tuple[EntityFacts, ...]
+    target: tuple[EntityFacts, ...]
+    target_tier: Tier | None
+    browsed: Mapping[str, Peeked]
+    unread: Mapping[str, str]
+    """Entities that could not be browsed, and why."""
+
+    @property
+    def source_empty(self) -> bool:
+        """Whether every entity of the first one was counted and browsed, and nothing was found."""
+        counts = all(facts.counts.total == 0 for facts in self.source)
+        return counts and not self.unread and all(peeked.empty for peeked in self.browsed.values())
+
+    def steps(self, scope: EvacuationScope) -> tuple[EntityStep, ...]:
+        """What becomes of each entity on the second namespace."""
+        included = [facts for facts in self.source if scope.includes(facts.path)]
+        despite = scope.despite_duplicate_detection
+        return plan_entities(included, self.target, self.target_tier, despite_duplicate_detection=despite)
+
+    def moves(
+        self, scope: EvacuationScope, steps: Sequence[EntityStep]
+    ) -> tuple[tuple[MailboxMove, ...], tuple[LeftThere, ...]]:
+        """What is to be moved from where to where at this moment, and what is not. What only a browse has shown is
+        moved, too."""
+        included = {step.path.lower(): step for step in steps}
+        found = [_as_browsed(facts, self.browsed.get(facts.path.lower())) for facts in self.source]
+        moves, left = plan_moves(found, included, scope.source, scope.dead_letters)
+        named = {there.entity for there in left}
+        unread = tuple(
+            LeftThere(path, 0, why if scope.includes(path) else NOT_ASKED_FOR)
+            for path, why in self.unread.items()
+            if path not in named
+        )
+        return moves, (*left, *unread)
+
+
+def _as_browsed(facts: EntityFacts, seen: Peeked | None) -> EntityFacts:
+    """The entity with at least one message where a browse saw some and the counts did not."""
+    if seen is None:
+        return facts
+    counts = facts.counts
+    nothing = counts.active + counts.scheduled == 0
+    active = 1 if seen.active and nothing else counts.active
+    return replace(
+        facts,
+        counts=replace(counts, active=active, dead_letter=max(counts.dead_letter, int(seen.dead_letter))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EvacuationPlan:
+    """What a dry run has found: a second call creates these entities and moves what they hold."""
+
+    scope: EvacuationScope
+    seen: BothNamespaces
+    steps: tuple[EntityStep, ...]
+    moves: tuple[MailboxMove, ...]
+    left: tuple[LeftThere, ...]
+
+    @classmethod
+    def of(cls, scope: EvacuationScope, seen: BothNamespaces) -> "EvacuationPlan":
+        steps = seen.steps(scope)
+        return cls(scope, seen, steps, *seen.moves(scope, steps))
+
+    def refuse_conflicts(self) -> None:
+        """Stop before the first change where an entity cannot take the messages of its name.
+
+        Raises:
+            UsageError: names each of them, with the reason.
+        """
+        scope, conflicts = self.scope, [step for step in self.steps if step.action is Action.CONFLICT]
+        if conflicts:
+            reasons = " ".join(f"{step.path}: {'; '.join(step.notes)}." for step in conflicts)
+            raise UsageError(
+                f"{counted(len(conflicts), 'entity', 'entities')} of {scope.source_shown} cannot go to "
+                f"{scope.target_shown}. {reasons} {NOTHING_CHANGED}",
+                hint=f"Change or delete what is on {scope.target_shown}, or leave one out: --except "
+                f"{shlex.quote(conflicts[0].path)}",
+            )
+
+    def refuse_stale(self, written: "WrittenPlan") -> None:
+        """Refuse a plan file whose steps are not those that would be done now.
+
+        Raises:
+            StalePlanError: names the entities that have changed.
+        """
+        if changed := changed_since(written.entities, self.steps):
+            raise StalePlanError(
+                f"{written.name} is stale: something else would be done now about {listed(changed)}. {NOTHING_CHANGED}"
+            )
+
+    def to_file(self, source_host: str, target_host: str) -> dict[str, Any]:
+        """The plan as a file keeps it. It says nothing of messages, which come and go."""
+        return {
+            "format_version": PLAN_VERSION,
+            "from": source_host,
+            "to": target_host,
+            "except": list(self.scope.without),
+            "dead_letters": self.scope.dead_letters.value,
+            "despite_duplicate_detection": self.scope.despite_duplicate_detection,
+            "entities": as_planned(self.steps),
+        }
+
+    @property
+    def creates(self) -> int:
+        """Entities that are created, or finished after an earlier run."""
+        return sum(step.action in (Action.CREATE, Action.FINISH) for step in self.steps)
+
+    @property
+    def messages(self) -> int:
+        """How many messages the service counts that are to be moved."""
+        return sum(move.counted for move in self.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPlan:
+    """A plan out of a file: what it was made for, and its entities, which are compared with what would be done now."""
+
+    name: str
+    """Of the file, for errors."""
+    without: tuple[str, ...]
+    dead_letters: Kept
+    despite_duplicate_detection: bool
+    entities: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def parse(cls, name: str, plans: Sequence[Any], source_host: str, target_host: str) -> "WrittenPlan":
+        """The only one of these plans.
+
+        Raises:
+            UsageError: it is none, one of another release, or one for other namespaces.
+        """
+        try:
+            (plan,) = plans
+            version, hosts = plan["format_version"], (plan["from"].lower(), plan["to"].lower())
+            written = cls(
+                name,
+                tuple(map(str, plan["except"])),
+                Kept(plan["dead_letters"]),
+                plan["despite_duplicate_detection"] is True,
+                tuple(dict(entity) for entity in plan["entities"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{name} is not a plan that evacuate wrote. {NOTHING_CHANGED}") from error
+        if version != PLAN_VERSION:
+            raise UsageError(
+                f"{name} is a plan of another release of sbpair. {NOTHING_CHANGED}", hint=StalePlanError.hint
+            )
+        if hosts != (source_host.lower(), target_host.lower()):
+            raise UsageError(f"{name} is a plan from {hosts[0]} to {hosts[1]}. {NOTHING_CHANGED}")
+        return written
+
+
+# What was done, and the sentences about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes, or became, of an entity on the second namespace."""
+
+    action: Action
+    kind: EntityKind
+    path: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The messages of a queue or subscription, or its dead letters."""
+
+    entity: str
+    dead_letter: bool
+    to: str
+    counted: int
+    """How many the service counted when this run began."""
+    moved: int
+    """In this run."""
+    accepted: int
+    """In all runs of this ledger."""
+    there_now: int | None
+    """What `to` counts at the end, from wherever; fewer than were accepted if consumers take them. None: not
+    counted."""
+
+    @property
+    def mailbox(self) -> str:
+        """Path of the queue or subscription, or of its dead letters."""
+        return dead_letter_path(self.entity) if self.dead_letter else self.entity
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """An entity in a table for a screen, with one of its notes."""
+
+    path: str = field(metadata=column("Entity"))
+    action: str = field(metadata=column("There"))
+    note: str = field(metadata=column("Note"))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """Messages in a table for a screen."""
+
+    entity: str = field(metadata=column("From"))
+    to: str = field(metadata=column("To"))
+    counted: int = field(metadata=column("Counted", counts=True))
+    moved: int = field(metadata=column("Moved", counts=True))
+    there_now: int | None = field(metadata=column("There now", counts=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LineRow:
+    """All of an entity, or of its dead letters, in one line for a script."""
+
+    entity: str = field(metadata=column("Entity"))
+    kind: str | None = field(default=None, metadata=column("Kind"))
+    action: str | None = field(default=None, metadata=column("There"))
+    to: str | None = field(default=None, metadata=column("To"))
+    counted: int | None = field(default=None, metadata=column("Counted", counts=True))
+    moved: int | None = field(default=None, metadata=column("Moved", counts=True))
+    accepted: int | None = field(default=None, metadata=column("Accepted", counts=True))
+    there_now: int | None = field(default=None, metadata=column("There now", counts=True))
+    left: int | None = field(default=None, metadata=column("Left", counts=True))
+    note: str = field(default="", metadata=column("Note"))
+
+
+@dataclass(frozen=True, slots=True)
+class EvacuateResult:
+    """What was created and moved, or would be in a dry run, as `evacuate -o json` prints it."""
+
+    from_namespace: str
+    to_namespace: str
+    dry_run: bool
+    entities: tuple[Step, ...]
+    moves: tuple[Moved, ...]
+    left: tuple[LeftThere, ...]
+    """Messages that are, or would be, still there, and why."""
+    held: tuple[str, ...]
+    """Queues on the second namespace that hold messages for somebody to look into, of earlier runs too."""
+    source_empty: bool
+    """Every queue, topic and subscription was counted and browsed after the last message, and nothing was found."""
+    ledger: Path | None
+    plan: EvacuationPlan = field(metadata=HIDDEN)
+    stopped: bool = field(default=False, metadata=HIDDEN)
+    """The run was ended before it was through."""
+
+    @classmethod
+    def planned(cls, plan: EvacuationPlan) -> "EvacuateResult":
+        """The result of a dry run."""
+        moves = [move for move in plan.moves if move.counted]
+        return cls(
+            plan.scope.source,
+            plan.scope.target,
+            True,
+            steps_of(plan.steps),
+            tuple(Moved(move.entity, move.dead_letter, move.to, move.counted, 0, 0, None) for move in moves),
+            plan.left,
+            tuple(sorted({move.to for move in moves if move.held})),
+            plan.seen.source_empty,
+            None,
+            plan,
+        )
+
+    @property
+    def only_left_out(self) -> bool:
+        """Whether nothing is left but what was not asked for."""
+        return bool(self.left) and all(there.reason == NOT_ASKED_FOR for there in self.left)
+
+    @property
+    def exit(self) -> Exit:
+        """Findings of a dry run that would do anything; partial if messages are left that were asked for."""
+        if self.dry_run:
+            nothing = self.source_empty and all(step.action is Action.KEEP for step in self.entities)
+            return Exit.OK if nothing else Exit.FINDINGS
+        return Exit.OK if self.source_empty or self.only_left_out else Exit.PARTIAL
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is in the way, why messages are left, and what a person has to see to."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        target = self.plan.scope.target_shown
+        conflicts = [step for step in self.entities if step.action is Action.CONFLICT]
+        if self.dry_run and conflicts:
+            names = listed(step.path for step in conflicts)
+            yield f"In the way: {names}. Nothing is moved before that is changed, or left out with --except."
+        for there in self.left:
+            if not there.messages:
+                yield f"{there.entity}: {there.reason}."
+                continue
+            would = "would stay" if self.dry_run else "stay" if there.messages != 1 else "stays"
+            yield f"{counted(there.messages, 'message')} of {there.entity} {would}: {there.reason}."
+        closed = sorted({there.entity for there in self.left if there.reason.endswith(SET_ACTIVE)})
+        if closed:
+            path = closed[0].removesuffix(f"/{DEAD_LETTER_SUFFIX}")
+            activate = shlex.join(["sbpair", "entity", "set-status", f"{self.from_namespace}:{path}", "Active"])
+            yield f"So that such messages are moved as well: {activate}"
+        if self.held:
+            yield (
+                f"{'Would be held' if self.dry_run else 'Held'} on {target}, for somebody to look into: "
+                f"{listed(self.held)}. List them: sbpair entity list 'evacuated/*' --namespace {self.to_namespace}"
+            )
+        if any(step.action is Action.CREATE for step in self.entities):
+            yield (
+                f"Not copied to {target}: shared access rules of the namespace and of its entities, role "
+                "assignments, network rules. Applications need credentials for it."
+            )
+        for move in self.moves:
+            if move.there_now is not None and move.there_now < move.accepted:
+                yield (
+                    f"{move.to} counts {move.there_now:,} of {move.accepted:,} messages that it accepted: consumers "
+                    "have taken the others, or it has sent them on."
+                )
+
+    def closing(self, go_on: str) -> str:
+        """The last sentence. `go_on`: the command that goes on with what is left."""
+        source, target = self.plan.scope.source_shown, self.plan.scope.target_shown
+        new = sum(step.action in (Action.CREATE, Action.FINISH) for step in self.entities)
+        made = counted(new, "entity", "entities")
+        if self.dry_run:
+            messages = counted(sum(move.counted for move in self.moves), "message")
+            return f"Would create {made} on {target} and move {messages} there. {NOTHING_CHANGED} Do it: {go_on}"
+        number = sum(move.moved for move in self.moves)
+        total = sum(move.accepted for move in self.moves)
+        earlier = f" ({total:,} with earlier runs)" if total > number else ""
+        what = f"Created {made} on {target}; it accepted {counted(number, 'message')}{earlier}."
+        if self.source_empty:
+            return f"{what} {source} is empty: every queue, topic and subscription was counted and browsed."
+        if self.stopped:
+            return f"{what} Interrupted; what was in flight is settled or released. Go on with: {go_on}"
+        if self.only_left_out:
+            return f"{what} What is left on {source} is what was left out."
+        return f"{what} {source} is not empty. Go on with: {go_on}"
+
+    @property
+    def step_rows(self) -> Iterator[StepRow]:
+        """Entities for a screen, a row for each note."""
+        for step in self.entities:
+            for note in step.notes or ("",):
+                yield StepRow(step.path, step.action.value, note)
+
+    @property
+    def move_rows(self) -> Iterator[MoveRow]:
+        """Messages for a screen."""
+        for move in self.moves:
+            yield MoveRow(move.mailbox, move.to, move.counted, move.moved, move.there_now)
+
+    @property
+    def line_rows(self) -> Iterator[LineRow]:
+        """All of it for a script: a line for each entity, and one for its dead letters where there are any."""
+        lines = {step.path: LineRow(step.path, step.kind.value, step.action.value) for step in self.entities}
+        notes = {step.path: list(step.notes) for step in self.entities}
+        for move in self.moves:
+            line = lines.get(move.mailbox) or LineRow(move.mailbox, "dead letters")
+            lines[move.mailbox] = replace(
+                line,
+                to=move.to,
+                counted=move.counted,
+                moved=move.moved,
+                accepted=move.accepted,
+                there_now=move.there_now,
+            )
+        for there in self.left:
+            line = lines.get(there.entity) or LineRow(there.entity)
+            # Of what could not be browsed nobody knows how many are left.
+            lines[there.entity] = replace(line, left=(line.left or 0) + there.messages or None)
+            notes.setdefault(there.entity, []).append(there.reason)
+        for path, line in sorted(lines.items()):
+            yield replace(line, note="; ".join(notes.get(path, ())))
+
+
+def steps_of(steps: Iterable[EntityStep]) -> tuple[Step, ...]:
+    """The steps as a result has them."""
+    return tuple(Step(step.action, step.kind, step.path, step.notes) for step in steps)

@@ -1,0 +1,255 @@
+"""What move, copy, resubmit, purge, edit and evacuate share: one run over one entity, planned by a dry run."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sbpair.concurrency import abandoning, stoppable
+from sbpair.core.access import namespace_name, shown_name
+from sbpair.core.entities import QueueFacts
+from sbpair.core.errors import (
+    InterruptedWorkError,
+    MalformedMessageError,
+    ServiceError,
+    UsageError,
+    unchanged,
+    unwritable,
+)
+from sbpair.core.names import dead_letter_path, subscription_of
+from sbpair.core.rewrite import as_sent
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
+from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
+from sbpair.core.transfer.verdict import Judge
+from sbpair.operations.ledgers import open_ledger
+from sbpair.ports import Ends, Observer
+from sbpair.runtime.browse import pages
+from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.links import close_quietly
+from sbpair.runtime.transfer.drain import ToArchive, TransferRequest, entity_facts
+from sbpair.runtime.transfer.dry_run import ask_destinations
+from sbpair.runtime.transfer.ledger import Ledger, Way
+from sbpair.runtime.transfer.move import move as move_messages
+from sbpair.runtime.transfer.sinks import NamespaceSink
+
+NOTHING_MOVED = "Nothing was moved."
+FACTS_SECONDS = 10.0
+"""Bound of the wait for properties that the work can do without."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRun:
+    """What one run does with the messages of one entity.
+
+    Args:
+        transfer: which messages of which entity, how fast; its first queue is the entity.
+        make_judge: makes the judge of what becomes of a message, given what was learnt about the destination and the
+            MessageIds that it was seen to have got within the window of its duplicate detection.
+        target: path of the queue or topic where the messages go; None: they are archived or deleted.
+        session_states: the states of sessions go along.
+        despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
+        one_message: a single message is dealt with, and the result does not mention the others.
+        ledger, new_ledger: the file that records each message, and whether it is begun anew.
+        plan: of an earlier dry run, to do exactly that.
+    """
+
+    act: Act
+    transfer: TransferRequest
+    make_judge: Callable[[DestinationSeen, frozenset[str]], Judge]
+    target: str | None = None
+    session_states: bool = False
+    despite_duplicate_detection: bool = False
+    one_message: bool = False
+    ledger: Path | None = None
+    new_ledger: bool = False
+    plan: MovePlan | None = None
+
+    @property
+    def path(self) -> str:
+        """The entity whose messages they are."""
+        return self.transfer.queues[0]
+
+
+async def run_entity(run: EntityRun, ends: Ends, observer: Observer | None, stop: asyncio.Event | None) -> MoveResult:
+    """Plan, unless there is a plan, and do what was planned; nothing of that in a dry run.
+
+    Raises:
+        SbpairError: the entity cannot be browsed, the destination takes nothing, or the ledger or archive cannot be
+            written.
+        UsageError: the destination may drop messages as duplicates, the entity has no dead letters, or the ledger is
+            that of other namespaces.
+        InterruptedWorkError: `stop` was set before the first message was moved.
+    """
+    started = _Started(run, ends, observer or Quiet(), stop or asyncio.Event())
+    return await started.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    run: EntityRun
+    ends: Ends
+    observer: Observer
+    stop: asyncio.Event
+    clock: SystemClock = field(default_factory=SystemClock)
+
+    async def result(self) -> MoveResult:
+        run = self.run
+        plan = run.plan
+        if plan is None:
+            with unchanged(NOTHING_MOVED):
+                plan = await self._plan()
+        if run.transfer.dry_run:
+            return self._told(plan, plan.report)
+        if not plan.has_work and not self._waits:
+            return self._told(plan, replace(plan.report, dry_run=False))
+        return self._told(plan, with_unreached(await self._carried_out(plan), plan.report))
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it goes on for messages that come later."""
+        return self.run.transfer.idle_seconds > 0
+
+    async def _plan(self) -> MovePlan:
+        facts, topic = await stoppable(self.stop, self._facts())
+        seen = await stoppable(self.stop, self._seen())
+        recent = await stoppable(self.stop, self._recent(seen))
+        because = await stoppable(self.stop, self._at_least_once_because())
+        judge = Planned(self.run.make_judge(seen, recent), takes_later=self._waits)
+        plan = MovePlan(judge, DrainReport(), seen, facts, topic, because)
+        report = await self._moved(plan, replace(self.run.transfer, dry_run=True), None)
+        if self.stop.is_set():
+            raise InterruptedWorkError("Stopped before the end.")
+        judge.settle()
+        return replace(plan, report=report)
+
+    async def _facts(self) -> tuple[dict[str, QueueFacts | None], bool]:
+        """What the administration says of the entity, if it may be asked, and whether it is a topic.
+
+        Raises:
+            UsageError: it is a topic, and its dead letters were asked for.
+        """
+        path, admin = self.run.path, self.ends.admin
+        if admin is None:
+            return {}, False
+        try:
+            known = await abandoning(FACTS_SECONDS, entity_facts(admin, path), what=f"Properties of {path}")
+            topic = None if known is not None or subscription_of(path) is not None else await admin.get_topic(path)
+        except ServiceError:
+            return {}, False
+        if topic is None:
+            return {} if known is None else {path: known}, False
+        if True in self.run.transfer.kinds:
+            raise UsageError(
+                f"{path} on {shown_name(self.ends.source_access)} is a topic, which has no dead letters; its "
+                "subscriptions have.",
+                hint=f"Name one of its subscriptions: {path}/Subscriptions/NAME",
+            )
+        return {}, True
+
+    async def _seen(self) -> DestinationSeen:
+        """What the destination says; nothing where there is none."""
+        if self.run.target is None:
+            return DestinationSeen("")
+        sink = NamespaceSink(self.ends.target)
+        try:
+            asked = await ask_destinations(
+                [self.run.target], sink=sink, admin=self.ends.target_admin, stop=asyncio.Event()
+            )
+        finally:
+            await sink.close()
+        label = shown_name(self.ends.target_access)
+        refuse_destination(asked[0], label, despite_duplicate_detection=self.run.despite_duplicate_detection)
+        return asked[0]
+
+    async def _recent(self, seen: DestinationSeen) -> frozenset[str]:
+        """MessageIds that lie in a queue which would drop another message with one of them. What a consumer has taken
+        from there already cannot be seen.
+
+        Raises:
+            ServiceError: it cannot be browsed.
+        """
+        found: set[str] = set()
+        window, clock, ends = window_of(seen), self.clock, self.ends
+        if window is None or seen.queue is None:
+            return frozenset()
+        since = clock.now().timestamp() - window
+        for dead_letter in (False, True):
+            if dead_letter and ends.target is ends.source and self.run.path.lower() == seen.path.lower():
+                continue  # what is about to be sent: its own time says whether it is remembered
+            receiver = ends.target.receiver(seen.path, dead_letter=dead_letter)
+            try:
+                patience = self.run.transfer.patience_seconds
+                async for page in pages(receiver, clock=clock, patience_seconds=patience):
+                    for message in page:
+                        if (message.enqueued_at or 0.0) >= since:
+                            with suppress(MalformedMessageError):
+                                found.add(as_sent(message.payload).message_id or "")
+            finally:
+                await close_quietly(receiver)
+        return frozenset(found - {""})
+
+    async def _at_least_once_because(self) -> str | None:
+        """Why messages cannot be sent and completed in one transaction; None if they can, or nothing is sent."""
+        run, ends = self.run, self.ends
+        if run.target is None or run.act.keep:
+            return None
+        if ends.transactions is None:
+            return "no transaction spans two namespaces"
+        mover = ends.transactions.mover(run.path, dead_letter=run.transfer.dead_letter)
+        try:
+            refused = await mover.why_not()
+        finally:
+            await close_quietly(mover)
+        if refused is None:
+            return None
+        return f"{shown_name(ends.source_access)} has no transactions ({refused.message.rstrip('.')})"
+
+    async def _carried_out(self, plan: MovePlan) -> DrainReport:
+        run, ends = self.run, self.ends
+        to = None if run.target is None else namespace_name(ends.target_access)
+        queues = [dead_letter_path(run.path) if dead_letter else run.path for dead_letter in run.transfer.kinds]
+        going = {} if run.target is None else dict.fromkeys(queues, run.target)
+        way = Way(namespace_name(ends.source_access), to)
+        async with open_ledger(run.ledger, way, new=run.new_ledger, to=going) as ledger:
+            try:
+                return await self._moved(plan, run.transfer, ledger)
+            except OSError as error:
+                if ledger is None and isinstance(run.transfer.to, ToArchive):
+                    raise unwritable(run.transfer.to.directory, error).with_state(NOTHING_MOVED) from error
+                raise
+
+    async def _moved(self, plan: MovePlan, transfer: TransferRequest, ledger: Ledger | None) -> DrainReport:
+        run, ends = self.run, self.ends
+        if plan.topic:
+            ends = replace(ends, admin=None)  # it counts queues
+        if run.target is None or run.act.keep or plan.at_least_once_because is not None:
+            ends = replace(ends, transactions=None)
+        return await move_messages(
+            transfer,
+            ends,
+            plan.judge,
+            seen=plan.destination,
+            facts=plan.facts,
+            clock=self.clock,
+            observer=Quiet() if transfer.dry_run else self.observer,
+            ledger=ledger,
+            stop=self.stop,
+            keep=run.act.keep,
+            session_states=run.session_states,
+            topic=plan.topic,
+        )
+
+    def _told(self, plan: MovePlan, report: DrainReport) -> MoveResult:
+        run, here, there = self.run, shown_name(self.ends.source_access), shown_name(self.ends.target_access)
+        if run.one_message and report.forwarded + report.already_forwarded:
+            report = replace(report, left=(), filtered_out=0, ended_by="empty")
+        entity = dead_letter_path(run.path) if run.transfer.dead_letter else run.path
+        remarks = plan.remarks(run.path)
+        to_namespace = None if run.target is None else there
+        if run.target is None or run.act.keep:
+            return MoveResult(here, entity, to_namespace, run.target, report, run.act, plan, remarks=remarks)
+        how_often = guaranteed(report, run.target, within=plan.at_least_once_because, keyless=plan.keyless)
+        return MoveResult(here, entity, to_namespace, run.target, report, run.act, plan, *how_often, remarks)

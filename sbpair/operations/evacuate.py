@@ -1,0 +1,359 @@
+"""All entities and messages of a namespace, moved to another one, and the proof that it is empty."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+
+from sbpair.concurrency import side_by_side, stoppable
+from sbpair.core.access import shown_name
+from sbpair.core.entities import EntityFacts, EntityKind
+from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError, unchanged
+from sbpair.core.events import EntityCreated
+from sbpair.core.inspection.evacuated import (
+    NOTHING_CHANGED,
+    BothNamespaces,
+    EvacuateResult,
+    EvacuationPlan,
+    EvacuationScope,
+    Moved,
+    WrittenPlan,
+    steps_of,
+)
+from sbpair.core.inspection.evacuation import (
+    DEFAULT_RULE,
+    NOT_ASKED_FOR,
+    UNFINISHED,
+    Action,
+    EntityStep,
+    Kept,
+    LeftThere,
+    MailboxMove,
+    holding_settings,
+    is_holding,
+)
+from sbpair.core.inspection.snapshot import Peeked
+from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.core.transfer.report import FILTERED_OUT
+from sbpair.core.transfer.resend import ALL_MESSAGES
+from sbpair.core.transfer.summary import Act
+from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.operations.log import OperationsLog, change_line
+from sbpair.operations.move import resender
+from sbpair.ports import Ends, Observer, Topology
+from sbpair.runtime.browse import peeking
+from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
+from sbpair.runtime.transfer.ledger import sent_in
+
+__all__ = ["EvacuateRequest", "EvacuateResult", "EvacuationPlan", "Kept", "WrittenPlan", "evacuate"]
+
+MOST_ROUNDS = 3
+"""How often what came meanwhile is looked for and moved."""
+BROWSES_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EvacuateRequest:
+    """What is evacuated, and how. Durations in seconds."""
+
+    ledger: Path
+    """The file that records each message. What it already has is not sent again, so the same request goes on after a
+    crash."""
+    _: KW_ONLY
+    without: tuple[str, ...] = ()
+    """Patterns of entities that are left out."""
+    dead_letters: Kept = Kept.HOLD
+    """Where dead letters go: into queues that hold them, to their queue again, or nowhere."""
+    despite_duplicate_detection: bool = False
+    """Move although a queue that was there before may drop a MessageId that it got from elsewhere."""
+    rate_per_second: float | None = None
+    budget_per_second: float | None = None
+    """Messages a second that leave enough of each namespace's throttling credits to others."""
+    concurrency: int = 8
+    """Batches that are sent at a time."""
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long an entity may fail before its messages are left."""
+    log: Path | None = None
+    """The operations log, where each entity that is created gets a line. None: nothing is recorded."""
+    written: WrittenPlan | None = None
+    """A plan out of a file, which says what is evacuated instead of this request. It is refused if something else would
+    be done now."""
+    plan: EvacuationPlan | None = None
+    """What a dry run has found; its entities are created as they are there."""
+    dry_run: bool = False
+
+
+async def evacuate(
+    ends: Ends, request: EvacuateRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> EvacuateResult:
+    """Create what is missing on the target, move all messages there, and prove that the source is empty.
+
+    What exists on the target is never changed, only compared. Messages of a queue go to the queue of that name; those
+    of a subscription, and dead letters, are held in queues of their own. Each message keeps its bytes and is completed
+    after the target has it: none is lost, and after a crash one may be there twice, with the same MessageId. Needs
+    Manage on both.
+
+    Args:
+        ends: both open namespaces, with their topologies (`sbpair.open_ends` opens them).
+        request: what to do. With `dry_run` both namespaces are compared and the source is browsed; the result says what
+            would be done, and its `plan` makes a second call do that.
+        observer: gets the events on the way.
+        stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
+            until then.
+
+    Returns:
+        What was created and moved, what is left and why, and whether the source is empty.
+
+    Raises:
+        UsageError: both ends are one namespace, or an entity of the target cannot take the messages of its name.
+            Nothing was changed.
+        StalePlanError: something else would be done now than the plan file says. Nothing was changed.
+        ServiceError: a namespace does not say what is there, or does not create what is missing.
+        SbpairError: the operations log or the ledger cannot be written.
+        InterruptedWorkError: `stop` was set before the first message was moved.
+    """
+    if ends.topology is None or ends.target_topology is None:
+        raise UsageError("An evacuation needs the topologies of both namespaces: open the ends with sbpair.open_ends.")
+    if ends.source_access.host.lower() == ends.target_access.host.lower():
+        raise UsageError(f"FROM and TO are both {shown_name(ends.source_access)}. {NOTHING_CHANGED}")
+    asked = request.written or request
+    scope = EvacuationScope(
+        ends.source_access.label,
+        ends.target_access.label,
+        shown_name(ends.source_access),
+        shown_name(ends.target_access),
+        asked.without,
+        asked.dead_letters,
+        asked.despite_duplicate_detection,
+    )
+    run = _Evacuation(
+        ends,
+        ends.topology,
+        ends.target_topology,
+        scope,
+        request,
+        observer or Quiet(),
+        stop or asyncio.Event(),
+    )
+    plan = request.plan
+    if plan is None:
+        with unchanged(NOTHING_CHANGED):
+            plan = EvacuationPlan.of(scope, await run.both_namespaces())
+    if request.written is not None:
+        plan.refuse_stale(request.written)
+    if request.dry_run:
+        return EvacuateResult.planned(plan)
+    plan.refuse_conflicts()
+    await run.create(plan.steps)
+    result = await run.move_all(plan)
+    if not result.stopped and all(there.reason == NOT_ASKED_FOR for there in result.left):
+        await run.finish(plan.steps)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Evacuation:
+    ends: Ends
+    here: Topology
+    there: Topology
+    scope: EvacuationScope
+    request: EvacuateRequest
+    observer: Observer
+    stop: asyncio.Event
+    clock: SystemClock = field(default_factory=SystemClock)
+
+    async def both_namespaces(self) -> BothNamespaces:
+        """Both of them now.
+
+        Raises:
+            ServiceError: a namespace does not say what is there.
+            InterruptedWorkError: `stop` was set.
+        """
+        return await stoppable(self.stop, self._both_namespaces())
+
+    async def _both_namespaces(self) -> BothNamespaces:
+        facts = await self.there.namespace()
+        target = await self.there.entities(rules=True)
+        source = await self.here.entities(rules=True)
+        browsed: dict[str, Peeked] = {}
+        unread: dict[str, str] = {}
+
+        async def browse(entity: EntityFacts) -> None:
+            peek = peeking(self.ends.source, dead_letters=entity.kind is not EntityKind.TOPIC)
+            try:
+                browsed[entity.path.lower()] = await peek(entity.path)
+            except ServiceError as error:
+                unread[entity.path] = error.message
+
+        await side_by_side(browse, source, at_once=BROWSES_AT_ONCE)
+        return BothNamespaces(tuple(source), tuple(target), facts.tier, browsed, unread)
+
+    # Entities.
+
+    async def create(self, steps: Sequence[EntityStep]) -> None:
+        """Create what is missing, in its order; each is in the operations log."""
+        access = self.ends.target_access
+        missing = [step for step in steps if step.action in (Action.CREATE, Action.FINISH)]
+        if not missing:
+            return
+        with OperationsLog(self.request.log) as log:
+            for step in missing:
+                await stoppable(self.stop, self._create(step))
+                if step.action is Action.CREATE:
+                    line = change_line("evacuate", access, "create", step.path, step.kind.value)
+                    log.write({**line, "result": "done", "error_code": None})
+                    at = self.clock.now().timestamp()
+                    self.observer.notify(EntityCreated(at, step.path, step.kind.value, shown_name(access)))
+
+    async def _create(self, step: EntityStep) -> None:
+        """Create an entity, marked until all is moved. A subscription gets its rules, and loses the one it is born
+        with."""
+        if step.action is Action.CREATE:
+            await self.there.create(step.kind, step.path, replace(step.settings, user_metadata=UNFINISHED))
+        if step.kind is not EntityKind.SUBSCRIPTION:
+            return
+        created = await self.there.entity(step.path)
+        present = {rule.name.lower(): rule for rule in created.rules} if created is not None else {}
+        wanted = {rule.name.lower(): rule for rule in step.rules}
+        for name, rule in wanted.items():
+            if present.get(name) == rule:
+                continue
+            if name in present:
+                await self.there.delete_rule(step.path, rule.name)
+            await self.there.create_rule(step.path, rule)
+        if DEFAULT_RULE.lower() in present and DEFAULT_RULE.lower() not in wanted:
+            await self.there.delete_rule(step.path, DEFAULT_RULE)
+
+    async def finish(self, steps: Sequence[EntityStep]) -> None:
+        """All is moved: what was created gets its own metadata instead of the mark."""
+        for step in steps:
+            if step.action in (Action.CREATE, Action.FINISH):
+                metadata = {"user_metadata": step.settings.user_metadata}
+                await stoppable(self.stop, self.there.update(step.path, metadata))
+
+    # Messages.
+
+    async def move_all(self, plan: EvacuationPlan) -> EvacuateResult:
+        """Move what is there, look for what came meanwhile, and go on as long as more is found."""
+        seen, steps = plan.seen, plan.steps
+        began: dict[str, MailboxMove] = {}
+        moved: Counter[str] = Counter()
+        stays: dict[str, Counter[str]] = {}
+        state = f"What was moved until then stands in {self.request.ledger}; the same command goes on."
+        for _ in range(MOST_ROUNDS):
+            progress = 0
+            stays = {}
+            for move in seen.moves(self.scope, steps)[0]:
+                if not move.counted or self.stop.is_set():
+                    continue
+                began.setdefault(move.mailbox, move)
+                number, stays[move.mailbox] = await self._move(move, seen)
+                moved[move.mailbox] += number
+                progress += number
+            if self.stop.is_set():
+                break
+            with unchanged(state):
+                seen = await self.both_namespaces()
+            if seen.source_empty or not progress:
+                break
+        stopped = self.stop.is_set()
+        left = _reasons(stays) if stopped else self._still_there(seen, steps, stays)
+        accepted = Counter(key[0].lower() for key in sent_in(self.request.ledger))
+        there = {} if stopped else {facts.path.lower(): facts.counts.total for facts in seen.target}
+        held = {move.to for move in began.values() if move.held and moved[move.mailbox]}
+        held |= {
+            facts.path for facts in seen.target if is_holding(facts.path, self.scope.source) and facts.counts.total
+        }
+        return EvacuateResult(
+            self.scope.source,
+            self.scope.target,
+            False,
+            steps_of(steps),
+            tuple(
+                Moved(
+                    move.entity,
+                    move.dead_letter,
+                    move.to,
+                    move.counted,
+                    moved[mailbox],
+                    accepted[mailbox.lower()],
+                    there.get(move.to.lower()),
+                )
+                for mailbox, move in began.items()
+            ),
+            tuple(left),
+            tuple(sorted(held)),
+            not stopped and seen.source_empty,
+            self.request.ledger,
+            plan,
+            stopped,
+        )
+
+    def _still_there(
+        self, seen: BothNamespaces, steps: Sequence[EntityStep], stays: Mapping[str, Counter[str]]
+    ) -> Iterator[LeftThere]:
+        """What the last look shows, with the reasons that the moves gave."""
+        moves, left = seen.moves(self.scope, steps)
+        yield from left
+        for move in moves:
+            if not move.counted:
+                continue
+            why = stays.get(move.mailbox, Counter())
+            for reason, number in why.items():
+                yield LeftThere(move.mailbox, number, reason)
+            if not why:
+                yield LeftThere(move.mailbox, move.counted, "came after this run had looked")
+
+    async def _move(self, move: MailboxMove, seen: BothNamespaces) -> tuple[int, Counter[str]]:
+        """Move the messages of one queue or subscription: how many went, and why others stay. What hinders one entity
+        does not hinder the next."""
+        request, active = self.request, not move.dead_letter
+        transfer = TransferRequest(
+            (move.entity,),
+            dead_letter=move.dead_letter,
+            deferred=active,
+            scheduled=active,
+            to=ToQueue(move.to),
+            leave_missing=True,
+            patience_seconds=request.patience_seconds,
+            rate_per_second=request.rate_per_second,
+            budget_per_second=request.budget_per_second,
+            concurrency=request.concurrency,
+        )
+        # Whether a queue may drop what it has got before was settled when the entities were compared.
+        run = EntityRun(
+            Act("moved"),
+            transfer,
+            resender(self.ends, move.entity, move.to, ALL_MESSAGES),
+            move.to,
+            session_states=True,
+            despite_duplicate_detection=True,
+            ledger=request.ledger,
+        )
+        try:
+            if move.held:
+                await stoppable(self.stop, self._make_holding_queue(move, seen))
+            report = (await run_entity(run, self.ends, self.observer, self.stop)).report
+        except InterruptedWorkError:
+            return 0, Counter()
+        except (ServiceError, UsageError) as error:
+            return 0, Counter({error.message: move.counted})
+        why = Counter({left.reason: left.count for left in report.left})
+        for failure in report.failures:
+            why[f"not read: {failure.error.message}"] += 1
+        return report.forwarded + report.already_forwarded, why
+
+    async def _make_holding_queue(self, move: MailboxMove, seen: BothNamespaces) -> None:
+        """The queue that is there for messages without another place; the one of an earlier run is used on."""
+        if await self.there.entity(move.to) is None:
+            settings = holding_settings(seen.target_tier, by_session=move.by_session)
+            await self.there.create(EntityKind.QUEUE, move.to, settings)
+
+
+def _reasons(stays: Mapping[str, Counter[str]]) -> Iterator[LeftThere]:
+    for mailbox, why in stays.items():
+        for reason, number in why.items():
+            if reason != FILTERED_OUT:
+                yield LeftThere(mailbox, number, reason)

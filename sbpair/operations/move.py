@@ -1,0 +1,246 @@
+"""The messages of any entity, sent to another one as their application sent them: moved or copied."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sbpair.core.access import shown_name
+from sbpair.core.errors import UsageError
+from sbpair.core.names import check_entity_path, is_destination, subscription_of
+from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.resend import ALL_MESSAGES, Resender, Selection
+from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
+from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.ports import Ends, Observer
+from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
+
+__all__ = ["CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResendRequest:
+    """Which messages of an entity are sent where, and how. Durations in seconds."""
+
+    source: str
+    """Path of a queue or subscription; of a topic only its scheduled messages can be taken."""
+    to: str
+    """Path of a queue or topic of the target namespace."""
+    _: KW_ONLY
+    selection: Selection = ALL_MESSAGES
+    max_messages: int | None = None
+    for_seconds: float | None = None
+    """End after this time."""
+    rate_per_second: float | None = None
+    budget_per_second: float | None = None
+    """Messages a second that leave enough of the namespace's throttling credits to others."""
+    concurrency: int = 8
+    """Batches that are sent at a time."""
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long the source or the destination may fail before messages are left."""
+    unreached_seconds: float = UNREACHED_SECONDS
+    """The same for one that has not worked yet."""
+    despite_duplicate_detection: bool = False
+    """Send although the destination detects duplicates and drops a MessageId that it has got before."""
+    ledger: Path | None = None
+    """The file that records each message. What it already has is not sent again."""
+    new_ledger: bool = False
+    """Begin a new ledger; the old file stays beside it as FILE.N."""
+    plan: MovePlan | None = None
+    """What a dry run has decided: these messages are dealt with, and none that came since."""
+    dry_run: bool = False
+
+    @property
+    def some_only(self) -> bool:
+        """Whether only some of the entity's messages are to go; session states stay then."""
+        return self.selection.is_set or self.max_messages is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequest(ResendRequest):
+    """Which messages of an entity are moved where, and how. Durations in seconds."""
+
+    _: KW_ONLY
+    with_dead_letter: bool = False
+    """Move the dead letters as well."""
+    idle_seconds: float = 0.0
+    """Go on with messages that come, until none has come for this long. 0: only what is there at the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest(ResendRequest):
+    """Which messages of an entity are copied where, and how. Durations in seconds."""
+
+    _: KW_ONLY
+    dead_letter: bool = False
+    """Copy the dead letters instead."""
+    with_dead_letter: bool = False
+    """Copy the dead letters as well."""
+
+
+async def move(
+    ends: Ends, request: MoveRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> MoveResult:
+    """Send the messages of an entity to another one and complete them: active, deferred and scheduled ones.
+
+    Messages of one session go in their order. An entity that requires sessions is emptied session by session, their
+    states included. What the destination would refuse or drop stays. Within a namespace that has transactions each
+    message is sent and completed in one; elsewhere a crash may leave a message in both places, with the same MessageId.
+    Needs Listen on the source and Send on the destination; Send on the source for scheduled messages, Listen on the
+    destination for session states.
+
+    Args:
+        ends: the open namespaces, or one twice.
+        request: what to do. With `dry_run` the source is browsed and the destination asked; the result says what would
+            be done, and its `plan` makes a second call do exactly that.
+        observer: gets the events on the way.
+        stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
+            until then.
+
+    Returns:
+        What became of the messages, and how often a crash can have left one at the destination.
+
+    Raises:
+        UsageError: source and destination are one entity, or nothing can be sent to the destination; it may drop
+            messages as duplicates; the ledger is that of other namespaces. Nothing was moved.
+        SbpairError: the destination takes nothing, or the ledger cannot be written.
+        ServiceError: the source cannot be read. Nothing was moved.
+        InterruptedWorkError: `stop` was set before the first message was moved.
+    """
+    if is_same_entity(ends, request.source, request.to):
+        raise same_entity(ends, request.to, "moved")
+    run = resending(
+        Act("moved"),
+        ends,
+        request,
+        with_dead_letter=request.with_dead_letter,
+        idle_seconds=request.idle_seconds,
+    )
+    return await run_entity(run, ends, observer, stop)
+
+
+async def copy(
+    ends: Ends, request: CopyRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> MoveResult:
+    """Send copies of the messages of an entity to another one. The source is browsed and keeps all of them.
+
+    A copy has the MessageId of its message. Scheduled messages keep their time, deferred ones become active, and the
+    states of sessions are not copied. Needs Listen on the source and Send on the destination.
+
+    Args:
+        ends: the open namespaces, or one twice.
+        request: what to do, as for `move`.
+        observer: gets the events on the way.
+        stop: ends the run once it is set; the result says what was copied until then.
+
+    Returns:
+        How many messages were copied, and why others were not.
+
+    Raises:
+        UsageError: as `move`; dead letters may be copied to their own queue.
+        SbpairError: the destination takes nothing, or the ledger cannot be written.
+        ServiceError: the source cannot be read. Nothing was copied.
+        InterruptedWorkError: `stop` was set before the first message was copied.
+    """
+    if request.dead_letter and request.with_dead_letter:
+        raise UsageError("Dead letters instead of the messages, or as well: not both. Nothing was copied.")
+    if is_same_entity(ends, request.source, request.to) and not request.dead_letter:
+        raise same_entity(ends, request.to, "copied")
+    noun = "dead letter" if request.dead_letter else "message"
+    run = resending(
+        Act("copied", noun, keep=True),
+        ends,
+        request,
+        dead_letter=request.dead_letter,
+        with_dead_letter=request.with_dead_letter,
+    )
+    return await run_entity(run, ends, observer, stop)
+
+
+def resending(
+    act: Act,
+    ends: Ends,
+    request: ResendRequest,
+    *,
+    dead_letter: bool = False,
+    with_dead_letter: bool = False,
+    idle_seconds: float = 0.0,
+) -> EntityRun:
+    """The run that sends messages of one entity as their application sent them.
+
+    Raises:
+        UsageError: nothing can be sent to the destination.
+    """
+    check_destination(request.to)
+    transfer = TransferRequest(
+        (request.source,),
+        dead_letter=dead_letter,
+        with_dead_letter=with_dead_letter,
+        deferred=not dead_letter,
+        scheduled=not dead_letter,
+        to=ToQueue(request.to),
+        leave_missing=True,
+        max_messages=request.max_messages,
+        for_seconds=request.for_seconds,
+        idle_seconds=idle_seconds,
+        patience_seconds=request.patience_seconds,
+        unreached_seconds=request.unreached_seconds,
+        rate_per_second=request.rate_per_second,
+        budget_per_second=request.budget_per_second,
+        concurrency=request.concurrency,
+        dry_run=request.dry_run,
+    )
+    return EntityRun(
+        act,
+        transfer,
+        resender(ends, request.source, request.to, request.selection, keep=act.keep),
+        request.to,
+        session_states=not request.some_only,
+        despite_duplicate_detection=request.despite_duplicate_detection,
+        ledger=request.ledger,
+        new_ledger=request.new_ledger,
+        plan=request.plan,
+    )
+
+
+def resender(
+    ends: Ends, source: str, to: str, selection: Selection, *, keep: bool = False
+) -> Callable[[DestinationSeen, frozenset[str]], Resender]:
+    """Makes the judge of messages that are sent again, at the time of this machine, once the destination is known."""
+    sent_from = subscription_of(source)
+    # The messages of a subscription were sent to its topic: duplicate detection there knows their ids.
+    same = is_same_entity(ends, source if sent_from is None else sent_from[0], to)
+
+    def now() -> float:
+        return datetime.now(UTC).timestamp()
+
+    def made(seen: DestinationSeen, recent: frozenset[str]) -> Resender:
+        return Resender(seen, selection, same_entity=same, now=now, recent=recent, keep=keep)
+
+    return made
+
+
+def is_same_entity(ends: Ends, source: str, to: str) -> bool:
+    """Whether both paths, one of each end, are one entity."""
+    one_namespace = ends.source_access.host.lower() == ends.target_access.host.lower()
+    return one_namespace and source.lower() == to.lower()
+
+
+def same_entity(ends: Ends, path: str, verb: str) -> UsageError:
+    """The error of a run whose source is its destination."""
+    return UsageError(
+        f"FROM and TO are both {path} on {shown_name(ends.target_access)}. Nothing was {verb}.",
+        hint="For dead letters: sbpair dlq resubmit",
+    )
+
+
+def check_destination(path: str) -> None:
+    """A queue or a topic is the only thing that can be sent to.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not is_destination(check_entity_path(path)):
+        raise UsageError(f"{path!r} is no queue or topic: nothing can be sent to it. Nothing was moved.")

@@ -1,0 +1,82 @@
+"""Messages of any entity, deleted; archived first unless the request says otherwise."""
+
+import asyncio
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+from sbpair.core.names import subscription_of
+from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.resend import ALL_MESSAGES, Archiver, Purger, Selection
+from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
+from sbpair.core.transfer.verdict import Judge
+from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.ports import Ends, Observer
+from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, TransferRequest
+
+__all__ = ["PurgeRequest", "purge"]
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeRequest:
+    """Which messages of an entity are deleted."""
+
+    source: str
+    """Path of a queue or subscription; of a topic only its scheduled messages can be taken."""
+    archive: Path | None
+    """The folder where a file with the messages is written before they are deleted, which `restore` reads. None: they
+    are deleted without one."""
+    _: KW_ONLY
+    dead_letter: bool = False
+    """Delete the dead letters instead."""
+    selection: Selection = ALL_MESSAGES
+    max_messages: int | None = None
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long the entity may fail before messages are left."""
+    plan: MovePlan | None = None
+    """What a dry run has decided: these messages are deleted, and none that came since."""
+    dry_run: bool = False
+
+
+async def purge(
+    ends: Ends, request: PurgeRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> MoveResult:
+    """Delete what an entity holds now: active, deferred and scheduled messages, or its dead letters.
+
+    An entity that requires sessions is emptied session by session; their states stay. Needs Listen, and Send for
+    scheduled messages.
+
+    Args:
+        ends: the open namespace, as `source`.
+        request: what to do. With `dry_run` the entity is browsed; the result says what would be deleted, and its `plan`
+            makes a second call delete exactly that.
+        observer: gets the events on the way.
+        stop: ends the run once it is set; the result says what was deleted until then.
+
+    Returns:
+        How many messages were deleted, the archive that has them, and why others are left.
+
+    Raises:
+        UsageError: the entity is a topic, and its dead letters were asked for.
+        SbpairError: the archive cannot be written. What it does not have is not deleted.
+        ServiceError: the entity cannot be read. Nothing was deleted.
+        InterruptedWorkError: `stop` was set before the first message was deleted.
+    """
+    sent_from = subscription_of(request.source)
+    restored_to = request.source if sent_from is None else sent_from[0]
+
+    def make_judge(seen: DestinationSeen, recent: frozenset[str]) -> Judge:
+        return Purger(request.selection) if request.archive is None else Archiver(request.selection, restored_to)
+
+    transfer = TransferRequest(
+        (request.source,),
+        dead_letter=request.dead_letter,
+        to=ToPrimary() if request.archive is None else ToArchive(request.archive),
+        max_messages=request.max_messages,
+        deferred=not request.dead_letter,
+        scheduled=not request.dead_letter,
+        patience_seconds=request.patience_seconds,
+        dry_run=request.dry_run,
+    )
+    act = Act("deleted", "dead letter" if request.dead_letter else "message")
+    return await run_entity(EntityRun(act, transfer, make_judge, plan=request.plan), ends, observer, stop)
