@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
-SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
-
-
 @asynccontextmanager
 async def open_sides(
     pair: Pair, *, reopen: "Callable[[], AbstractAsyncContextManager[Sides]] | None" = None
@@ -91,21 +88,6 @@ async def open_topology(access: NamespaceAccess) -> "AsyncIterator[Topology]":
         yield topology
     finally:
         await topology.close()
-
-
-async def fetch_token(access: NamespaceAccess) -> None:
-    """Get one token for Service Bus with the credential that `access` names, and throw it away.
-
-    Raises:
-        CredentialError: it gave none; the message names it.
-    """
-    from sbpair.azure.credentials import token_credential
-
-    credential = token_credential(access)
-    try:
-        await credential.get_token(SERVICE_BUS_SCOPE)
-    finally:
-        await credential.close()
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from sbpair.cli.inspection.status_shown import result
 from sbpair.cli.pipeline.analyze_shown import result_of
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import Tier
-from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus
+from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, report
 from sbpair.core.prices import built_in
 from sbpair.pipeline.analysis.analyze import Analysis, forecast
 from sbpair.pipeline.analysis.question import Question
@@ -55,7 +55,7 @@ def status() -> CommandResult:
         for index, waiting in enumerate(WAITING)
     )
     now = PairStatus("orders", NOW, primary, secondary, Backlog("orders", NOW, queues), environment="production")
-    return result(now, now)
+    return result(report(now, now))
 
 
 DEMO = """\

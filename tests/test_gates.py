@@ -84,6 +84,7 @@ FILES_PREFIXES = ("tempfile", "fileinput")
 MAY_WRITE_FILES = {
     "files.py": "the gate itself",
     "connect.py": "no file: opens a pairing",
+    "operations/send.py": "no file: opens a pairing",
     "clients/failover.py": "no file: opens a pairing",
     "runtime/replication/consumer.py": "no file: opens a session store",
     "render/console.py": "what the user names with --outfile; private where it holds messages",

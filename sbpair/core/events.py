@@ -5,6 +5,8 @@
 
 from dataclasses import dataclass
 
+from sbpair.core.errors import SbpairError
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -54,6 +56,30 @@ class PingSent(Event):
     succeeded: bool
     seconds: float
     error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSent(Event):
+    """A message of `operations.send` was accepted, or failed with `error`. `where`: primary, backlog or namespace;
+    `queue`: the backlog queue it was diverted to."""
+
+    position: int
+    where: str = ""
+    queue: str | None = None
+    uncertain: bool = False
+    """It may be stored twice."""
+    error: SbpairError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PingMeasured(Event):
+    """A ping of `sbpair ping` ended. `detail`: the error's message."""
+
+    side: str
+    entity: str
+    seconds: float
+    error_code: str | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

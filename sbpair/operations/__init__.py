@@ -19,20 +19,46 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sbpair.core.failover.measured import Pinged
+    from sbpair.core.failover.sent import SentMessages
     from sbpair.core.inspection.audit.result import AuditedPair
+    from sbpair.core.inspection.diagnosis import Diagnoses
+    from sbpair.core.inspection.discovery import Discovery
     from sbpair.core.inspection.result import AppliedPlan
+    from sbpair.core.inspection.status import StatusReport
     from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
     from sbpair.operations.cleanup import CleanupRequest, cleanup
+    from sbpair.operations.discover import DiscoverRequest, discover
+    from sbpair.operations.doctor import DoctorRequest, doctor
     from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
     from sbpair.operations.edit import EditRequest, EditResult, edit, find_message
     from sbpair.operations.ends import Ends, Sides
+    from sbpair.operations.entity import (
+        CreateEntityRequest,
+        CreateRuleRequest,
+        DeleteEntityRequest,
+        DeleteRuleRequest,
+        ListEntitiesRequest,
+        SetStatusRequest,
+        ShowEntityRequest,
+        create_entity,
+        create_rule,
+        delete_entity,
+        delete_rule,
+        list_entities,
+        set_status,
+        show_entity,
+    )
     from sbpair.operations.evacuate import EvacuateRequest, EvacuateResult, EvacuationPlan, Kept, WrittenPlan, evacuate
     from sbpair.operations.move import CopyRequest, MovePlan, MoveRequest, MoveResult, Selection, copy, move
     from sbpair.operations.peek import PeekRequest, peek
+    from sbpair.operations.ping import PingRequest, ping
     from sbpair.operations.provision import ProvisionRequest, provision
     from sbpair.operations.purge import PurgeRequest, purge
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
     from sbpair.operations.resubmit import ResubmitRequest, resubmit
+    from sbpair.operations.send import SendRequest, send
+    from sbpair.operations.status import StatusRequest, status, watch_status
     from sbpair.operations.syphon import SyphonRequest, syphon
 
 __all__ = [
@@ -41,6 +67,14 @@ __all__ = [
     "AuditedPair",
     "CleanupRequest",
     "CopyRequest",
+    "CreateEntityRequest",
+    "CreateRuleRequest",
+    "DeleteEntityRequest",
+    "DeleteRuleRequest",
+    "Diagnoses",
+    "DiscoverRequest",
+    "Discovery",
+    "DoctorRequest",
     "DrainRequest",
     "DrainResult",
     "EditRequest",
@@ -50,17 +84,26 @@ __all__ = [
     "EvacuateResult",
     "EvacuationPlan",
     "Kept",
+    "ListEntitiesRequest",
     "MovePlan",
     "MoveRequest",
     "MoveResult",
     "PeekRequest",
+    "PingRequest",
+    "Pinged",
     "ProvisionRequest",
     "PurgeRequest",
     "RestoreRequest",
     "RestoreResult",
     "ResubmitRequest",
     "Selection",
+    "SendRequest",
+    "SentMessages",
+    "SetStatusRequest",
+    "ShowEntityRequest",
     "Sides",
+    "StatusReport",
+    "StatusRequest",
     "SyphonRequest",
     "ToArchive",
     "ToPrimary",
@@ -71,32 +114,87 @@ __all__ = [
     "audit_snapshot",
     "cleanup",
     "copy",
+    "create_entity",
+    "create_rule",
+    "delete_entity",
+    "delete_rule",
+    "discover",
+    "doctor",
     "drain",
     "edit",
     "evacuate",
     "find_message",
+    "list_entities",
     "move",
     "peek",
+    "ping",
     "provision",
     "purge",
     "restore",
     "resubmit",
+    "send",
+    "set_status",
+    "show_entity",
+    "status",
     "syphon",
+    "watch_status",
 ]
 
 _MODULES = {
-    "resubmit": ("ResubmitRequest", "resubmit"),
-    "purge": ("PurgeRequest", "purge"),
-    "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
-    "evacuate": ("EvacuateRequest", "EvacuateResult", "EvacuationPlan", "Kept", "WrittenPlan", "evacuate"),
-    "edit": ("EditRequest", "EditResult", "edit", "find_message"),
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
     "cleanup": ("CleanupRequest", "cleanup"),
+    "discover": (
+        "DiscoverRequest",
+        "Discovery",
+        "discover",
+    ),
+    "doctor": (
+        "Diagnoses",
+        "DoctorRequest",
+        "doctor",
+    ),
     "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),
+    "edit": ("EditRequest", "EditResult", "edit", "find_message"),
     "ends": ("Ends", "Sides"),
-    "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
-    "restore": ("RestoreRequest", "RestoreResult", "restore"),
+    "entity": (
+        "CreateEntityRequest",
+        "CreateRuleRequest",
+        "DeleteEntityRequest",
+        "DeleteRuleRequest",
+        "ListEntitiesRequest",
+        "SetStatusRequest",
+        "ShowEntityRequest",
+        "create_entity",
+        "create_rule",
+        "delete_entity",
+        "delete_rule",
+        "list_entities",
+        "set_status",
+        "show_entity",
+    ),
+    "evacuate": ("EvacuateRequest", "EvacuateResult", "EvacuationPlan", "Kept", "WrittenPlan", "evacuate"),
+    "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
     "peek": ("PeekRequest", "peek"),
+    "ping": (
+        "PingRequest",
+        "Pinged",
+        "ping",
+    ),
+    "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
+    "purge": ("PurgeRequest", "purge"),
+    "restore": ("RestoreRequest", "RestoreResult", "restore"),
+    "resubmit": ("ResubmitRequest", "resubmit"),
+    "send": (
+        "SendRequest",
+        "SentMessages",
+        "send",
+    ),
+    "status": (
+        "StatusReport",
+        "StatusRequest",
+        "status",
+        "watch_status",
+    ),
     "syphon": ("SyphonRequest", "syphon"),
 }
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -48,17 +48,31 @@ class Table:
     """Colours the title on a terminal, like a value of `style_key`."""
 
 
-def columns_of(kind: type, show: Sequence[str] = ()) -> tuple[Column, ...]:
+def columns_of(kind: type, show: Sequence[str] | Mapping[str, str] = ()) -> tuple[Column, ...]:
     """The columns that the fields of a dataclass declare (see `sbpair.core.serialization.column`): all in their order,
-    or those of the fields that `show` names, in its order."""
-    declared = {field.name: field for field in dataclasses.fields(kind) if "column" in field.metadata}
-    return tuple(
-        Column(str(field.metadata.get("named", field.name)), **field.metadata["column"])
-        for field in (declared[name] for name in show or declared)
+    or those of the fields that `show` names, in its order and, where it is a mapping, under its titles if they are not
+    empty."""
+    declared = dict(_declared(kind))
+    titles = show if isinstance(show, Mapping) else {}
+    columns = (
+        Column(str(declared[name].metadata.get("named", name)), **declared[name].metadata["column"])
+        for name in show or declared
     )
+    return tuple(replace(column, title=titles.get(column.key) or column.title) for column in columns)
 
 
-def table_of(kind: type, rows: Iterable[Any], title: str = "", *, show: Sequence[str] = ()) -> Table:
+def _declared(kind: type) -> "Iterator[tuple[str, dataclasses.Field[Any]]]":
+    """The fields with a column, those of inlined dataclasses too, since their values stand in the same object."""
+    for field in dataclasses.fields(kind):
+        if "column" in field.metadata:
+            yield field.name, field
+        elif field.metadata.get("inlined") and dataclasses.is_dataclass(field.type):
+            yield from _declared(field.type)  # type: ignore[arg-type]
+
+
+def table_of(
+    kind: type, rows: Iterable[Any], title: str = "", *, show: Sequence[str] | Mapping[str, str] = ()
+) -> Table:
     """A table of dataclasses of this kind: a column for each field that declares one, with what their plain form has.
     `show`: see `columns_of`."""
     colours = next((field.name for field in dataclasses.fields(kind) if field.metadata.get("colours")), None)

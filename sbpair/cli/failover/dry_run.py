@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
@@ -13,8 +13,9 @@ from sbpair.cli.options import Options
 from sbpair.core.access import shown_name
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
+from sbpair.core.serialization import column
 from sbpair.core.words import counted
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,13 +104,20 @@ def _place(side: Side | None, label: str, seen: "DestinationSeen", wanted: "Want
     return Place(side, label, seen.path, left, dict(+refused), seen.asked or seen.error is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    what: str = field(metadata=column("What"))
+    where: str = field(metadata=column("Where"))
+    messages: int = field(metadata=column("Messages", counts=True))
+
+
 def _result(name: str, found: SendDryRun) -> CommandResult:
-    rows: list[dict[str, Any]] = []
+    rows = []
     for place in found.places:
         where = f"{place.entity} on {place.namespace}"
-        rows.append({"what": "would be sent", "where": where, "messages": place.would_take})
+        rows.append(_Row("would be sent", where, place.would_take))
         for reason, number in place.would_refuse.items():
-            rows.append({"what": "would not be taken", "where": f"{where}: {reason}", "messages": number})
+            rows.append(_Row("would not be taken", f"{where}: {reason}", number))
     blind = [place.namespace for place in found.places if not place.asked]
     notes = [
         f"Not checked without Manage on {namespace}: whether {found.entity} is full or takes messages with a session "
@@ -118,17 +126,12 @@ def _result(name: str, found: SendDryRun) -> CommandResult:
     ]
     if found.stopped_at is not None:
         notes.append(f"It would stop at {found.stopped_at}; nothing after it would be sent.")
-    columns = (
-        Column("what", "What"),
-        Column("where", "Where"),
-        Column("messages", "Messages", right=True, counts=True),
-    )
     places = " and ".join(place.namespace for place in found.places)
     exit = Exit.FINDINGS if found.messages else Exit.OK
     return CommandResult(
         name,
         found,
-        (Table("", columns, rows),),
+        (table_of(_Row, rows),),
         notes=tuple(notes),
         summary=f"{counted(found.messages, 'message')} would be sent to {found.entity} on {places}. Nothing was sent.",
         exit=Exit.USAGE if found.stopped_at is not None else exit,

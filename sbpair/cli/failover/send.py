@@ -1,10 +1,8 @@
 """`sbpair send`: the failover sender for scripts."""
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
@@ -12,7 +10,7 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, pair_to_write, side_named
-from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock, unchanged
+from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
@@ -29,21 +27,16 @@ from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
+from sbpair.core.events import Event, MessageSent
+from sbpair.core.failover.sent import SentMessages, SentPlace
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
+from sbpair.core.serialization import INLINED
 from sbpair.render.output import Format
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
-
-    from sbpair.runtime.failover.pairing import PairedNamespaces
-    from sbpair.runtime.failover.sender import Sent
-
-TIMEOUT_SECONDS = 30.0
-"""For one try of a message, on the primary and the backlog together."""
-AFTER_SIGNAL_SECONDS = 3.0
-"""What sends under way get to end after a signal; then they count as failed, and may have been stored or not."""
 
 
 class PolicyName(StrEnum):
@@ -75,13 +68,7 @@ class FailedLine(Failure):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    entity: str
-    accepted: int
-    diverted: int
-    """Of the accepted ones, those in a backlog queue."""
-    uncertain: int
-    """Of the accepted ones, those that may be stored twice."""
-    failed: int
+    sent: SentMessages = field(metadata=INLINED)
     failures: tuple[FailedLine, ...]
     """The first of them."""
     stopped_at: str | None
@@ -206,10 +193,10 @@ def send(
         doing = f"Send to {entity} on {shown_name(access)}{f' [{environment}]' if environment else ''}"
         source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
         if only_look:
-            lines = _Tally(streaming=False, known=())
+            lines = _SentLines(streaming=False, known=())
             return dry_run(options, "send", [(None, access)], entity, lines, source, form, to_message)
         reading = _Reading(source, form, to_message, concurrency, retry_seconds)
-        return _send_to_one(options, access, entity, "" if told else doing, reading)
+        return _send(options, access, entity, "" if told else doing, reading, known=())
     if auth is not None:
         raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
     chosen = (
@@ -221,35 +208,12 @@ def send(
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
     source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
     if only_look:
-        lines = _Tally(streaming=False, known=pair.entities)
+        lines = _SentLines(streaming=False, known=pair.entities)
         to_primary = [(Side.PRIMARY, pair.primary)]
         return dry_run(options, "send", to_primary, entity, lines, source, form, to_message)
 
-    async def work(stop: "asyncio.Event") -> "_Tally":
-        from sbpair.connect import open_pairing
-
-        if not told:
-            logging.getLogger("sbpair").info(f"{doing}.")
-
-        tally = _Tally(options.output is Format.JSONL, known=pair.entities)
-        async with AsyncExitStack() as stack:
-            with unchanged("Nothing was sent."):
-                opened = open_pairing(pair, observer=EventLog(), hold_sessions=hold_sessions or None)
-                pairing = await stack.enter_async_context(opened)
-            _close_when_stopped(stack, pairing, stop)
-            sender = pairing.sender(entity, partitioned=partitioned or None)
-            results = sender.send_all(
-                tally.payloads(source, form, stop, to_message),
-                overlap=concurrency,
-                timeout_seconds=options.timeout_seconds(TIMEOUT_SECONDS),
-                retry_seconds=retry_seconds,
-                stop=stop,
-            )
-            async for sent in results:
-                tally.add(sent)
-        return tally
-
-    return run_and_show(options, work, lambda tally: tally.result(entity, verbose=options.verbose))
+    reading = _Reading(source, form, to_message, concurrency, retry_seconds, partitioned, hold_sessions)
+    return _send(options, pair, entity, "" if told else doing, reading, known=pair.entities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,61 +225,40 @@ class _Reading:
     to_message: Callable[[bytes, InputFormat], bytes]
     concurrency: int
     retry_seconds: float
+    partitioned: bool = False
+    hold_sessions: bool = False
 
 
-def _send_to_one(
-    options: Options, access: NamespaceAccess, entity: str, doing: str, reading: _Reading
+def _send(
+    options: Options, to: Pair | NamespaceAccess, entity: str, doing: str, reading: _Reading, *, known: Sequence[str]
 ) -> CommandResult:
-    """Send to a namespace without its partner. `doing`: what is told first."""
+    """Send to a pair, or to a namespace without its partner. `doing`: what is said first."""
+    lines = _SentLines(options.output is Format.JSONL, known=known)
 
-    async def work(stop: "asyncio.Event") -> "_Tally":
-        from sbpair.connect import open_namespace
-        from sbpair.runtime.failover.direct import send_all
-        from sbpair.runtime.links import close_quietly
+    async def work(stop: "asyncio.Event") -> SentMessages:
+        from sbpair.connect import open_ends
+        from sbpair.operations.send import TIMEOUT_SECONDS, SendRequest
+        from sbpair.operations.send import send as send_messages
 
         if doing:
             logging.getLogger("sbpair").info(f"{doing}.")
-        tally = _Tally(options.output is Format.JSONL, known=())
-        async with open_namespace(access) as (messaging, _):
-            sender = messaging.sender(entity)
-            try:
-                async for sent in send_all(
-                    tally.payloads(reading.source, reading.form, stop, reading.to_message),
-                    sender,
-                    overlap=reading.concurrency,
-                    timeout_seconds=options.timeout_seconds(TIMEOUT_SECONDS),
-                    retry_seconds=reading.retry_seconds,
-                    stop=stop,
-                ):
-                    tally.add(sent)
-            finally:
-                await close_quietly(sender)
-        return tally
+        request = SendRequest(
+            entity,
+            lines.payloads(reading.source, reading.form, stop, reading.to_message),
+            reading.concurrency,
+            options.timeout_seconds(TIMEOUT_SECONDS),
+            reading.retry_seconds,
+            reading.partitioned,
+            reading.hold_sessions,
+        )
+        if isinstance(to, Pair):
+            async with open_sides(to) as sides:
+                return await send_messages(sides, request, observer=lines, stop=stop)
+        async with open_ends(to) as ends:
+            return await send_messages(ends, request, observer=lines, stop=stop)
 
-    return run_and_show(
-        options, work, lambda tally: tally.result(entity, verbose=options.verbose, namespace=shown_name(access))
-    )
-
-
-def _close_when_stopped(stack: AsyncExitStack, pairing: "PairedNamespaces", stop: "asyncio.Event") -> None:
-    """After a signal what is under way gets a moment: a namespace that says nothing would hold it for minutes."""
-    import asyncio
-
-    from sbpair.concurrency import end
-
-    async def close() -> None:
-        await stop.wait()
-        await pairing.close(wait_seconds=AFTER_SIGNAL_SECONDS)
-
-    closing = asyncio.create_task(close(), name="close after a signal")
-
-    async def finish() -> None:
-        if not stop.is_set():
-            await end(closing)
-        else:
-            await closing
-
-    stack.push_async_callback(finish)
+    namespace = "" if isinstance(to, Pair) else shown_name(to)
+    return run_and_show(options, work, lambda sent: lines.result(sent, verbose=options.verbose, namespace=namespace))
 
 
 def _with_options(pair: Pair, failover: str | None, ping: str | None, policy: PolicyName | None) -> Pair:
@@ -343,54 +286,35 @@ def _payloads(values: Mapping[str, Any]) -> Callable[[bytes, InputFormat], bytes
     return payload
 
 
-class _Tally(Lines[FailedLine]):
-    """Counts what became of the messages; streams one line each with -o jsonl."""
+class _SentLines(Lines[FailedLine]):
+    """The lines of the input and what became of each; an observer of the send."""
 
     def __init__(self, streaming: bool, *, known: Sequence[str]) -> None:
         super().__init__(FailedLine, streaming=streaming)
         self._known = known
-        self._where: Counter[tuple[str, str]] = Counter()
-        self._uncertain = 0
+        self._log = EventLog()
 
-    def add(self, sent: "Sent") -> None:
+    def notify(self, event: Event) -> None:
+        if not isinstance(event, MessageSent):
+            self._log.notify(event)
+            return
         line = self.next_number()
-        if sent.result is not None:
-            result = sent.result
-            self._where[(result.where.value, result.queue or "")] += 1
-            self._uncertain += result.uncertain
-            self.stream(SentLine(line, result.where.value, result.queue, result.uncertain))
-        elif sent.error is not None:
-            if isinstance(sent.error, EntityNotFoundError):
-                sent.error.looking_like(self._known)
-            self.fail(line, sent.error)
+        if event.error is None:
+            self.stream(SentLine(line, event.where, event.queue, event.uncertain))
+            return
+        if isinstance(event.error, EntityNotFoundError):
+            event.error.looking_like(self._known)
+        self.fail(line, event.error)
 
-    def result(self, entity: str, *, verbose: bool, namespace: str | None = None) -> CommandResult:
+    def result(self, sent: SentMessages, *, verbose: bool, namespace: str) -> CommandResult:
         """`namespace`: the only one that was sent to."""
-        accepted = sum(self._where.values())
-        diverted = sum(count for (where, _), count in self._where.items() if where == "backlog")
-        rows: list[dict[str, Any]] = [
-            {"where": where, "queue": queue, "messages": count} for (where, queue), count in sorted(self._where.items())
-        ]
-        if self.failed:
-            rows.append({"where": "failed", "queue": "", "messages": self.failed})
-        notes = self.notes(verbose=verbose)
-        if self._uncertain:
-            notes.append(f"{self._uncertain} may be stored twice, with the same MessageId: an answer was lost.")
-        columns = (
-            Column("where", "Where"),
-            Column("queue", "Backlog queue"),
-            Column("messages", "Messages", right=True, counts=True),
-        )
-        data = SendResult(entity, accepted, diverted, self._uncertain, self.failed, tuple(self.failures), self.bad_line)
         return CommandResult(
             "send",
-            data,
-            (Table("", columns, rows, style_key="where"),),
-            notes=tuple(notes),
-            summary=f"{accepted:,} accepted ({diverted:,} diverted), {self.failed:,} failed."
-            if namespace is None
-            else f"{accepted:,} accepted by {entity} on {namespace}, {self.failed:,} failed.",
+            SendResult(sent, tuple(self.failures), self.bad_line),
+            (table_of(SentPlace, sent.places),),
+            notes=(*self.notes(verbose=verbose), *sent.notes()),
+            summary=sent.summary(namespace),
             closing=True,
-            exit=self.exit(accepted, diverted),
+            exit=self.exit(sent.accepted, sent.diverted),
             streamed=self.streaming,
         )

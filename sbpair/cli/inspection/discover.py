@@ -1,7 +1,7 @@
 """`sbpair discover`: find backlog queues, whoever's they are, and write the configuration for them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,34 +12,20 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR
-from sbpair.cli.context import load_settings, run_async, stoppable, system_clock
+from sbpair.cli.context import load_settings, run_async, stoppable
 from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, resource_manager_url
-from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
 from sbpair.render.console import write_file
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.core.inspection.discovery import Discovery, NamespaceSearched
+    from sbpair.core.inspection.discovery import Discovery
     from sbpair.core.pairing import Pair
     from sbpair.settings import Settings
-
-COLUMNS = (
-    Column("namespace", "Namespace"),
-    Column("primary", "Backlog of"),
-    Column("indexes", "Queues"),
-    Column("active", "Messages", right=True, counts=True),
-    Column("dead_letter", "Dead", right=True, counts=True),
-    Column("oldest", "Oldest", right=True),
-    Column("pair", "Pair"),
-    Column("state", "State"),
-)
-
 
 SUBSCRIPTION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -105,8 +91,6 @@ def discover(
       sbpair discover --subscription 00000000-0000-0000-0000-000000000001 --pairs-out sbpair.yaml
       sbpair discover --subscription 00000000-0000-0000-0000-000000000001 --cloud china
     """
-    from sbpair.core.inspection.discovery import Discovery, proposed_pairs
-
     if subscription is None:
         for name, value in (
             ("--resource-group", resource_group),
@@ -136,11 +120,22 @@ def discover(
         )
     chosen = list({access.host.lower(): access for access in reversed(chosen)}.values())[::-1]
     pairs = tuple(_complete(settings))
-    found = _look(options, pairs, chosen, primary or [])
     # One of the pairs' namespaces may be the primary of a backlog that is found.
     of_pairs = (access for pair in pairs for access in (pair.primary, pair.secondary))
     known = {access.host.lower(): _keys(settings, access) for access in (*of_pairs, *chosen)}
-    discovery = Discovery(found, proposed_pairs(found, known, settings.pair_names()))
+
+    async def work(stop: "asyncio.Event") -> "Discovery":
+        from sbpair.connect import open_namespace
+        from sbpair.operations.discover import DiscoverRequest
+        from sbpair.operations.discover import discover as search
+        from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
+
+        timeout_seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
+        names = tuple(settings.pair_names())
+        request = DiscoverRequest(tuple(chosen), pairs, tuple(primary or ()), known, names, timeout_seconds)
+        return await search(open_namespace, request, stop=stop)
+
+    discovery = run_async(options, work)
     if pairs_out is not None and discovery.pairs:
         write_file(pairs_out, _block({"version": 1, "pairs": discovery.pairs}))
     return _result(discovery, pairs_out)
@@ -150,27 +145,6 @@ async def _of_subscription(manager: NamespaceAccess) -> list[NamespaceAccess]:
     from sbpair.azure.management import list_namespaces
 
     return await list_namespaces(manager)
-
-
-def _look(
-    options: Options, pairs: "Sequence[Pair]", chosen: Sequence[NamespaceAccess], primaries: Sequence[str]
-) -> "tuple[NamespaceSearched, ...]":
-    async def work(stop: "asyncio.Event") -> "tuple[NamespaceSearched, ...]":
-        from sbpair.connect import open_namespace
-        from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
-        from sbpair.runtime.inspection.discover import Search
-        from sbpair.runtime.inspection.discover import discover as search_all
-
-        labels = [*primaries, *(pair.primary.label for pair in pairs), *(access.label for access in chosen)]
-        search = Search(
-            pairs,
-            list(dict.fromkeys(label.lower() for label in labels)),
-            clock=system_clock(),
-            timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
-        )
-        return await stoppable(stop, search_all(chosen, search, open_namespace))
-
-    return run_async(options, work)
 
 
 def _complete(settings: "Settings") -> "Iterator[Pair]":
@@ -201,8 +175,7 @@ def _block(document: Any) -> str:
 
 def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
     from sbpair.core.backlog import Advice
-    from sbpair.core.inspection.discovery import sentences, summary
-    from sbpair.core.outcome import gravest
+    from sbpair.core.inspection.discovery import DiscoveryRow, rows, sentences, summary
 
     notes = list(sentences(discovery))
     if discovery.pairs:
@@ -219,31 +192,9 @@ def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
     return CommandResult(
         "discover",
         discovery,
-        (Table("", COLUMNS, list(_rows(discovery)), style_key="state"),),
+        (table_of(DiscoveryRow, rows(discovery, datetime.now(UTC).timestamp())),),
         notes=tuple(notes),
         summary=summary(discovery),
-        exit=gravest(one.exit_name for one in discovery.namespaces if one.exit_name is not None)
-        if any(one.found_by is None for one in discovery.namespaces)
-        else Exit.OK,
+        exit=discovery.exit,
         closing=True,
     )
-
-
-def _rows(discovery: "Discovery") -> Iterator[dict[str, Any]]:
-    now = datetime.now(UTC).timestamp()
-    for namespace in discovery.namespaces:
-        if not namespace.transfer:
-            none = "no queue" if namespace.found_by is not None else "not read"
-            yield {"namespace": namespace.namespace, "state": none}
-        for one in namespace.transfer:
-            at = one.oldest_enqueued_at
-            yield {
-                "namespace": namespace.namespace,
-                "primary": one.primary,
-                "indexes": one.indexes,
-                "active": one.active,
-                "dead_letter": one.dead_letter,
-                "oldest": None if at is None else format_duration(max(0.0, now - at)),
-                "pair": one.pair,
-                "state": one.verdict.value,
-            }

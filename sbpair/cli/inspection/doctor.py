@@ -1,33 +1,25 @@
 """`sbpair doctor`: is everything here that the commands need, and what to do where it is not."""
 
+import platform
 import re
-from collections import Counter
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from sbpair.cli.context import load_settings, open_sides, run_async, stoppable
+from sbpair.cli.context import load_settings, open_sides, run_async
 from sbpair.cli.options import Options, PairArgument, command
-from sbpair.core.errors import ConfigurationError, UsageError, for_pair
-from sbpair.core.inspection.diagnosis import Diagnoses, Diagnosis, Verdict
-from sbpair.core.outcome import Exit
+from sbpair.core.errors import ConfigurationError, IncompatibleSdkError, SbpairError, UsageError
+from sbpair.core.inspection.diagnosis import COMMAND, VERSIONS, Diagnoses, Diagnosis, Verdict
 from sbpair.core.pairing import Pair
-from sbpair.core.serialization import to_plain
-from sbpair.render.result import Check, Column, CommandResult, Severity, Table
+from sbpair.core.serialization import column
+from sbpair.render.result import Check, CommandResult, Severity, table_of
+from sbpair.version import __version__
 
 if TYPE_CHECKING:
     import asyncio
-
-
-DEFAULT_TIMEOUT_SECONDS = 10.0
-COLUMNS = (
-    Column("result", "Result"),
-    Column("check", "Check"),
-    Column("subject", "Subject"),
-    Column("detail", "Detail"),
-    Column("next_step", "What to do"),
-)
-_GRAVEST_FIRST = (Exit.UNREACHABLE, Exit.DENIED, Exit.USAGE)
 
 
 @command(output="core.inspection.diagnosis:Diagnoses", checks=True)
@@ -43,8 +35,6 @@ def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
       sbpair doctor orders
       sbpair doctor orders --timeout 3s -o json
     """
-    from sbpair.cli.inspection.doctor_checks import machine
-
     rows = list(machine())
     chosen: Pair | None = None
     try:
@@ -55,40 +45,36 @@ def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
     except UsageError as error:
         rows.append(Diagnosis.of_error("configuration", pair or "default pair", _advised(error)))
     if chosen is not None:
-        rows += [_of_pair(row, chosen.name) for row in _examine(options, chosen)]
-    return _result(chosen, rows)
-
-
-def _of_pair(row: Diagnosis, pair: str) -> Diagnosis:
-    return replace(row, next_step=for_pair(row.next_step, pair))
+        rows += _examine(options, chosen)
+    return _result(Diagnoses(None if chosen is None else chosen.name, tuple(rows)))
 
 
 def _advised(error: UsageError) -> UsageError:
     return error if error.hint else ConfigurationError(error.message)
 
 
-def _examine(options: Options, pair: Pair) -> list[Diagnosis]:
-    async def work(stop: "asyncio.Event") -> list[Diagnosis]:
-        from sbpair.cli.inspection.doctor_checks import examine_pair
+def _examine(options: Options, pair: Pair) -> tuple[Diagnosis, ...]:
+    async def work(stop: "asyncio.Event") -> Diagnoses:
+        from sbpair.operations.doctor import DoctorRequest
+        from sbpair.operations.doctor import doctor as examine
 
+        request = DoctorRequest(options.timeout_seconds(DoctorRequest().timeout_seconds))
         async with open_sides(pair) as sides:
-            seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
-            return await stoppable(stop, examine_pair(pair, sides, seconds))
+            return await examine(sides, request, stop=stop)
 
-    return run_async(options, work)
+    return run_async(options, work).checks
 
 
-def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
-    counts = Counter(row.result for row in rows)
-    said = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+def _result(found: Diagnoses) -> CommandResult:
+    rows = found.checks
     return CommandResult(
         "doctor",
-        Diagnoses(None if pair is None else pair.name, tuple(rows)),
-        (Table("", COLUMNS, to_plain(rows), style_key="result"),),
-        screen=(Table("", _SCREEN_COLUMNS, [*_screen(rows)], style_key="result", compact=True),),
-        summary=f"{said}.{_enough_for(rows)}",
+        found,
+        (table_of(Diagnosis, rows, show=("result", "check", "subject", "detail", "next_step")),),
+        screen=(replace(table_of(_ScreenRow, _screen(rows)), compact=True),),
+        summary=found.summary(),
         closing=True,
-        exit=_exit(rows),
+        exit=found.exit,
         checks=tuple(
             Check(row.check, row.subject, Severity(row.result.value), f"{row.detail} {row.next_step}".strip())
             for row in rows
@@ -96,14 +82,16 @@ def _result(pair: Pair | None, rows: Sequence[Diagnosis]) -> CommandResult:
     )
 
 
-_SCREEN_COLUMNS = (Column("result", "Result"), Column("what", "Check"), Column("detail", "Detail"))
+@dataclass(frozen=True, slots=True)
+class _ScreenRow:
+    result: Verdict = field(metadata=column("Result", colours=True))
+    what: str = field(metadata=column("Check"))
+    detail: str = field(metadata=column("Detail"))
 
 
-def _screen(rows: Sequence[Diagnosis]) -> Iterator[dict[str, str]]:
+def _screen(rows: Sequence[Diagnosis]) -> Iterator[_ScreenRow]:
     """A line for each check, and one for those of a kind that say the same."""
-    from sbpair.cli.inspection.doctor_checks import COMMAND, VERSIONS
-
-    together: dict[tuple[str, str, str], list[Diagnosis]] = {}
+    together: dict[tuple[Verdict, str, str], list[Diagnosis]] = {}
     for row in rows:
         detail = "" if row.check == VERSIONS else row.detail
         together.setdefault((row.result, _what(row), detail), []).append(row)
@@ -115,7 +103,7 @@ def _screen(rows: Sequence[Diagnosis]) -> Iterator[dict[str, str]]:
             detail = "all have the rights they need"
         elif alike[0].check == COMMAND:
             detail = f"{', '.join(one.subject for one in alike)}: {detail}"
-        yield {"result": result, "what": what, "detail": "\n".join(filter(None, (detail, alike[0].next_step)))}
+        yield _ScreenRow(result, what, "\n".join(filter(None, (detail, alike[0].next_step))))
 
 
 def _version(row: Diagnosis) -> str:
@@ -136,23 +124,61 @@ def _what(row: Diagnosis) -> str:
 _BACKLOG_QUEUE = re.compile(r"\S+/x-servicebus-transfer/(\d+)")
 
 
-def _enough_for(rows: Sequence[Diagnosis]) -> str:
-    """What the credentials can do, where they cannot do everything."""
-    from sbpair.cli.inspection.doctor_checks import COMMAND
+# What it looks at on this machine: versions, the SDK's insides, Java and Spark.
 
-    commands = [row for row in rows if row.check == COMMAND]
-    if not any(row.result is Verdict.WARNING for row in commands):
-        return ""
-    able = [row.subject for row in commands if row.result is Verdict.OK]
-    unable = [row.subject for row in commands if row.result is Verdict.WARNING]
-    enough = f" These credentials are enough for: {', '.join(able)}." if able else ""
-    return f"{enough} Not for: {', '.join(unable)}."
+OLDEST_PYTHON = (3, 11)
+_SDKS = ("azure-servicebus", "azure-mgmt-servicebus", "azure-identity")
 
 
-def _exit(rows: Sequence[Diagnosis]) -> Exit:
-    """By the errors alone: unreachable, denied, configuration, anything else."""
-    names = {row.exit_name for row in rows if row.result is Verdict.ERROR}
-    for code in _GRAVEST_FIRST:
-        if code.label in names:
-            return code
-    return Exit.FAILED if names else Exit.OK
+def machine() -> Iterator[Diagnosis]:
+    """Rows about this machine; nothing is contacted."""
+    yield _python()
+    yield from _packages()
+    yield _self_test()
+    yield from _spark()
+
+
+def _python() -> Diagnosis:
+    text = f"sbpair {__version__}, Python {platform.python_version()} on {platform.system()}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Diagnosis(VERSIONS, "sbpair", Verdict.ERROR, text, "Install Python 3.11 or newer.")
+    return Diagnosis(VERSIONS, "sbpair", Verdict.OK, text)
+
+
+def _packages() -> Iterator[Diagnosis]:
+    for name in _SDKS:
+        try:
+            yield Diagnosis(VERSIONS, name, Verdict.OK, version(name))
+        except PackageNotFoundError:
+            yield Diagnosis(VERSIONS, name, Verdict.ERROR, "not installed", "pip install --force-reinstall sbpair")
+
+
+def _self_test() -> Diagnosis:
+    """The lossless passage stands on insides of the SDK; they prove themselves on synthetic bytes."""
+    from sbpair.azure.wire import self_test
+
+    try:
+        self_test()
+    except IncompatibleSdkError as error:
+        return Diagnosis("sdk self-test", "azure-servicebus", Verdict.ERROR, error.message, error.hint)
+    return Diagnosis("sdk self-test", "azure-servicebus", Verdict.OK, "bytes pass unchanged")
+
+
+def _spark() -> Iterator[Diagnosis]:
+    if find_spec("pyspark") is None:
+        advice = "pip install 'sbpair[spark,java]'"
+        yield Diagnosis("spark", "pyspark", Verdict.SKIPPED, "not installed; only `pipeline` needs it", advice)
+        yield Diagnosis("java", "java", Verdict.SKIPPED, "only Spark needs it")
+        return
+    yield Diagnosis("spark", "pyspark", Verdict.OK, version("pyspark"))
+    yield _java()
+
+
+def _java() -> Diagnosis:
+    from sbpair.pipeline.spark.java import find_java
+
+    try:
+        found = find_java()
+    except SbpairError as error:
+        return Diagnosis("java", "java", Verdict.WARNING, error.message, error.hint)
+    return Diagnosis("java", str(found.executable), Verdict.OK, f"Java {found.version_text} (from {found.origin})")

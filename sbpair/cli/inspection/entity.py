@@ -8,12 +8,12 @@ from sbpair.cli.lazy_group import Entry, LazyGroup
 from sbpair.cli.options import before_the_command
 
 COMMANDS = {
-    "list": Entry("inspection.entity_shown", "list_entities", "List queues, topics and subscriptions with counts."),
-    "show": Entry("inspection.entity_shown", "show", "Show one entity's settings, counts and rules."),
+    "list": Entry("inspection.entity_commands", "list_entities", "List queues, topics and subscriptions with counts."),
+    "show": Entry("inspection.entity_commands", "show", "Show one entity's settings, counts and rules."),
     "peek": Entry("transfer.dead_letters", "peek_messages", "Show the messages of one; nothing is taken."),
-    "create": Entry("inspection.entity_create", "create", "Create a queue, topic, subscription or rule."),
-    "delete": Entry("inspection.entity_changes", "delete", "Delete one, empty unless told otherwise."),
-    "set-status": Entry("inspection.entity_changes", "set_status", "Enable or disable sending and receiving."),
+    "create": Entry("inspection.entity_commands", "create", "Create a queue, topic, subscription or rule."),
+    "delete": Entry("inspection.entity_commands", "delete", "Delete one, empty unless told otherwise."),
+    "set-status": Entry("inspection.entity_commands", "set_status", "Enable or disable sending and receiving."),
 }
 """Name -> file in this package, function in it, and its line in the help."""
 

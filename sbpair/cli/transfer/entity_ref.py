@@ -78,8 +78,12 @@ class EntityRef:
     """Somebody said which namespace it is on; otherwise it is the one that is there."""
 
     def __str__(self) -> str:
-        mark = f" [{self.environment}]" if self.environment else ""
-        return f"{self.path} on {shown_name(self.access)}{mark}"
+        return f"{self.path} on {self.namespace}"
+
+    @property
+    def namespace(self) -> str:
+        """What sentences call its namespace."""
+        return f"{shown_name(self.access)}{f' [{self.environment}]' if self.environment else ''}"
 
     @property
     def is_subscription(self) -> bool:

@@ -11,10 +11,12 @@ from typing import Any
 
 from sbpair.core.access import SERVICE_BUS_SUFFIXES, NamespaceAccess
 from sbpair.core.backlog import Backlog, FoundBy, Verdict, verdict
+from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.names import namespace_label
+from sbpair.core.outcome import Exit, gravest
 from sbpair.core.pairing import MAX_BACKLOG_QUEUE_COUNT, Pair
-from sbpair.core.serialization import OMITTED_IF_NONE
+from sbpair.core.serialization import OMITTED_IF_NONE, column
 from sbpair.core.words import counted, ranges
 
 
@@ -81,6 +83,47 @@ class Discovery:
     @property
     def transfer(self) -> tuple[TransferQueues, ...]:
         return tuple(one for namespace in self.namespaces for one in namespace.transfer)
+
+    @property
+    def exit(self) -> Exit:
+        """Ok unless a namespace could not be read at all; then the gravest reason of all that were not read whole."""
+        if all(namespace.found_by is not None for namespace in self.namespaces):
+            return Exit.OK
+        return gravest(namespace.exit_name for namespace in self.namespaces if namespace.exit_name is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryRow:
+    """The backlog queues of one primary on one namespace."""
+
+    namespace: str = field(metadata=column("Namespace"))
+    primary: str | None = field(default=None, metadata=column("Backlog of"))
+    indexes: str | None = field(default=None, metadata=column("Queues"))
+    active: int | None = field(default=None, metadata=column("Messages", counts=True))
+    dead_letter: int | None = field(default=None, metadata=column("Dead", counts=True))
+    oldest: str | None = field(default=None, metadata=column("Oldest", right=True))
+    pair: str | None = field(default=None, metadata=column("Pair"))
+    state: str = field(default="", metadata=column("State", colours=True))
+
+
+def rows(discovery: Discovery, now: float) -> Iterator[DiscoveryRow]:
+    """A row for each backlog, and for each namespace without any; `now` is UTC epoch seconds."""
+    for namespace in discovery.namespaces:
+        if not namespace.transfer:
+            state = "no queue" if namespace.found_by is not None else "not read"
+            yield DiscoveryRow(namespace.namespace, state=state)
+        for found in namespace.transfer:
+            at = found.oldest_enqueued_at
+            yield DiscoveryRow(
+                namespace.namespace,
+                found.primary,
+                found.indexes,
+                found.active,
+                found.dead_letter,
+                None if at is None else format_duration(max(0.0, now - at)),
+                found.pair,
+                found.verdict.value,
+            )
 
 
 def transfer_queues(backlog: Backlog, primary: str, pairs: Iterable[Pair], host: str) -> TransferQueues:

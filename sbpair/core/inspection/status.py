@@ -1,12 +1,27 @@
 """The status of a pair: which side answers, what waits in the backlog, how fast that changes, when it will be empty."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sbpair.core.backlog import Advice, Backlog, QueueContents, Verdict, advice, headline, verdict, waiting_sentence
+from sbpair.core.access import spoken_name
+from sbpair.core.backlog import (
+    Advice,
+    Backlog,
+    QueueContents,
+    Verdict,
+    advice,
+    grade_of,
+    headline,
+    verdict,
+    waiting_sentence,
+)
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import Tier
+from sbpair.core.errors import for_pair
 from sbpair.core.forecast import Forecast, of_messages
-from sbpair.core.serialization import INLINED, rounded
+from sbpair.core.outcome import Exit, Severity, gravest
+from sbpair.core.serialization import HIDDEN, INLINED, column, iso_time, metric, rounded
+from sbpair.core.words import with_hint
 
 REACHABLE = "reachable"
 LIMITED = "limited"
@@ -30,6 +45,15 @@ class SideStatus:
     label: str = ""
     """Its configured name."""
 
+    @property
+    def name(self) -> str:
+        """What a sentence calls it."""
+        return spoken_name(self.label or self.host, self.host)
+
+    @property
+    def answers(self) -> bool:
+        return self.state in (REACHABLE, LIMITED)
+
 
 @dataclass(frozen=True, slots=True)
 class PairStatus:
@@ -41,6 +65,10 @@ class PairStatus:
     secondary: SideStatus
     backlog: Backlog
     environment: str | None = None
+
+    @property
+    def sides(self) -> tuple[SideStatus, SideStatus]:
+        return self.primary, self.secondary
 
     @property
     def drain(self) -> Forecast:
@@ -104,6 +132,55 @@ class StatusReport:
     empty_in_seconds: float | None
     drain: Forecast
     """What moving all that waits to the primary would use."""
+    status: PairStatus = field(metadata=HIDDEN)
+    """The last sample, of which all this is said."""
+
+    def exit(self, fail_on: Severity = Severity.ERROR) -> Exit:
+        """Unreachable, then denied; other troubles of a side or queue make it partial; what the backlog holds is a
+        finding if it is graded `fail_on` or worse."""
+        troubles = [side.state for side in self.status.sides if not side.answers]
+        troubles += [queue.exit_name for queue in self.backlog.unread if queue.exit_name]
+        if troubles:
+            return gravest(troubles)
+        grade = grade_of(self.backlog)
+        return Exit.FINDINGS if grade is not None and grade.at_least(fail_on) else Exit.OK
+
+    def notes(self) -> list[str]:
+        """Each side's trouble once, with what to do, then what else there is to do."""
+        status = self.status
+        troubled = [side for side in status.sides if side.detail]
+        last_with = {side.hint: side.side for side in troubled}
+        notes = [
+            f"{side.side.capitalize()} {side.name}: "
+            + with_hint(side.detail, for_pair(side.hint, status.pair) if last_with[side.hint] == side.side else "")
+            for side in troubled
+        ]
+        return notes + [self._without_reasons(str(advised)) for advised in further(status)]
+
+    def summary(self) -> str:
+        return self._without_reasons(outlook(self.status, self.rate_per_second))
+
+    def _without_reasons(self, sentence: str) -> str:
+        """The sentence without the reasons that the notes give of a side."""
+        for side in self.status.sides:
+            if side.detail:
+                sentence = sentence.replace(f": {side.detail.rstrip('.')}", "")
+        return sentence
+
+    def line(self) -> str:
+        """`2026-11-21T08:30:00.000Z orders primary=reachable secondary=denied messages=12 dead=0 oldest=4m
+        rate=-3.1/s`, as one line."""
+        age, rate = self.backlog.oldest_age_seconds, self.rate_per_second
+        parts = [
+            iso_time(self.status.taken_at),
+            self.status.pair,
+            *(f"{side.side}={side.state}" for side in self.status.sides),
+            f"messages={in_words(self.backlog.active)}",
+            f"dead={in_words(self.backlog.dead_letter)}",
+            f"oldest={'none' if age is None else format_duration(age)}",
+            f"rate={'unknown' if rate is None else f'{rate:+.1f}/s'}",
+        ]
+        return " ".join(parts)
 
 
 def report(before: PairStatus | None, after: PairStatus) -> StatusReport:
@@ -117,4 +194,116 @@ def report(before: PairStatus | None, after: PairStatus) -> StatusReport:
         rate,
         empty_in_seconds(after, rate),
         after.drain,
+        after,
+    )
+
+
+def in_words(number: int | None) -> int | str:
+    """For a person: a number that is not known says so."""
+    return "unknown" if number is None else number
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """A namespace, or a backlog queue."""
+
+    what: str = field(metadata=column("What"))
+    name: str = field(metadata=column("Name"))
+    state: str = field(metadata=column("State", colours=True))
+    tier: Tier | None = field(default=None, metadata=column("Tier"))
+    active: int | str | None = field(default=None, metadata=column("Messages", counts=True))
+    drawn: int | None = field(default=None, metadata=column("", drawn=True))
+    dead_letter: int | str | None = field(default=None, metadata=column("Dead letters", counts=True))
+    oldest: str | None = field(default=None, metadata=column("Oldest", right=True))
+    answered_in_ms: int | None = field(default=None, metadata=column("ms", right=True))
+    detail: str | None = field(default=None, metadata=column("Detail"))
+
+
+def side_rows(status: PairStatus) -> list[StatusRow]:
+    return [
+        StatusRow(
+            side.side,
+            side.name,
+            side.state,
+            side.tier,
+            answered_in_ms=None if side.answered_in_ms is None else round(side.answered_in_ms),
+            detail=side.error_code,
+        )
+        for side in status.sides
+    ]
+
+
+def queue_rows(status: PairStatus) -> list[StatusRow]:
+    rows = []
+    for queue in status.backlog.queues:
+        at = queue.oldest_enqueued_at
+        oldest = None if at is None else format_duration(max(0.0, status.taken_at - at))
+        rows.append(
+            StatusRow(
+                "backlog queue",
+                queue.queue,
+                queue.state.value,
+                active=queue.active,
+                drawn=queue.active,
+                dead_letter=queue.dead_letter,
+                oldest=oldest,
+                detail=_detail(queue),
+            )
+        )
+    return rows
+
+
+def _detail(queue: QueueContents) -> str:
+    details = [
+        "not configured" if not queue.configured else "",
+        _deferred(queue),
+        f"{queue.scheduled:,} scheduled" if queue.scheduled else "",
+        "or more; browsed, not counted" if queue.at_least else "",
+        queue.error_code or queue.detail,
+    ]
+    return "; ".join(detail for detail in details if detail)
+
+
+def _deferred(queue: QueueContents) -> str:
+    """Said too where the service counts deferred messages among the others."""
+    if queue.deferred is None:
+        return "" if queue.missing or not queue.active else "deferred: unknown"
+    return f"{queue.deferred:,} deferred" if queue.deferred else ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFigures:
+    """What monitoring shows of a status; None where it is not known."""
+
+    up: Mapping[str, float] = field(metadata=metric("sbpair_namespace_up", "1 if it answered.", label="side"))
+    active: int | None = field(
+        metadata=metric("sbpair_backlog_active_messages", "Messages that a drain would move to the primary.")
+    )
+    dead_letter: int | None = field(
+        metadata=metric("sbpair_backlog_dead_letter_messages", "Dead letters of the backlog queues.")
+    )
+    deferred: int | None = field(
+        metadata=metric("sbpair_backlog_deferred_messages", "Deferred messages, where they are known.")
+    )
+    scheduled: int | None = field(metadata=metric("sbpair_backlog_scheduled_messages", "Scheduled messages."))
+    queues: int = field(metadata=metric("sbpair_backlog_queues", "Backlog queues that exist."))
+    oldest_age_seconds: float | None = field(
+        metadata=metric("sbpair_backlog_oldest_age_seconds", "Age of the oldest message.")
+    )
+    rate_per_second: float | None = field(
+        metadata=metric("sbpair_backlog_growth_messages_per_second", "Change of the backlog.")
+    )
+
+
+def figures(found: StatusReport) -> StatusFigures:
+    backlog = found.backlog
+    return StatusFigures(
+        {side.side: float(side.answers) for side in found.status.sides},
+        backlog.active,
+        backlog.dead_letter,
+        backlog.deferred,
+        backlog.scheduled,
+        len(backlog.existing),
+        backlog.oldest_age_seconds,
+        found.rate_per_second,
     )

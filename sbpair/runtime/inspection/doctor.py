@@ -20,6 +20,7 @@ from sbpair.runtime.links import close_quietly
 
 AMQP_PORT = 5671
 HTTPS_PORT = 443
+SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,21 @@ async def try_port(access: NamespaceAccess, clock: Clock, timeout_seconds: float
 _NAME = "Check the namespace's name and DNS: nslookup it, and look whether it has a private endpoint."
 _TLS = "Name the authority of your proxy with `ca_file:`, or take the proxy out of the way."
 _PORT = "Open port 5671 to the namespace, or use port 443: `transport: websocket` in the configuration."
+
+
+async def fetch_token(access: NamespaceAccess) -> None:
+    """Get one token for Service Bus with the credential that `access` names, and throw it away.
+
+    Raises:
+        CredentialError: it gave none; the message names it.
+    """
+    from sbpair.azure.credentials import token_credential
+
+    credential = token_credential(access)
+    try:
+        await credential.get_token(SERVICE_BUS_SCOPE)
+    finally:
+        await credential.close()
 
 
 async def try_credential(access: NamespaceAccess, token: Callable[[], Awaitable[None]] | None, clock: Clock,

@@ -1,34 +1,24 @@
-"""What `sbpair doctor` looks at of a pair: credentials, ports, both planes, clocks, rights, and what they allow."""
+"""`doctor`: is everything there that the verbs need of a pair: credentials, ports, both planes, clocks, rights."""
 
 import asyncio
-import platform
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 
-from sbpair.connect import fetch_token
+from sbpair.concurrency import stoppable
 from sbpair.core.access import NamespaceAccess, credential_name, key_name, spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
-from sbpair.core.errors import (
-    AuthenticationFailedError,
-    IncompatibleSdkError,
-    SbpairError,
-    ServiceError,
-    UnauthorizedError,
-)
+from sbpair.core.errors import AuthenticationFailedError, ServiceError, UnauthorizedError, for_pair
 from sbpair.core.inspection.audit import Thresholds
-from sbpair.core.inspection.diagnosis import Diagnosis, Verdict
-from sbpair.core.pairing import Pair
+from sbpair.core.inspection.diagnosis import COMMAND, Diagnoses, Diagnosis, Verdict
 from sbpair.operations.ends import Sides
-from sbpair.ports import Messaging, NamespaceAdmin
+from sbpair.ports import Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.doctor import (
     Tried,
     address,
+    fetch_token,
     missing,
     try_credential,
     try_listen,
@@ -36,68 +26,8 @@ from sbpair.runtime.inspection.doctor import (
     try_port,
     try_send,
 )
-from sbpair.version import __version__
 
-# What `sbpair doctor` looks at on this machine: versions, the SDK's insides, Java and Spark.
-
-OLDEST_PYTHON = (3, 11)
-_SDKS = ("azure-servicebus", "azure-mgmt-servicebus", "azure-identity")
-
-
-def machine() -> Iterator[Diagnosis]:
-    """Rows about this machine; nothing is contacted."""
-    yield _python()
-    yield from _packages()
-    yield _self_test()
-    yield from _spark()
-
-
-def _python() -> Diagnosis:
-    text = f"sbpair {__version__}, Python {platform.python_version()} on {platform.system()}"
-    if sys.version_info < OLDEST_PYTHON:
-        return Diagnosis(VERSIONS, "sbpair", Verdict.ERROR, text, "Install Python 3.11 or newer.")
-    return Diagnosis(VERSIONS, "sbpair", Verdict.OK, text)
-
-
-def _packages() -> Iterator[Diagnosis]:
-    for name in _SDKS:
-        try:
-            yield Diagnosis(VERSIONS, name, Verdict.OK, version(name))
-        except PackageNotFoundError:
-            yield Diagnosis(VERSIONS, name, Verdict.ERROR, "not installed", "pip install --force-reinstall sbpair")
-
-
-def _self_test() -> Diagnosis:
-    """The lossless passage stands on insides of the SDK; they prove themselves on synthetic bytes."""
-    from sbpair.azure.wire import self_test
-
-    try:
-        self_test()
-    except IncompatibleSdkError as error:
-        return Diagnosis("sdk self-test", "azure-servicebus", Verdict.ERROR, error.message, error.hint)
-    return Diagnosis("sdk self-test", "azure-servicebus", Verdict.OK, "bytes pass unchanged")
-
-
-def _spark() -> Iterator[Diagnosis]:
-    if find_spec("pyspark") is None:
-        advice = "pip install 'sbpair[spark,java]'"
-        yield Diagnosis("spark", "pyspark", Verdict.SKIPPED, "not installed; only `pipeline` needs it", advice)
-        yield Diagnosis("java", "java", Verdict.SKIPPED, "only Spark needs it")
-        return
-    yield Diagnosis("spark", "pyspark", Verdict.OK, version("pyspark"))
-    yield _java()
-
-
-def _java() -> Diagnosis:
-    from sbpair.pipeline.spark.java import find_java
-
-    try:
-        found = find_java()
-    except SbpairError as error:
-        return Diagnosis("java", "java", Verdict.WARNING, error.message, error.hint)
-    return Diagnosis("java", str(found.executable), Verdict.OK, f"Java {found.version_text} (from {found.origin})")
-
-
+DEFAULT_TIMEOUT_SECONDS = 10.0
 MOST_ENTITIES = 5
 """Entities whose Send right is tried; one credential usually serves them all."""
 MANAGE, LISTEN, SEND = "Manage", "Listen", "Send"
@@ -116,7 +46,6 @@ NEEDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "ping": (("primary", SEND), ("secondary", LISTEN)),
 }
 """Rights of each command, by side; what more some can do with Manage they say themselves."""
-COMMAND, VERSIONS = "command", "versions"
 
 Rights = dict[tuple[str, str], bool]
 """(side, right) -> whether it is there; absent where that could not be found out."""
@@ -255,8 +184,39 @@ def _ms(tried: Tried) -> str:
     return f"{tried.seconds * 1000:.0f} ms"
 
 
-async def examine_pair(pair: Pair, sides: Sides, timeout_seconds: float) -> list[Diagnosis]:
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """How a pair is examined."""
+
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Of one trial."""
+
+
+async def doctor(
+    sides: Sides, request: DoctorRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> Diagnoses:
+    """Try what the verbs need of both namespaces, and say what each of them may do. Sends nothing, changes nothing.
+
+    A right is tried by what it is for: Manage by reading the namespace, Listen by a browse of a backlog queue, Send by
+    a link to an entity.
+
+    Args:
+        sides: the pair, opened.
+        request: how to try.
+        observer: gets nothing; the rows are the answer.
+        stop: ends the trials at once.
+
+    Raises:
+        InterruptedWorkError: `stop` was set before the end.
+    """
+    rows = await stoppable(stop or asyncio.Event(), _examine(sides, request.timeout_seconds))
+    name = sides.pair.name
+    return Diagnoses(name, tuple(replace(row, next_step=for_pair(row.next_step, name)) for row in rows))
+
+
+async def _examine(sides: Sides, timeout_seconds: float) -> list[Diagnosis]:
     """Rows of both namespaces, then of what each command may do."""
+    pair = sides.pair
     rights: Rights = {}
     primary = _Side("primary", pair.primary, sides.primary, sides.primary_admin, timeout_seconds, rights)
     secondary = _Side("secondary", pair.secondary, sides.secondary, sides.secondary_admin, timeout_seconds, rights)

@@ -1,0 +1,331 @@
+"""`sbpair entity list`, `show`, `create`, `delete` and `set-status`."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from sbpair.cli import suggestions
+from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
+from sbpair.cli.context import load_settings, run_async, unchanged
+from sbpair.cli.inspection.entity_settings import SettingOptions, rule_of_options
+from sbpair.cli.inspection.plans import operations_log
+from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, find_namespace, refuse_unnamed
+from sbpair.core.entities import EntityKind, EntityStatus
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.entity import (
+    CHANGED_COLUMNS,
+    LISTED_COLUMNS,
+    AccessRuleRow,
+    Changed,
+    Listed,
+    Rule,
+    SettingRow,
+    setting_rows,
+)
+from sbpair.core.names import rule_of
+from sbpair.core.outcome import Exit
+from sbpair.core.words import counted
+from sbpair.render.result import CommandResult, table_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbpair.core.access import NamespaceAccess
+    from sbpair.core.pairing import Pair
+    from sbpair.settings import Settings
+
+T = TypeVar("T")
+EntityArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENTITY",
+        help="A queue, topic, TOPIC/Subscriptions/NAME or .../Rules/RULE; NAMESPACE:ENTITY for another namespace.",
+        autocompletion=suggestions.entities,
+    ),
+]
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+
+@command(output="core.inspection.entity:ListedEntities")
+def list_entities(
+    options: Options,
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Only paths that match, e.g. 'orders*'; case does not matter.")
+    ] = "*",
+    *,
+    on: NamespaceOptions,
+    kind: Annotated[EntityKind | None, typer.Option("--kind", help="Only these.", show_default=False)] = None,
+    with_messages: Annotated[bool, typer.Option("--with-messages", help="Only what holds messages.")] = False,
+) -> CommandResult:
+    """List the queues, topics and subscriptions of a namespace with their status and message counts.
+
+    Reads only. A topic's own messages are scheduled ones. Needs Manage.
+
+    \b
+    Examples:
+      sbpair entity list
+      sbpair entity list 'news*' --kind subscription --side secondary
+      sbpair entity list --namespace contoso-weu --with-messages -o json
+    """
+    from sbpair.operations.entity import ListEntitiesRequest
+    from sbpair.operations.entity import list_entities as list_all
+
+    access, _ = find_namespace(load_settings(options), on)
+    found = _call(options, access, list_all, ListEntitiesRequest(pattern, kind, with_messages))
+    entities = found.entities
+    holding = sum(bool(entity.active + entity.dead_letter + entity.scheduled + entity.transfer) for entity in entities)
+    return CommandResult(
+        "entity list",
+        found,
+        (table_of(Listed, entities, show=LISTED_COLUMNS),),
+        summary=f"{counted(len(entities), 'entity', 'entities')} on {access.label}, {holding} with messages.",
+    )
+
+
+@command(output="core.inspection.entity:Shown")
+def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> CommandResult:
+    """Show the settings, message counts and rules of a queue, topic or subscription.
+
+    Reads only. Its own shared access rules are shown with their rights, never with a key. Needs Manage.
+
+    \b
+    Examples:
+      sbpair entity show orders
+      sbpair entity show news/Subscriptions/audit --namespace contoso-weu -o json
+    """
+    from sbpair.operations.entity import ShowEntityRequest, show_entity
+
+    place, rule = find_entity(load_settings(options), on, entity)
+    found = _call(options, place.access, show_entity, ShowEntityRequest(place.path, rule, place.namespace))
+    kind = found.entity.kind
+    tables = [table_of(SettingRow, setting_rows(found))]
+    if kind is EntityKind.SUBSCRIPTION:
+        tables.append(table_of(Rule, found.rules, "Rules"))
+    if found.access_rules:
+        access = [AccessRuleRow(known.name, ", ".join(known.rights)) for known in found.access_rules]
+        tables.append(table_of(AccessRuleRow, access, "Shared access rules"))
+    return CommandResult("entity show", found, tuple(tables), summary=f"{kind.value.capitalize()} {place}.")
+
+
+@command(output="core.inspection.entity:Changed")
+def create(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    topic: Annotated[bool, typer.Option("--topic", help="Create a topic; without it a queue.")] = False,
+    given: SettingOptions,
+    filter_: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="SQL", help="Of a rule: its condition. Default: every message."),
+    ] = None,
+    correlation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--correlation",
+            metavar="NAME=VALUE",
+            help="Of a rule: a value that has to be equal, e.g. label=invoice or user.country=DE; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option("--action", metavar="SQL", help="Of a rule: what it changes.", show_default=False)
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Create a queue, a topic (--topic), a subscription or a rule: the form of the name says which.
+
+    A new subscription has the rule $Default, which takes every message. What exists already is left as it is, and
+    refused. Needs Manage.
+
+    \b
+    Examples:
+      sbpair entity create orders-parked --ttl 14d --dead-letter-expired --max-deliveries 20 --dry-run
+      sbpair entity create contoso-weu:news --topic --duplicate-detection 10m --yes
+      sbpair entity create news/Subscriptions/audit --lock 2m --sessions --yes
+      sbpair entity create news/Subscriptions/audit/Rules/german --filter "country = 'DE'" --yes
+    """
+    from sbpair.operations.entity import CreateEntityRequest, CreateRuleRequest, create_entity, create_rule
+
+    settings = load_settings(options)
+    place, rule = find_entity(settings, on, entity)
+    if not dry_run:
+        refuse_unnamed(options, place, yes=yes)
+    if rule is not None:
+        given.refuse_for_a_rule()
+        if topic:
+            raise UsageError(f"{entity!r} is a rule, not a topic. Nothing was changed.")
+        facts = rule_of_options(rule, filter_, correlation or (), action)
+        return _change(options, place, create_rule, CreateRuleRequest(rule=facts, **_asked(place, dry_run)), yes=yes)
+    if filter_ is not None or correlation or action is not None:
+        raise UsageError(
+            "--filter, --correlation and --action are of a rule. Nothing was changed.",
+            hint="Name it TOPIC/Subscriptions/NAME/Rules/RULE.",
+        )
+    if topic and place.is_subscription:
+        raise UsageError(f"{entity!r} is a subscription, not a topic. Nothing was changed.")
+    kind = EntityKind.SUBSCRIPTION if place.is_subscription else EntityKind.TOPIC if topic else EntityKind.QUEUE
+    request = CreateEntityRequest(kind=kind, settings=given.of_kind(kind), **_asked(place, dry_run))
+    return _change(options, place, create_entity, request, yes=yes)
+
+
+class Status(StrEnum):
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+
+@command(output="core.inspection.entity:Changed")
+def set_status(
+    options: Options,
+    entity: EntityArgument,
+    status: Annotated[Status, typer.Argument(help="What it may do from now on.", case_sensitive=False)],
+    *,
+    on: NamespaceOptions,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Enable or disable a queue, topic or subscription for senders, receivers or both. Messages in it stay.
+
+    Needs Manage.
+
+    \b
+    Examples:
+      sbpair entity set-status orders SendDisabled --dry-run
+      sbpair entity set-status contoso-weu:news/Subscriptions/audit ReceiveDisabled --yes
+    """
+    from sbpair.operations.entity import SetStatusRequest
+    from sbpair.operations.entity import set_status as set_to
+
+    settings = load_settings(options)
+    place, rule = find_entity(settings, on, entity)
+    if rule is not None:
+        raise UsageError(f"{entity!r} is a rule, which has no status. Nothing was changed.")
+    if not dry_run:
+        refuse_unnamed(options, place, yes=yes)
+    request = SetStatusRequest(status=EntityStatus(status.value), **_asked(place, dry_run))
+    return _change(options, place, set_to, request, yes=yes)
+
+
+@command(output="core.inspection.entity:Changed")
+def delete(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    with_messages: Annotated[
+        bool, typer.Option("--with-messages", help="Also if it holds messages, which are lost.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Delete a queue, a topic with its subscriptions, a subscription or a rule. Asks for its name.
+
+    What holds messages is refused without --with-messages: it is counted and browsed first, dead letters and the
+    subscriptions of a topic too. What the configuration protects, and backlog queues that a configured pair counts on,
+    are refused always. Needs Manage, and Listen to browse.
+
+    \b
+    Examples:
+      sbpair entity delete orders-old --dry-run
+      sbpair entity delete contoso-weu:news/Subscriptions/audit/Rules/all --yes
+    """
+    from sbpair.operations.entity import DeleteEntityRequest, DeleteRuleRequest, delete_entity, delete_rule
+
+    settings = load_settings(options)
+    place, rule = find_entity(settings, on, entity)
+    if not dry_run:
+        refuse_unnamed(options, place, yes=yes)
+    asked = _asked(place, dry_run)
+    if rule is not None:
+        return _change(options, place, delete_rule, DeleteRuleRequest(rule=rule, **asked), yes=yes, by_name=rule)
+    pairs = tuple(_pairs_on(settings))
+    request = DeleteEntityRequest(with_messages=with_messages, pairs=pairs, **asked)
+    return _change(options, place, delete_entity, request, yes=yes, by_name=place.path)
+
+
+def _pairs_on(settings: "Settings") -> "list[Pair]":
+    """Every pair that is configured completely; of the others nothing is known that could guard an entity."""
+    found = []
+    for name in settings.pair_names():
+        try:
+            found.append(settings.pair(name))
+        except UsageError:
+            continue
+    return found
+
+
+# What the commands share.
+
+
+def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[EntityRef, str | None]:
+    """The entity that was named, and the rule of it, if it is one.
+
+    Raises:
+        UsageError: no path of an entity.
+    """
+    rule = rule_of(text)
+    if rule is not None and (len(rule[1]) > MOST_RULE_CHARACTERS or not rule[1].isprintable()):
+        raise UsageError(f"The name of a rule has up to {MOST_RULE_CHARACTERS} printable characters.")
+    return find_entity_ref(settings, on, text if rule is None else rule[0]), None if rule is None else rule[1]
+
+
+MOST_RULE_CHARACTERS = 50
+
+
+def _call(options: Options, access: "NamespaceAccess", verb: Callable[..., Awaitable[T]], request: Any) -> T:
+    """What a verb on this namespace returns; if it ends in an error nothing was changed."""
+
+    async def connected(stop: "asyncio.Event") -> T:
+        from sbpair.connect import open_ends
+
+        async with open_ends(access) as ends:
+            return await verb(ends, request, stop=stop)
+
+    return run_async(options, connected)
+
+
+def _asked(place: EntityRef, dry_run: bool) -> dict[str, Any]:
+    """What every change is asked."""
+    return {"path": place.path, "dry_run": dry_run, "log": operations_log(), "namespace": place.namespace}
+
+
+def _change(
+    options: Options,
+    place: EntityRef,
+    verb: Callable[..., Awaitable[Changed]],
+    request: Any,
+    *,
+    yes: bool,
+    by_name: str = "",
+) -> CommandResult:
+    """Make a change, after it was looked at and agreed to; `by_name`: what has to be typed to agree."""
+    if request.dry_run or not yes:
+        with unchanged():
+            change = _call(options, place.access, verb, replace(request, dry_run=True))
+        if request.dry_run or not change.changed:
+            return _told(replace(change, dry_run=request.dry_run))
+        if by_name:
+            go_ahead_by_name(options, change.doing, by_name, yes=yes, state="Nothing was deleted.")
+        else:
+            go_ahead(options, change.doing, yes=yes, state="Nothing was changed.")
+    return _told(_call(options, place.access, verb, request))
+
+
+def _told(change: Changed) -> CommandResult:
+    """A change, or what it would be."""
+    return CommandResult(
+        f"entity {change.action.value}",
+        change,
+        (table_of(Changed, [change], show=CHANGED_COLUMNS),),
+        summary=change.sentence,
+        exit=Exit.FINDINGS if change.dry_run and change.changed else Exit.OK,
+        closing=True,
+    )

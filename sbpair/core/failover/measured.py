@@ -1,0 +1,124 @@
+"""The result of a ping: which entities answer, how fast, and with which credential and right."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from sbpair.core.errors import for_pair
+from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Side
+from sbpair.core.serialization import HIDDEN, INLINED, column, metric
+
+
+class By(StrEnum):
+    """How one entity is measured."""
+
+    LINK = "link"
+    MESSAGE = "message"
+    BROWSE = "browse"
+    LOOK_UP = "look-up"
+
+    @property
+    def right(self) -> str:
+        """The right that an accepted ping of this kind proves."""
+        return {By.LINK: "Send", By.MESSAGE: "Send", By.BROWSE: "Listen", By.LOOK_UP: "Manage"}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class PingFigures:
+    """What monitoring shows of the pings of one entity, in seconds."""
+
+    up: float = field(metadata=metric("sbpair_ping_up", "1 if the last ping was accepted."))
+    tries: float = field(metadata=metric("sbpair_ping_tries", "Pings of the last run."))
+    accepted: float = field(metadata=metric("sbpair_ping_accepted", "Accepted pings of the last run."))
+    connect: float | None = field(
+        metadata=metric("sbpair_ping_connect_seconds", "The first accepted ping, which connects.")
+    )
+    latency: Mapping[str, float] = field(
+        metadata=metric(
+            "sbpair_ping_latency_seconds",
+            "Time to acceptance on an open connection, by nearest rank.",
+            label="quantile",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Milliseconds:
+    """Times to acceptance on a connection that was there; percentiles by nearest rank; None if nothing was accepted.
+    Where only the connecting ping was accepted, its time."""
+
+    min_ms: float | None = None
+    mean_ms: float | None = None
+    p50_ms: float | None = field(default=None, metadata=column("p50 ms", right=True))
+    p90_ms: float | None = field(default=None, metadata=column("p90 ms", right=True, spare=True))
+    p99_ms: float | None = field(default=None, metadata=column("p99 ms", right=True, spare=True))
+    max_ms: float | None = field(default=None, metadata=column("max ms", right=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingedEntity:
+    """All pings of one entity. `result`: ok, or the exit code table's name of what came instead."""
+
+    side: Side = field(metadata=column("Side"))
+    namespace: str
+    entity: str = field(metadata=column("Entity"))
+    by: By = field(metadata=column("By", spare=True))
+    result: str = field(metadata=column("Result", colours=True))
+    sent: int = field(metadata=column("Tried", right=True))
+    accepted: int = field(metadata=column("Ok", right=True))
+    connect_ms: float | None = field(metadata=column("connect ms", right=True))
+    """The first accepted ping, which had the connection to open."""
+    latency: Milliseconds = field(metadata=INLINED)
+    right: str | None = field(metadata=column("Right"))
+    """The right that an accepted ping proves."""
+    credential: str = field(metadata=column("Credential", spare=True))
+    error_code: str | None
+    detail: str = field(metadata=column("Detail"))
+    hint: str = field(default="", metadata=HIDDEN)
+    """The next step after the error."""
+    figures: PingFigures = field(metadata=HIDDEN)
+
+    @property
+    def sentence(self) -> str:
+        """`p50 12.3 ms, 4 of 4`, or why it does not answer."""
+        if self.result != "ok":
+            return self.detail
+        return f"p50 {self.latency.p50_ms} ms, {self.accepted} of {self.sent}"
+
+
+ENTITY_COLUMNS = (
+    *("side", "entity", "by", "result", "accepted", "sent", "connect_ms"),
+    *("p50_ms", "p90_ms", "p99_ms", "max_ms", "right", "credential", "detail"),
+)
+_OR_PING = ", or see which side answers with: sbpair ping"
+"""What hints advise to all other commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinged:
+    """The pings of a pair, as `ping -o json` prints them."""
+
+    pair: str
+    pinged_at: datetime
+    entities: tuple[PingedEntity, ...]
+
+    @property
+    def exit(self) -> Exit:
+        """The gravest answer: unreachable, then denied; otherwise failed, or partial if something answered."""
+        names = [entity.result for entity in self.entities]
+        for code in (Exit.UNREACHABLE, Exit.DENIED):
+            if code.label in names:
+                return code
+        if all(name == "ok" for name in names):
+            return Exit.OK
+        return Exit.PARTIAL if "ok" in names else Exit.FAILED
+
+    def summary(self) -> str:
+        return f"{sum(entity.result == 'ok' for entity in self.entities)} of {len(self.entities)} answer."
+
+    def notes(self) -> tuple[str, ...]:
+        """What to do about those that do not answer, each advice once."""
+        hints = (for_pair(entity.hint.replace(_OR_PING, "."), self.pair) for entity in self.entities if entity.hint)
+        return tuple(dict.fromkeys(hints))

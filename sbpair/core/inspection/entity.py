@@ -1,0 +1,196 @@
+"""What `sbpair entity` shows of queues, topics, subscriptions and rules, and says of a change of one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from sbpair.core.durations import format_duration
+from sbpair.core.entities import (
+    SETTINGS_OF,
+    AccessRule,
+    EntityFacts,
+    EntityKind,
+    EntitySettings,
+    EntityStatus,
+    RuleFacts,
+    Values,
+)
+from sbpair.core.serialization import HIDDEN, column, to_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A queue, topic or subscription in one line."""
+
+    kind: EntityKind = field(metadata=column("Kind"))
+    path: str = field(metadata=column("Entity"))
+    status: str = field(metadata=column("Status"))
+    active: int = field(metadata=column("Active", counts=True))
+    """With deferred ones."""
+    dead_letter: int = field(metadata=column("Dead", counts=True))
+    scheduled: int = field(metadata=column("Scheduled", counts=True))
+    transfer: int
+    """On their way to where the entity forwards, those that failed included."""
+    size_in_bytes: int
+
+
+LISTED_COLUMNS = ("path", "kind", "status", "active", "dead_letter", "scheduled")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEntities:
+    """What `entity list -o json` prints."""
+
+    namespace: str
+    entities: tuple[Listed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, its filter and action as text."""
+
+    name: str = field(metadata=column("Rule"))
+    filter: str = field(metadata=column("Filter"))
+    action: str | None = field(metadata=column("Action"))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What `entity show -o json` prints. `settings`: those that its kind has, by their names; null is never or none."""
+
+    namespace: str
+    entity: Listed
+    settings: Mapping[str, Any]
+    rules: tuple[Rule, ...]
+    access_rules: tuple[AccessRule, ...]
+    """Its own shared access rules, without keys; those of the namespace are not among them."""
+
+
+def listed(facts: EntityFacts) -> Listed:
+    """An entity in one line."""
+    counts = facts.counts
+    return Listed(
+        facts.kind,
+        facts.path,
+        facts.settings.status.value,
+        counts.active,
+        counts.dead_letter,
+        counts.scheduled,
+        counts.transfer + counts.transfer_dead_letter,
+        facts.size_in_bytes,
+    )
+
+
+def shown(namespace: str, facts: EntityFacts, rules: tuple[RuleFacts, ...]) -> Shown:
+    settings = {name: getattr(facts.settings, name) for name in SETTINGS_OF[facts.kind]}
+    return Shown(namespace, listed(facts), to_plain(settings), tuple(map(rule_shown, rules)), facts.access_rules)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting or a count, for people."""
+
+    setting: str = field(metadata=column("Setting"))
+    value: str = field(metadata=column("Value"))
+
+
+def setting_rows(found: Shown) -> Iterator[SettingRow]:
+    entity = found.entity
+    counts = {"active": entity.active, "dead letters": entity.dead_letter, "scheduled": entity.scheduled}
+    for name, count in (counts | {"in transfer": entity.transfer}).items():
+        yield SettingRow(f"messages {name}", f"{count:,}")
+    yield SettingRow("size in bytes", f"{entity.size_in_bytes:,}")
+    for name, value in found.settings.items():
+        yield SettingRow(setting_name(name), setting_text(name, value))
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRuleRow:
+    name: str = field(metadata=column("Name"))
+    rights: str = field(metadata=column("Rights"))
+
+
+def setting_name(name: str) -> str:
+    """A setting's name for people, who see the unit in the value."""
+    return name.removesuffix("_seconds").replace("_", " ")
+
+
+def setting_text(name: str, value: Any) -> str:
+    """A setting for people: durations with units, and words for what is not set."""
+    if name.endswith("_seconds"):
+        return format_duration(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(getattr(value, "value", value))
+
+
+def settings_text(kind: EntityKind, settings: EntitySettings) -> str:
+    """The settings that are not the service's defaults, in one line."""
+    named = [
+        f"{setting_name(name)} {setting_text(name, value)}"
+        for name in SETTINGS_OF[kind]
+        if (value := getattr(settings, name)) != getattr(EntitySettings(), name)
+    ]
+    return ", ".join(named) or "default settings"
+
+
+def rule_text(rule: RuleFacts) -> str:
+    """The filter of a rule, as one condition."""
+    if rule.sql is not None:
+        given = ", ".join(f"{name} = {value!r}" for name, value in rule.parameters)
+        return f"{rule.sql} ({given})" if given else rule.sql
+    own = [f"{name} = {value!r}" for name, value in rule.correlation]
+    return " AND ".join([*own, *(f"user.{name} = {value!r}" for name, value in rule.properties)])
+
+
+def rule_shown(facts: RuleFacts) -> Rule:
+    action = None if facts.action is None else facts.action + _parameters(facts.action_parameters)
+    return Rule(facts.name, rule_text(facts), action)
+
+
+def _parameters(values: Values) -> str:
+    return f" ({', '.join(f'{name} = {value!r}' for name, value in values)})" if values else ""
+
+
+# Changes.
+
+
+class Action(StrEnum):
+    CREATE = "create"
+    DELETE = "delete"
+    SET_STATUS = "set-status"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What `entity create`, `delete` and `set-status` print with -o json."""
+
+    namespace: str
+    entity: str = field(metadata=column("Entity"))
+    action: Action = field(metadata=column("Action"))
+    dry_run: bool
+    changed: bool
+    """Something was changed, or would be."""
+    detail: str = field(metadata=column("Detail"))
+    sentence: str = field(metadata=HIDDEN)
+    """What was done, or would be."""
+    doing: str = field(metadata=HIDDEN)
+    """The question before it is done, without its mark."""
+
+
+CHANGED_COLUMNS = ("action", "entity", "detail")
+STATUS_MEANS = {
+    EntityStatus.ACTIVE: "takes and gives messages",
+    EntityStatus.DISABLED: "takes and gives no messages",
+    EntityStatus.SEND_DISABLED: "takes no messages and answers no browse, but gives those it has",
+    EntityStatus.RECEIVE_DISABLED: "takes messages, but gives none",
+}
+"""Source: "Suspend and reactivate messaging entities"."""
+
+
+def has_status(kind: EntityKind, status: EntityStatus) -> bool:
+    """Whether an entity of that kind can have that status."""
+    if kind is EntityKind.QUEUE:
+        return True
+    return status is not (EntityStatus.RECEIVE_DISABLED if kind is EntityKind.TOPIC else EntityStatus.SEND_DISABLED)

@@ -1,0 +1,449 @@
+"""The verbs on single entities of any namespace: list, show, create, delete, enable and disable.
+
+Each takes the `Ends` of the namespace (`sbpair.open_ends(access)`) and needs Manage.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from sbpair.concurrency import stoppable
+from sbpair.core.access import shown_name
+from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts
+from sbpair.core.errors import EntityExistsError, EntityNotFoundError, SbpairError, ServiceError, UsageError
+from sbpair.core.inspection.entity import (
+    STATUS_MEANS,
+    Action,
+    Changed,
+    ListedEntities,
+    Shown,
+    has_status,
+    listed,
+    rule_text,
+    settings_text,
+    shown,
+)
+from sbpair.core.inspection.plan import protecting_pattern, user_of
+from sbpair.core.inspection.snapshot import describe_counts
+from sbpair.core.pairing import Pair
+from sbpair.core.words import counted
+from sbpair.core.words import listed as listed_names
+from sbpair.operations.ends import Ends
+from sbpair.operations.log import OperationsLog, change_line
+from sbpair.ports import Observer, Topology
+from sbpair.runtime.browse import peeking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What every change is asked."""
+
+    path: str
+    """Of the entity; of a subscription `topic/Subscriptions/name`."""
+    dry_run: bool = False
+    log: Path | None = None
+    """Operations log, to which a line is appended; None: nothing is recorded."""
+    namespace: str = ""
+    """What sentences call the namespace; by default its label, and its host where that is another."""
+
+    def place(self, ends: Ends) -> str:
+        return f"{self.path} on {self.namespace or shown_name(ends.source_access)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateEntityRequest(_Change):
+    """A queue, topic or subscription to create."""
+
+    kind: EntityKind
+    settings: EntitySettings = field(default_factory=EntitySettings)
+    """By default the service's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateRuleRequest(_Change):
+    """A rule to add to the subscription `path`."""
+
+    rule: RuleFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteEntityRequest(_Change):
+    """A queue, topic with its subscriptions, or subscription to delete."""
+
+    with_messages: bool = False
+    """Also if it holds messages, which are lost."""
+    pairs: tuple[Pair, ...] = ()
+    """The configured pairs: what they protect or count on is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRuleRequest(_Change):
+    """A rule to take from the subscription `path`."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetStatusRequest(_Change):
+    """What an entity may do from now on."""
+
+    status: EntityStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntitiesRequest:
+    """Which entities are listed."""
+
+    pattern: str = "*"
+    """Shell pattern of paths; case does not matter."""
+    kind: EntityKind | None = None
+    with_messages: bool = False
+    """Only what holds messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowEntityRequest:
+    path: str
+    rule: str | None = None
+    """The only rule to show; None: all."""
+    namespace: str = ""
+    """What sentences call the namespace; by default its label, and its host where that is another."""
+
+
+async def list_entities(
+    ends: Ends,
+    request: ListEntitiesRequest,
+    *,
+    observer: Observer | None = None,
+    stop: asyncio.Event | None = None,
+) -> ListedEntities:
+    """The queues, topics and subscriptions of a namespace with status and counts, by path. Reads only.
+
+    Raises:
+        ServiceError: they could not be read.
+        InterruptedWorkError: `stop` was set.
+    """
+    found = [
+        facts
+        for facts in await stoppable(stop or asyncio.Event(), _topology(ends).entities(rules=False))
+        if fnmatchcase(facts.path.lower(), request.pattern.lower())
+        and request.kind in (None, facts.kind)
+        and (facts.counts.total or not request.with_messages)
+    ]
+    found.sort(key=lambda facts: facts.path.lower())
+    return ListedEntities(ends.source_access.label, tuple(map(listed, found)))
+
+
+async def show_entity(
+    ends: Ends, request: ShowEntityRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> Shown:
+    """Settings, counts and rules of one entity. Reads only.
+
+    Raises:
+        EntityNotFoundError: there is no such entity or rule.
+        ServiceError: it could not be read.
+        InterruptedWorkError: `stop` was set.
+    """
+    facts = await stoppable(stop or asyncio.Event(), _existing(ends, request.path))
+    wanted = None if request.rule is None else request.rule.lower()
+    rules = tuple(rule for rule in facts.rules if wanted in (None, rule.name.lower()))
+    if request.rule is not None and not rules:
+        place = f"{request.path} on {request.namespace or shown_name(ends.source_access)}"
+        raise EntityNotFoundError(f"{place} has no rule {request.rule}.", entity=request.path)
+    return shown(ends.source_access.label, facts, rules)
+
+
+async def create_entity(
+    ends: Ends, request: CreateEntityRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> Changed:
+    """Create a queue, topic or subscription; what exists already is left as it is, and refused.
+
+    Raises:
+        EntityExistsError: there is one.
+        ServiceError: the namespace refused it.
+        InterruptedWorkError: `stop` was set.
+    """
+    place, topology = request.place(ends), _topology(ends)
+    found = await stoppable(stop or asyncio.Event(), topology.entity(request.path))
+    if found is not None:
+        raise EntityExistsError(
+            f"There is a {found.kind.value} {place} already. Nothing was changed.",
+            hint=f"See how it is set up: sbpair entity show {ends.source_access.label}:{request.path}",
+            entity=request.path,
+        )
+    detail = f"{request.kind.value}; {settings_text(request.kind, request.settings)}"
+    change = _changed(ends, request, Action.CREATE, detail, place, "created", doing=f"Create {place} ({detail})")
+    return await _carry_out(
+        ends, request, change, lambda: topology.create(request.kind, request.path, request.settings), stop
+    )
+
+
+async def create_rule(
+    ends: Ends, request: CreateRuleRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> Changed:
+    """Add a rule to a subscription.
+
+    Raises:
+        EntityExistsError: it has a rule of that name.
+        EntityNotFoundError: there is no such subscription.
+        ServiceError: the namespace refused it.
+        InterruptedWorkError: `stop` was set.
+    """
+    place, rule = request.place(ends), request.rule
+    facts = await stoppable(stop or asyncio.Event(), _existing(ends, request.path))
+    names = [known.name for known in facts.rules]
+    if rule.name.lower() in (name.lower() for name in names):
+        raise EntityExistsError(f"{place} has a rule {rule.name} already. Nothing was changed.", entity=request.path)
+    detail = f"rule; {rule_text(rule)}" + (f"; {rule.action}" if rule.action else "")
+    if "$Default" in names:
+        detail += "; beside $Default, which takes every message"
+    subject = f"Rule {rule.name} of {place}"
+    change = _changed(
+        ends,
+        request,
+        Action.CREATE,
+        detail,
+        subject,
+        "created",
+        doing=f"Create rule {rule.name} of {place} ({detail})",
+        entity=f"{request.path}/Rules/{rule.name}",
+    )
+    return await _carry_out(ends, request, change, lambda: _topology(ends).create_rule(request.path, rule), stop)
+
+
+async def set_status(
+    ends: Ends, request: SetStatusRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> Changed:
+    """Enable or disable an entity for senders, receivers or both. Messages in it stay.
+
+    Raises:
+        UsageError: its kind cannot have that status.
+        EntityNotFoundError: there is no such entity.
+        ServiceError: the namespace refused it.
+        InterruptedWorkError: `stop` was set.
+    """
+    place, status = request.place(ends), request.status
+    facts = await stoppable(stop or asyncio.Event(), _existing(ends, request.path))
+    if not has_status(facts.kind, status):
+        raise UsageError(
+            f"A {facts.kind.value} cannot be {status.value}. Nothing was changed.",
+            hint="Topics take Active, Disabled and SendDisabled; subscriptions Active, Disabled and ReceiveDisabled.",
+        )
+    before, means = facts.settings.status, f"{status.value}: it {STATUS_MEANS[status]}"
+    sentence = f"{place} would become {means}. Nothing was changed." if request.dry_run else f"{place} is {means}."
+    if before is status:
+        sentence = f"{place} is {status.value} already. Nothing was changed."
+    change = Changed(
+        ends.source_access.label,
+        request.path,
+        Action.SET_STATUS,
+        request.dry_run,
+        before is not status,
+        f"{before.value} -> {status.value}",
+        sentence,
+        f"Set {place} to {means}",
+    )
+    return await _carry_out(
+        ends, request, change, lambda: _topology(ends).update(request.path, {"status": status}), stop
+    )
+
+
+async def delete_entity(
+    ends: Ends, request: DeleteEntityRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> Changed:
+    """Delete a queue, a topic with its subscriptions, or a subscription.
+
+    What holds messages is refused without `with_messages`: it is counted and browsed first (Listen), dead letters and
+    the subscriptions of a topic too. What the configuration protects, and backlog queues that a configured pair counts
+    on, are refused always.
+
+    Raises:
+        UsageError: it holds messages, cannot be browsed, or is protected. Nothing was deleted.
+        EntityNotFoundError: there is no such entity.
+        ServiceError: the namespace refused it.
+        InterruptedWorkError: `stop` was set.
+    """
+    place = request.place(ends)
+    _refuse_protected(ends, request, place)
+    facts, holding, forwarding = await stoppable(stop or asyncio.Event(), _examined(ends, request))
+    what = f"{facts.kind.value} {place}"
+    if holding is not None and not request.with_messages:
+        raise UsageError(
+            f"The {what} holds {holding}. Nothing was deleted.",
+            hint="Keep them with `sbpair purge ENTITY --archive DIR` or `sbpair move`, or delete them too with "
+            f"--with-messages. See: sbpair entity show {ends.source_access.label}:{request.path}",
+        )
+    detail = f"{facts.kind.value} with {holding}" if holding is not None else f"{facts.kind.value} without messages"
+    if forwarding:
+        detail += f"; what forwards to it fails: {listed_names(forwarding)}"
+    doing = f"Delete the {what} for good ({detail})"
+    change = _changed(ends, request, Action.DELETE, detail, f"The {what}", "deleted", doing=doing, repeats=False)
+    return await _carry_out(ends, request, change, lambda: _topology(ends).delete(request.path), stop)
+
+
+async def delete_rule(
+    ends: Ends, request: DeleteRuleRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> Changed:
+    """Take a rule from a subscription.
+
+    Raises:
+        EntityNotFoundError: there is no such rule.
+        ServiceError: the namespace refused it.
+        InterruptedWorkError: `stop` was set.
+    """
+    place, rule = request.place(ends), request.rule
+    names = [
+        known.name.lower() for known in (await stoppable(stop or asyncio.Event(), _existing(ends, request.path))).rules
+    ]
+    if rule.lower() not in names:
+        raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was changed.", entity=request.path)
+    left = "its last rule: it gets no more messages" if len(names) == 1 else f"{counted(len(names) - 1, 'rule')} left"
+    doing = f"Delete rule {rule} of {place} ({left})"
+    change = Changed(
+        ends.source_access.label,
+        f"{request.path}/Rules/{rule}",
+        Action.DELETE,
+        request.dry_run,
+        True,
+        f"rule; {left}",
+        _sentence(request, f"Rule {rule} of {place}", "deleted", left),
+        doing,
+    )
+    return await _carry_out(ends, request, change, lambda: _topology(ends).delete_rule(request.path, rule), stop)
+
+
+def _topology(ends: Ends) -> Topology:
+    if ends.topology is None:
+        raise ValueError("these ends have no topology: open them with sbpair.open_ends")
+    return ends.topology
+
+
+async def _existing(ends: Ends, path: str) -> EntityFacts:
+    """The entity of that path.
+
+    Raises:
+        EntityNotFoundError: there is none.
+    """
+    found = await _topology(ends).entity(path)
+    if found is None:
+        label = ends.source_access.label
+        raise EntityNotFoundError(
+            f"There is no entity {path} on {label}.",
+            hint=f"List them: sbpair entity list --namespace {label}",
+            entity=path,
+        )
+    return found
+
+
+def _changed(
+    ends: Ends,
+    request: _Change,
+    action: Action,
+    detail: str,
+    subject: str,
+    done: str,
+    *,
+    doing: str,
+    entity: str = "",
+    repeats: bool = True,
+) -> Changed:
+    """`repeats`: the detail is said again when it is done."""
+    sentence = _sentence(request, subject, done, detail if repeats or request.dry_run else "")
+    label = ends.source_access.label
+    return Changed(label, entity or request.path, action, request.dry_run, True, detail, sentence, doing)
+
+
+def _sentence(request: _Change, subject: str, done: str, detail: str) -> str:
+    why = f" ({detail})" if detail else ""
+    if request.dry_run:
+        return f"{subject} would be {done}{why}. Nothing was changed."
+    return f"{subject} is {done}{why}."
+
+
+async def _carry_out(
+    ends: Ends, request: _Change, change: Changed, work: Callable[[], Awaitable[None]], stop: asyncio.Event | None
+) -> Changed:
+    """Make the change, unless it is a dry run or nothing is to do, and write it into the operations log."""
+    if request.dry_run or not change.changed:
+        return change
+
+    async def logged() -> None:
+        action = change.action.value
+        line = change_line(f"entity {action}", ends.source_access, action, change.entity, change.detail)
+        try:
+            await work()
+        except SbpairError as error:
+            log.write({**line, "result": "failed", "error_code": error.code})
+            raise
+        log.write({**line, "result": "done", "error_code": None})
+
+    with OperationsLog(request.log) as log:
+        await stoppable(stop or asyncio.Event(), logged())
+    return change
+
+
+def _refuse_protected(ends: Ends, request: DeleteEntityRequest, place: str) -> None:
+    """What the configuration guards is not deleted.
+
+    Raises:
+        UsageError: it is guarded.
+    """
+    host = ends.source_access.host.lower()
+    for pair in request.pairs:
+        if host in (pair.primary.host.lower(), pair.secondary.host.lower()):
+            pattern = protecting_pattern(request.path, pair.protected)
+            if pattern is not None:
+                raise UsageError(
+                    f"{place} is protected by the pattern {pattern!r} of pair {pair.name!r}. Nothing was deleted.",
+                    hint="Take the pattern out of `protected` in the configuration.",
+                )
+    if (user := user_of(request.path, host, request.pairs)) is not None:
+        raise UsageError(
+            f"{place} is a backlog queue that pair {user!r} counts on. Nothing was deleted.",
+            hint=f"What is extra, and can go: sbpair cleanup {user}",
+        )
+
+
+async def _examined(ends: Ends, request: DeleteEntityRequest) -> tuple[EntityFacts, str | None, list[str]]:
+    """The entity, what it holds as far as counts and a browse tell (None: nothing), and what forwards to it."""
+    facts = await _existing(ends, request.path)
+    everything = await _topology(ends).entities(rules=False)
+    wanted = request.path.lower()
+    forwarding = [other.path for other in everything if wanted in _forwards(other) and other.path.lower() != wanted]
+    below = [other for other in everything if other.path.lower().startswith(f"{wanted}/subscriptions/")]
+    held = [entity for entity in (facts, *below) if entity.counts.total]
+    if held:
+        named = [
+            describe_counts(entity.counts) if entity is facts else f"{describe_counts(entity.counts)} in {entity.path}"
+            for entity in held
+        ]
+        return facts, listed_names(named), forwarding
+    mailboxes = [entity for entity in (facts, *below) if entity.kind is not EntityKind.TOPIC]
+    seen = [] if request.with_messages else await _browsed(ends, mailboxes)
+    return facts, (f"messages that the counts do not show, in {listed_names(seen)}" if seen else None), forwarding
+
+
+def _forwards(facts: EntityFacts) -> list[str]:
+    settings = facts.settings
+    return [path.lower() for path in (settings.forward_to, settings.forward_dead_lettered_messages_to) if path]
+
+
+async def _browsed(ends: Ends, mailboxes: Sequence[EntityFacts]) -> list[str]:
+    """The queues and subscriptions in which a browse finds something.
+
+    Raises:
+        UsageError: one cannot be browsed, so that nobody knows.
+    """
+    found = []
+    for mailbox in mailboxes:
+        try:
+            if not (await peeking(ends.source)(mailbox.path)).empty:
+                found.append(mailbox.path)
+        except ServiceError as error:
+            raise UsageError(
+                f"{mailbox.path} counts no message, but it could not be browsed: {error.message} Nothing was deleted.",
+                hint="Set it to Active, or delete it whatever it holds: --with-messages",
+            ) from error
+    return found

@@ -1,0 +1,163 @@
+"""`send`: messages to a queue or topic, to the backlog while the primary is down."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from sbpair.concurrency import end
+from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError
+from sbpair.core.events import MessageSent
+from sbpair.core.failover.sent import SentMessages, SentPlace
+from sbpair.core.retry import SDK_RETRIES
+from sbpair.operations.ends import Ends, Sides
+from sbpair.ports import Observer
+from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.failover.direct import send_all
+from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.sender import Sent
+from sbpair.runtime.links import close_quietly
+
+TIMEOUT_SECONDS = 30.0
+"""For one try of a message, on the primary and the backlog together."""
+AFTER_STOP_SECONDS = 3.0
+"""What sends under way get to end after `stop`; then they count as failed, and may have been stored or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """What is sent where. The failover is governed by the options of the pair."""
+
+    entity: str
+    """Queue or topic."""
+    messages: AsyncIterable[bytes]
+    """Encoded messages (`sbpair.compose`), read as they are sent."""
+    concurrency: int = 10
+    """Sends at once; messages of one session go one after another."""
+    timeout_seconds: float = TIMEOUT_SECONDS
+    """For one try of a message."""
+    retry_seconds: float = 180.0
+    """A message is tried again for this long before it counts as failed."""
+    partitioned: bool = False
+    """The entity is partitioned: check the partition keys."""
+    hold_sessions: bool = False
+    """Keep order within a session across failover and failback."""
+
+
+async def send(
+    ends: Sides | Ends, request: SendRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> SentMessages:
+    """Send messages to a pair, diverting them while the primary is down; or to one namespace without a partner.
+
+    A message that nobody takes is counted as failed and does not end the run. Needs Send; on both namespaces of a pair.
+
+    Args:
+        ends: a pair, or the ends of a single namespace (`source`).
+        request: what to send.
+        observer: gets a `MessageSent` event for each message in the order given, and the events of the failover.
+        stop: takes no more messages; those under way get three seconds. A source that waits has to end by itself.
+
+    Raises:
+        UsageError, ServiceError: the pairing could not be opened. Nothing was sent.
+    """
+    stop = stop or asyncio.Event()
+    places: Counter[tuple[str, str]] = Counter()
+    uncertain = failed = 0
+    async with _results(ends, request, observer, stop) as results:
+        async for sent in results:
+            if observer is not None:
+                observer.notify(_event(sent))
+            if sent.result is None:
+                failed += 1
+                continue
+            places[sent.result.where.value, sent.result.queue or ""] += 1
+            uncertain += sent.result.uncertain
+    rows = [SentPlace(where, queue, count) for (where, queue), count in sorted(places.items())]
+    if failed:
+        rows.append(SentPlace("failed", "", failed))
+    diverted = sum(count for (where, _), count in places.items() if where == "backlog")
+    return SentMessages(request.entity, places.total(), diverted, uncertain, failed, tuple(rows))
+
+
+def _event(sent: Sent) -> MessageSent:
+    now, result = SystemClock().now().timestamp(), sent.result
+    if result is None:
+        return MessageSent(now, sent.position, error=sent.error)
+    return MessageSent(now, sent.position, result.where.value, result.queue, result.uncertain)
+
+
+async def _until(stop: asyncio.Event, messages: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    async for message in messages:
+        if stop.is_set():
+            return
+        yield message
+
+
+@asynccontextmanager
+async def _results(
+    ends: Sides | Ends, request: SendRequest, observer: Observer | None, stop: asyncio.Event
+) -> AsyncIterator[AsyncIterator[Sent]]:
+    if isinstance(ends, Ends):
+        sender = ends.source.sender(request.entity)
+        try:
+            yield send_all(
+                _until(stop, request.messages),
+                sender,
+                overlap=request.concurrency,
+                timeout_seconds=request.timeout_seconds,
+                retry_seconds=request.retry_seconds,
+                stop=stop,
+            )
+        finally:
+            await close_quietly(sender)
+        return
+    async with _pairing(ends, request, observer, stop) as pairing:
+        yield pairing.sender(request.entity, partitioned=request.partitioned or None).send_all(
+            _until(stop, request.messages),
+            overlap=request.concurrency,
+            timeout_seconds=request.timeout_seconds,
+            retry_seconds=request.retry_seconds,
+            stop=stop,
+        )
+
+
+@asynccontextmanager
+async def _pairing(
+    sides: Sides, request: SendRequest, observer: Observer | None, stop: asyncio.Event
+) -> AsyncIterator[PairedNamespaces]:
+    """A pairing over the sides, closed soon after `stop`: a namespace that does not answer would hold it for minutes.
+
+    Raises:
+        UsageError, ServiceError: it could not be opened; they say that nothing was sent.
+    """
+    try:
+        pairing = await PairedNamespaces.open(
+            sides.pair,
+            primary=sides.primary,
+            secondary=sides.secondary,
+            secondary_admin=sides.secondary_admin,
+            clock=SystemClock(),
+            observer=observer or Quiet(),
+            hold_sessions=request.hold_sessions or None,
+            retries=SDK_RETRIES,
+        )
+    except (ServiceError, UsageError, InterruptedWorkError) as error:
+        raise error.with_state("Nothing was sent.") from error.__cause__
+
+    async def close_after_stop() -> None:
+        await stop.wait()
+        await pairing.close(wait_seconds=AFTER_STOP_SECONDS)
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(pairing)
+        closing = asyncio.create_task(close_after_stop(), name="close after a stop")
+
+        async def finish() -> None:
+            if not stop.is_set():
+                await end(closing)
+            else:
+                await closing
+
+        stack.push_async_callback(finish)
+        yield pairing

@@ -1,0 +1,92 @@
+"""Changes of single entities through the public calls, on an embedded namespace."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sbpair.connect import open_ends
+from sbpair.core.entities import EntityKind, EntitySettings, EntityStatus, RuleFacts
+from sbpair.core.errors import EntityExistsError, EntityNotFoundError, UsageError
+from sbpair.operations import (
+    CreateEntityRequest,
+    CreateRuleRequest,
+    DeleteEntityRequest,
+    DeleteRuleRequest,
+    ListEntitiesRequest,
+    SetStatusRequest,
+    ShowEntityRequest,
+    create_entity,
+    create_rule,
+    delete_entity,
+    delete_rule,
+    list_entities,
+    set_status,
+    show_entity,
+)
+from sbpair.operations.ends import Ends
+from tests.operations.conftest import World, backlog_queue
+
+
+@pytest.fixture
+async def ends(world: World) -> AsyncIterator[Ends]:
+    async with open_ends(world.pair.secondary) as opened:
+        yield opened
+
+
+async def test_a_queue_from_its_creation_to_its_end(ends: Ends, tmp_path: Path) -> None:
+    log = tmp_path / "operations.jsonl"
+    wanted = CreateEntityRequest(
+        path="parked", kind=EntityKind.QUEUE, settings=EntitySettings(lock_duration_seconds=30.0), dry_run=True, log=log
+    )
+    shown = await create_entity(ends, wanted)
+    assert (shown.changed, shown.sentence.startswith("parked on fabrikam would be created")) == (True, True)
+    assert not log.exists()
+    done = await create_entity(ends, replace(wanted, dry_run=False))
+    assert done.detail == "queue; lock duration 30s"
+    with pytest.raises(EntityExistsError):
+        await create_entity(ends, wanted)
+    disabled = await set_status(ends, SetStatusRequest(path="parked", status=EntityStatus.DISABLED, log=log))
+    assert disabled.detail == "Active -> Disabled"
+    again = await set_status(ends, SetStatusRequest(path="parked", status=EntityStatus.DISABLED, log=log))
+    assert not again.changed
+    found = await show_entity(ends, ShowEntityRequest("parked"))
+    assert (found.settings["lock_duration_seconds"], found.entity.status) == (30.0, "Disabled")
+    await set_status(ends, SetStatusRequest(path="parked", status=EntityStatus.ACTIVE, log=log))
+    await delete_entity(ends, DeleteEntityRequest(path="parked", log=log))
+    with pytest.raises(EntityNotFoundError):
+        await show_entity(ends, ShowEntityRequest("parked"))
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [line["action"] for line in lines] == ["create", "set-status", "set-status", "delete"]
+
+
+async def test_rules_of_a_subscription(ends: Ends) -> None:
+    path = "news/Subscriptions/audit"
+    await create_entity(ends, CreateEntityRequest(path="news", kind=EntityKind.TOPIC))
+    await create_entity(ends, CreateEntityRequest(path=path, kind=EntityKind.SUBSCRIPTION))
+    made = await create_rule(ends, CreateRuleRequest(path=path, rule=RuleFacts("german", "country = 'DE'")))
+    assert made.detail == "rule; country = 'DE'; beside $Default, which takes every message"
+    await delete_rule(ends, DeleteRuleRequest(path=path, rule="$Default"))
+    last = await delete_rule(ends, DeleteRuleRequest(path=path, rule="german", dry_run=True))
+    assert last.detail == "rule; its last rule: it gets no more messages"
+    rules = (await show_entity(ends, ShowEntityRequest(path))).rules
+    assert [rule.name for rule in rules] == ["german"]
+    with pytest.raises(UsageError, match="cannot be SendDisabled"):
+        await set_status(ends, SetStatusRequest(path=path, status=EntityStatus.SEND_DISABLED))
+
+
+async def test_what_holds_messages_or_is_counted_on_is_not_deleted(world: World, ends: Ends) -> None:
+    sender = ends.source.sender(backlog_queue(0))
+    await sender.send([b"\x00Su\xa0\x01x"], timeout_seconds=30)
+    await sender.close()
+    with pytest.raises(UsageError, match="holds 1 active"):
+        await delete_entity(ends, DeleteEntityRequest(path=backlog_queue(0)))
+    with pytest.raises(UsageError, match="pair 'embedded' counts on"):
+        await delete_entity(ends, DeleteEntityRequest(path=backlog_queue(0), with_messages=True, pairs=(world.pair,)))
+    holding = await list_entities(ends, ListEntitiesRequest(with_messages=True))
+    assert [entity.path for entity in holding.entities] == [backlog_queue(0)]
+    await delete_entity(ends, DeleteEntityRequest(path=backlog_queue(0), with_messages=True))
+    left = await list_entities(ends, ListEntitiesRequest("contoso/*"))
+    assert [entity.path for entity in left.entities] == [backlog_queue(1), backlog_queue(2)]

@@ -1,0 +1,58 @@
+"""A status through the public call, on embedded namespaces."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+import sbpair
+from sbpair.core.backlog import Verdict
+from sbpair.core.errors import InterruptedWorkError
+from sbpair.core.outcome import Exit, Severity
+from sbpair.operations import StatusRequest, status, watch_status
+from sbpair.operations.ends import Sides
+from tests.operations.conftest import World
+
+ONCE = StatusRequest(interval_seconds=0)
+
+
+def test_one_sample_has_no_rate(world: World) -> None:
+    world.strand_now("orders", 3)
+    found = sbpair.run(status, world.pair, ONCE)
+    assert (found.backlog.verdict, found.backlog.active, found.rate_per_second) == (Verdict.WAITING, 3, None)
+    assert found.primary.answers and found.secondary.answers
+    assert found.exit() is Exit.OK
+    assert found.exit(Severity.WARNING) is Exit.FINDINGS
+
+
+async def test_two_samples_have_a_rate(sides: Sides) -> None:
+    found = await status(sides, StatusRequest(interval_seconds=0.05))
+    assert found.rate_per_second == 0
+    assert "messages=0" in found.line()
+
+
+async def test_what_cannot_be_read_is_in_the_result(world: World, sides: Sides) -> None:
+    world.emulator.faults("contoso").add("fail:operation=http,status=500")
+    found = await status(sides, ONCE)
+    assert not found.primary.answers
+    assert found.exit() is not Exit.OK
+    assert any(note.startswith("Primary contoso") for note in found.notes())
+
+
+async def test_watching_goes_on_until_it_is_stopped(world: World, sides: Sides) -> None:
+    stop, seen = asyncio.Event(), []
+    async with aclosing(watch_status(sides, StatusRequest(interval_seconds=0.01), stop=stop)) as watched:
+        async for found in watched:
+            seen.append(found.backlog.active)
+            if len(seen) == 1:
+                await world.strand(sides, "orders", 2)
+            if seen[-1] == 2:
+                stop.set()
+    assert (seen[0], seen[-1]) == (0, 2)
+
+
+async def test_a_stop_before_the_first_sample(sides: Sides) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(InterruptedWorkError):
+        await status(sides, ONCE, stop=stop)
