@@ -9,7 +9,8 @@ all options that the set declares: what several commands share is declared once.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard, get_args
 
 import typer
+from typer.models import ArgumentInfo
 
 from sbpair.cli import suggestions
 from sbpair.cli.help_page import COMMON_OPTIONS
@@ -94,6 +96,13 @@ class Options:
     exit_zero: bool = False
     primary: str | None = None
     secondary: str | None = None
+    line: tuple[str, ...] = ()
+    """The command with its arguments and its options that are not `ONCE`."""
+
+    @property
+    def go_on(self) -> str:
+        """The command line that goes on with what is left."""
+        return shlex.join(["sbpair", *self.line])
 
     def over(self, outer: "Options | None") -> "Options":
         """These options, completed by the ones given before the command's name."""
@@ -171,11 +180,26 @@ def _as_words(name: str, metadata: Sequence[Any], value: Any) -> list[str]:
     declared = next((said.default, *(said.param_decls or ())) for said in metadata if hasattr(said, "param_decls"))
     names = [text for text in declared if isinstance(text, str) and text.startswith("--")]
     option = names[0] if names else f"--{name.strip('_').replace('_', '-')}"
-    if value is True:
-        return [option]
+    if isinstance(value, bool):
+        return [option.partition("/")[0 if value else 2]]
     values = value if isinstance(value, list | tuple) else (value,)
     written = (format(each, ".15g") if isinstance(each, float) else str(each) for each in values)
     return [word for each in written for word in (option, each)]
+
+
+def _given(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -> list[str]:
+    """Arguments and options of a command as its line goes on with them."""
+    arguments: list[str] = []
+    options: list[str] = []
+    for one in parameters:
+        value, metadata = values[one.name], get_args(one.annotation)[1:]
+        if value in (one.default, None, (), []):
+            continue
+        if any(isinstance(said, ArgumentInfo) for said in metadata):
+            arguments += map(str, value) if isinstance(value, list | tuple) else [str(value)]
+        else:
+            options += _as_words(one.name, metadata, value)
+    return [*arguments, *options]
 
 
 def _is_set(kind: Any) -> TypeGuard[type[OptionSet]]:
@@ -297,6 +321,7 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         PAIR.set(None)
         ctx.color = None if colors_wanted(options.no_color) else False
         called = ctx.command_path.partition(" ")[2]
+        options = replace(options, line=(*called.split(), *_given(own, values)))
         if "ctx" in parameters:
             values["ctx"] = ctx
         for name, kind in sets.items():

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbpair.core.access import namespace_name, shown_name
+from sbpair.core.backlog import Backlog
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.conclusion import Asked
-from sbpair.runtime.inspection.backlog import FoundQueues
+from sbpair.ports import Messaging, NamespaceAdmin
+from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, read_backlog
 from sbpair.runtime.transfer.drain import ToArchive, ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import Way
 
@@ -53,6 +56,23 @@ def chosen_paths(pair: Pair, found: FoundQueues, only: tuple[str, ...]) -> tuple
                 f"There is no {path} on {shown_name(pair.secondary)}; the backlog queues that exist are {there}."
             )
     return only or found.existing
+
+
+async def what_is_left(
+    pair: Pair, only: tuple[str, ...], *, messaging: Messaging, admin: NamespaceAdmin, timeout_seconds: float
+) -> Backlog:
+    """What the backlog holds once a run is over. The queues are searched for again: one that was made meanwhile belongs
+    to it too. `only`: read these queues and name the others."""
+    return await read_backlog(
+        pair,
+        await find_queues(pair, messaging=messaging, admin=admin, timeout_seconds=timeout_seconds),
+        messaging=messaging,
+        admin=admin,
+        clock=SystemClock(),
+        timeout_seconds=timeout_seconds,
+        only=only or None,
+        recount=False,
+    )
 
 
 def no_queue(pair: Pair) -> SbpairError:

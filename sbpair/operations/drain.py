@@ -2,21 +2,21 @@
 
 import asyncio
 import pickle
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sbpair.concurrency import stoppable
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_paths, way_of
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_paths, way_of, what_is_left
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, is_own, read_backlog
+from sbpair.runtime.inspection.backlog import find_queues, is_own
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue
 from sbpair.runtime.transfer.drain import drain as drain_backlog
@@ -74,24 +74,21 @@ async def drain(
     reopen, pair = _reopen_of(sides, request), sides.pair
     observer, stop, usage, clock = observer or Quiet(), stop or asyncio.Event(), Usage(), SystemClock()
     secondary, admin = CountedMessaging(sides.secondary, usage), CountedAdmin(sides.secondary_admin, usage)
-    primary_admin = CountedAdmin(sides.primary_admin, usage)
     seconds = min(request.patience_seconds, AFTER_SECONDS)
-
-    def find() -> Coroutine[Any, Any, FoundQueues]:
-        return find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
 
     only, facts = request.queues, None
     async with open_ledger(request.ledger, way_of(pair, request), new=request.new_ledger) as ledger:
         # Queues of another primary were listed by whoever named them: no search under this pair's prefix finds them.
         if own := all(is_own(path, pair) for path in only):
-            found = await stoppable(stop, find())
+            searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
+            found = await stoppable(stop, searching)
             facts, request = found.facts, replace(request, queues=chosen_paths(pair, found, only))
         job = DrainJob(
             request,
             secondary=secondary,
             primary=sides.primary,
             admin=admin,
-            primary_admin=primary_admin,
+            primary_admin=CountedAdmin(sides.primary_admin, usage),
             clock=clock,
             observer=observer,
             ledger=ledger,
@@ -104,16 +101,7 @@ async def drain(
             report = await drain_backlog(job)
     backlog = None
     if own:
-        backlog = await read_backlog(
-            pair,
-            await find(),  # again: a queue that was made meanwhile belongs to the backlog, too
-            messaging=secondary,
-            admin=admin,
-            clock=clock,
-            timeout_seconds=seconds,
-            only=only or None,
-            recount=False,
-        )
+        backlog = await what_is_left(pair, only, messaging=secondary, admin=admin, timeout_seconds=seconds)
     before = {path: request.expected(known.counts) for path, known in (facts or {}).items()}
     return DrainResult.of(asked_of(pair, request), report, backlog, usage.forecast(), before)
 

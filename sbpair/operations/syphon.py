@@ -13,12 +13,12 @@ from sbpair.core.events import Event, Forwarded, Polled, SyphonBegan
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_paths, way_of
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_paths, way_of, what_is_left
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import ledger_errors, open_ledger
-from sbpair.ports import Messaging, NamespaceAdmin, Observer
+from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.inspection.backlog import find_queues, read_backlog
+from sbpair.runtime.inspection.backlog import find_queues
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
 from sbpair.runtime.transfer.drain import DrainJob
 from sbpair.runtime.transfer.syphon import POLL_SECONDS, SyphonRun, serve, syphon_until
@@ -139,22 +139,10 @@ class _Service:
                 job, poll_seconds=request.poll_seconds, uncompleted=uncompleted, totals=self._totals
             )
             if done.broken is None:
-                self._backlog = await self._what_is_left(secondary, admin)
+                self._backlog = await what_is_left(
+                    pair, request.queues, messaging=secondary, admin=admin, timeout_seconds=LEFT_SECONDS
+                )
             return done
-
-    async def _what_is_left(self, secondary: Messaging, admin: NamespaceAdmin) -> Backlog:
-        pair = self._sides.pair
-        found = await find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=LEFT_SECONDS)
-        return await read_backlog(
-            pair,
-            found,
-            messaging=secondary,
-            admin=admin,
-            clock=self._clock,
-            timeout_seconds=LEFT_SECONDS,
-            only=self._request.queues or None,
-            recount=False,
-        )
 
     @asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:

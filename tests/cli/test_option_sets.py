@@ -6,16 +6,17 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from sbpair.cli.options import ONCE, OptionSet
+from sbpair.cli.options import ONCE, Options, OptionSet, command
 from sbpair.cli.replication import options as of_replication
 from sbpair.cli.transfer import entity_ref
 from sbpair.cli.transfer import options as of_transfer
+from sbpair.render.result import CommandResult
 
 SETS = [
     kind
@@ -90,11 +91,55 @@ def test_each_option_comes_back_as_it_was_given_unless_it_was_for_once(kind: typ
 
 def test_what_limits_a_run_is_not_repeated() -> None:
     moves = of_transfer.DrainOptions(
-        limit=5, for_="15m", until_idle="1m", yes=True, new_ledger=True, report=Path("r.md"), ledger=Path("l.jsonl")
+        limit=5,
+        rate=2.0,
+        for_="15m",
+        until_idle="1m",
+        yes=True,
+        new_ledger=True,
+        report=Path("r.md"),
+        ledger=Path("l.jsonl"),
     )
     assert moves.words() == ["--ledger", "l.jsonl"]
 
 
 def test_sets_in_a_set_are_repeated_too() -> None:
-    moves = of_transfer.MoveOptions(queues=["3"], filters=of_transfer.Filters(destination="a*"), rate=2.5)
-    assert moves.words() == ["--queue", "3", "--destination", "a*", "--rate", "2.5"]
+    moves = of_transfer.MoveOptions(queues=["3"], filters=of_transfer.Filters(destination="a*"), reserve=40)
+    assert moves.words() == ["--queue", "3", "--destination", "a*", "--reserve", "40"]
+
+
+def test_a_command_goes_on_with_all_that_it_was_given_but_what_was_for_once() -> None:
+    app, lines = typer.Typer(), []
+
+    @app.command()
+    @command(output="cli.completion:Script")
+    def probe(
+        options: Options,
+        entity: Annotated[str, typer.Argument()],
+        *,
+        dlq: Annotated[bool, typer.Option("--dlq")] = False,
+        compact: Annotated[bool, typer.Option("--compact/--no-compact")] = True,
+        chosen: of_transfer.ResendOptions,
+    ) -> CommandResult:
+        lines.append(options.go_on)
+        return CommandResult("probe", None)
+
+    @app.command()
+    def other() -> None: ...
+
+    given = [
+        "probe",
+        "--dlq",
+        "--no-compact",
+        "a queue",
+        "-n",
+        "5",
+        "--rate",
+        "2.5",
+        "--ledger",
+        "l.jsonl",
+        "--dry-run",
+    ]
+    assert CliRunner().invoke(app, [*given, "-o", "json"]).exit_code == 0
+    assert CliRunner().invoke(app, ["probe", "orders"]).exit_code == 0
+    assert lines == ["sbpair probe 'a queue' --dlq --no-compact --rate 2.5 --ledger l.jsonl", "sbpair probe orders"]

@@ -12,7 +12,7 @@ import typer
 
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings, run_async
-from sbpair.cli.options import Options, command
+from sbpair.cli.options import ONCE, Options, command
 from sbpair.cli.transfer.entity_ref import (
     EntityArgument,
     EntityRef,
@@ -21,7 +21,7 @@ from sbpair.cli.transfer.entity_ref import (
     refuse_unnamed,
     target_of,
 )
-from sbpair.cli.transfer.options import DESPITE, AgainToOption, DespiteOption, LedgerOption, NewLedgerOption
+from sbpair.cli.transfer.options import AgainToOption, DespiteOption, LedgerOption, NewLedgerOption
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError, unchanged
@@ -59,7 +59,9 @@ def edit(
     despite_duplicate_detection: DespiteOption = False,
     ledger: LedgerOption = None,
     new_ledger: NewLedgerOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Edit, show the difference, and send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Edit, show the difference, and send nothing."), ONCE
+    ] = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Change one message in an editor, send it, and complete the original: active, deferred, scheduled or dead letter.
@@ -114,14 +116,10 @@ def edit(
         question = f"Send {messages} to {target} and complete message {number} of {source}"
         go_ahead(options, question, yes=yes, state=_STATE)
 
-    given = [*(["--dlq"] if dlq else []), *(["--to", to] if to else []), *on.words()]
-    given += [DESPITE] if despite_duplicate_detection else []
-    given += ["--ledger", str(ledger)] if ledger else []
-    go_on = shlex.join(["sbpair", "edit", entity, str(number), *given])
     request = replace(request, text=text, found=found)
     sent = False
     try:
-        result = carry_out("edit", options, send_edited, request, (source, target), ask, go_on, yes=yes)
+        result = carry_out("edit", options, send_edited, request, (source, target), ask, yes=yes)
         sent = bool(result.data.moved.report.forwarded) and not dry_run
     finally:
         if kept is not None and sent:

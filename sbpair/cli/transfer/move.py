@@ -1,6 +1,5 @@
 """`sbpair move` and `sbpair copy`: the messages of any entity, sent to another one, here or on another namespace."""
 
-import shlex
 from typing import Annotated
 
 import typer
@@ -86,9 +85,7 @@ def move(
             question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
         go_ahead(options, question, yes=chosen.yes, state="Nothing was moved.")
 
-    words = ["move", source, to, *on.words(), *(["--with-dlq"] if with_dlq else []), *chosen.words()]
-    go_on = shlex.join(["sbpair", *words])
-    return carry_out("move", options, move_messages, request, (start, target), ask, go_on, yes=chosen.yes)
+    return carry_out("move", options, move_messages, request, (start, target), ask, yes=chosen.yes)
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -131,9 +128,7 @@ def copy(
     def ask(messages: str) -> None:
         go_ahead(options, f"Copy {messages} of {start} to {target}", yes=chosen.yes, state="Nothing was copied.")
 
-    kinds = ["--dlq"] if dlq else ["--with-dlq"] if with_dlq else []
-    go_on = shlex.join(["sbpair", "copy", source, to, *on.words(), *kinds, *chosen.words()])
-    return carry_out("copy", options, copy_messages, request, (start, target), ask, go_on, yes=chosen.yes)
+    return carry_out("copy", options, copy_messages, request, (start, target), ask, yes=chosen.yes)
 
 
 def _between(

@@ -225,7 +225,7 @@ class MoveOptions(OptionSet):
     only_entities: OnlyEntitiesOption = False
     for_: ForOption = None
     until_idle: UntilIdleOption = None
-    rate: RateOption = None
+    rate: Annotated[RateOption, ONCE] = None
     reserve: ReserveOption = None
     concurrency: ConcurrencyOption = 8
     ttl: TtlOption = TtlMode.FULL

@@ -92,7 +92,6 @@ def carry_out(
     request: Any,
     between: tuple[EntityRef, EntityRef | None],
     ask: Callable[[str], object],
-    go_on: str,
     *,
     yes: bool,
 ) -> CommandResult:
@@ -123,7 +122,7 @@ def carry_out(
             done,
             (table_of(OutcomeRow, moved.rows),),
             notes=tuple(note for note in (*moved.remarks, *moved.notes) if note not in said),
-            summary=moved.closing(go_on),
+            summary=moved.closing(options.go_on),
             exit=moved.exit,
             closing=True,
         )

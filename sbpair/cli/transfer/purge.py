@@ -1,6 +1,5 @@
 """`sbpair dlq purge` and `sbpair purge`: messages are deleted, archived first unless told otherwise."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from sbpair.cli.asking import YesOption, go_ahead_by_name
 from sbpair.cli.context import load_settings
-from sbpair.cli.options import Options, command
+from sbpair.cli.options import ONCE, Options, command
 from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
 from sbpair.cli.transfer.planned import carry_out
@@ -23,7 +22,7 @@ ArchiveOption = Annotated[
     ),
 ]
 NoArchiveOption = Annotated[bool, typer.Option("--no-archive", help="Delete for good, without an archive.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Browse, and say what would be deleted.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Browse, and say what would be deleted."), ONCE]
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -143,7 +142,4 @@ def _purge(
         question = f"Delete {messages} of {source} {kept}"
         go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
 
-    given = [*(f"--reason={reason}" for reason in reasons), *filters.words()]
-    given += ["--no-archive"] if archive is None else ["--archive", str(archive)]
-    go_on = shlex.join(["sbpair", *name.split(), entity, *on.words(), *given])
-    return carry_out(name, options, delete_messages, request, (source, None), ask, go_on, yes=yes)
+    return carry_out(name, options, delete_messages, request, (source, None), ask, yes=yes)

@@ -1,7 +1,5 @@
 """`sbpair dlq resubmit`: dead letters, sent again as their application sent them."""
 
-import shlex
-
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
@@ -60,6 +58,4 @@ def resubmit(
     def ask(messages: str) -> None:
         go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
 
-    given = [*(["--to", to] if to else []), *on.words(), *(f"--reason={reason}" for reason in reasons or ())]
-    go_on = shlex.join(["sbpair", "dlq", "resubmit", entity, *given, *chosen.words()])
-    return carry_out("dlq resubmit", options, send_again, request, (source, target), ask, go_on, yes=chosen.yes)
+    return carry_out("dlq resubmit", options, send_again, request, (source, target), ask, yes=chosen.yes)
