@@ -11,11 +11,13 @@ can lose to another one, and handlers can fail. What must hold in every state th
 * and from every state without further trouble all copies get settled and every message gets its effect.
 """
 
+import dataclasses
 import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import pytest
 
@@ -109,6 +111,16 @@ class Rules:
 
     def sequence(self, region: int, number: int) -> int:
         return self.queues[region].index(number) if self.queues else number
+
+
+Known = TypeVar("Known", World, Consumer, Rules, Message)
+
+
+def replace(one: Known, **changes: Any) -> Known:
+    """`dataclasses.replace` at a quarter of its cost, which is half of the search: no field is computed or checked."""
+    other = object.__new__(type(one))
+    vars(other).update(vars(one), **changes)
+    return other
 
 
 def clock(world: World, rules: Rules, region: int) -> float:
@@ -436,7 +448,9 @@ def test_the_check_would_see_clocks_further_apart_than_the_margin() -> None:
 
 
 def test_the_check_would_see_a_consumer_that_ignores_predecessors() -> None:
-    blind = tuple(Message(one.id, replace(one.stamp, after=())) for one in chain_of(2) if one.stamp is not None)
+    blind = tuple(
+        Message(one.id, dataclasses.replace(one.stamp, after=())) for one in chain_of(2) if one.stamp is not None
+    )
     world = world_of(((0,), (1,)))
     rules = Rules(blind, terms(Granularity.SESSION), (0.0, 0.0), last_tick=1)
     ends = [finish(following, rules) for following in steps(world, rules)]
@@ -590,7 +604,7 @@ def simulate(seed: int, *, messages: int = 14) -> World:
     skew = draw.uniform(-MARGIN, MARGIN)
     rules = Rules(
         tuple(session.sent),
-        replace(terms(draw.choice(list(Granularity))), max_attempts=6),
+        dataclasses.replace(terms(draw.choice(list(Granularity))), max_attempts=6),
         (0.0, skew),
         last_tick=10_000,
     )
