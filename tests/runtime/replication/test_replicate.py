@@ -197,18 +197,21 @@ async def test_a_message_whose_place_makes_no_sense_is_dead_lettered_with_the_re
 
 
 async def send_as_anybody(both: Stage, *messages: tuple[str, str], sides: tuple[Side, ...] = SIDES) -> None:
-    """As a program of the article does it: the same ids on both sides, the second copy scheduled, no stamps."""
+    """As a program of the article does it: the same ids on both sides, the second copy scheduled, no stamps. Each side
+    gets them together, so that all of a side become visible together, however long sending takes."""
     from azure.servicebus import ServiceBusMessage
     from azure.servicebus.aio import ServiceBusClient
 
     for side in sides:
-        later = datetime.now(UTC) + timedelta(seconds=1.5) if side is SECONDARY else None  # after the last was sent
+        later = datetime.now(UTC) + timedelta(seconds=1.5) if side is SECONDARY else None
         text = both.emulator.connection_string(side.value)
         async with ServiceBusClient.from_connection_string(text) as client, client.get_queue_sender(QUEUE) as sender:
-            for session, message in messages:
-                await sender.send_messages(
+            await sender.send_messages(
+                [
                     ServiceBusMessage(message, session_id=session, message_id=message, scheduled_enqueue_time_utc=later)
-                )
+                    for session, message in messages
+                ]
+            )
 
 
 @pytest.mark.parametrize("granularity", Granularity)
