@@ -61,6 +61,8 @@ class TriedClient:
     passed: int
     failed: tuple[str, ...]
     not_applicable: tuple[str, ...]
+    tried_on: str
+    """ISO 8601; empty for the clients that a test of the project runs again."""
 
 
 Limitations = tuple[NotEmulated, ...] | tuple[TriedClient, ...]
@@ -204,7 +206,9 @@ def emulator(
         return _compatibility()
     from sbpair.emulator.errors import EmulatorError, StoreError
 
-    doors = Doors(host, port, microsoft_ports, standard_ports)
+    doors = Doors(host, port, microsoft_ports, standard_ports, emulator_doors.http_port(os.environ))
+    if seed is None and not sample:
+        seed = emulator_doors.microsoft_config(doors)
     contents, suggested = _read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
     if sample and (seed is not None or len(names) < 2):
@@ -313,7 +317,7 @@ def _compatibility() -> CommandResult:
 
     lists = ("failed", "not_applicable")
     tried = tuple(TriedClient(**row | {name: tuple(row[name]) for name in lists}) for row in compatibility())
-    names = ("client", "version", "language", "passed", "scenarios", *lists)
+    names = ("client", "version", "language", "passed", "scenarios", *lists, "tried_on")
     columns = tuple(Column(name, name.replace("_", " ").capitalize()) for name in names)
     shown = [one | {name: "; ".join(one[name]) for name in lists} for one in to_plain(tried)]
     in_short = [one | {"passed": f"{one['passed']} of {one['scenarios']}"} for one in shown]

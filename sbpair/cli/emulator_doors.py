@@ -18,6 +18,15 @@ MICROSOFT_NAMESPACE: Final = "sbemulatorns"
 MICROSOFT_KEY: Final = "SAS_KEY_VALUE"
 """The key in the connection string of Microsoft's emulator; theirs takes any."""
 LEAST_KEY_CHARACTERS: Final = 16
+MICROSOFT_CONFIG: Final = Path("/ServiceBus_Emulator/ConfigFiles/Config.json")
+"""Where the container modules of Testcontainers and Aspire put the file for Microsoft's image."""
+MICROSOFT_IS_UP: Final = "Emulator Service is Successfully Up!"
+"""The line of Microsoft's image that Testcontainers for Java, and recipes for Python, look for in the log. Those for
+.NET, Go and Node ask `/health` on port 5300, Aspire opens AMQP."""
+_HTTP_PORT: Final = "EMULATOR_HTTP_PORT"
+_ACCEPT: Final = "ACCEPT_EULA"
+"""Set by whoever starts Microsoft's image, like SQL_SERVER, MSSQL_SA_PASSWORD and SQL_WAIT_INTERVAL, which are read by
+nobody here: no SQL Server is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +37,16 @@ class Doors:
     port: int
     microsoft: bool
     standard: bool
+    http_port: int | None = None
+    """Of Microsoft's two ports the one for administration, where it is not the usual one."""
 
     @property
     def fixed(self) -> tuple[int, ...]:
         """The ports that every namespace has, each on an address of its own."""
         from sbpair.emulator import server
 
-        microsoft = (server.AMQP_PORT, server.MICROSOFT_ADMINISTRATION_PORT) if self.microsoft else ()
+        administration = self.http_port or server.MICROSOFT_ADMINISTRATION_PORT
+        microsoft = (server.AMQP_PORT, administration) if self.microsoft else ()
         return microsoft + ((server.AMQPS_PORT, server.HTTPS_PORT) if self.standard else ())
 
     @property
@@ -42,6 +54,30 @@ class Doors:
         from sbpair.emulator.engine.origins import is_loopback
 
         return is_loopback(self.host)
+
+
+def http_port(environ: Mapping[str, str]) -> int | None:
+    """The port of `EMULATOR_HTTP_PORT`, as Microsoft's image reads it; None if it is not set.
+
+    Raises:
+        ConfigurationError: it is no port.
+    """
+    text = environ.get(_HTTP_PORT, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise ConfigurationError(f"{_HTTP_PORT} is a port, 1 to 65535, not {quoted(text)}. Nothing was started.")
+    return int(text)
+
+
+def microsoft_config(doors: Doors, path: Path = MICROSOFT_CONFIG) -> Path | None:
+    """The file to start with in the place of Microsoft's container, if it is there."""
+    return path if doors.microsoft and path.is_file() else None
+
+
+def takes_the_known_key(environ: Mapping[str, str]) -> bool:
+    """Whether this is started in the place of Microsoft's image, whose clients have the key that everybody knows."""
+    return environ.get(_ACCEPT, "").upper() in ("Y", "YES", "TRUE")
 
 
 def configs(
@@ -124,12 +160,15 @@ def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str
             chosen |= chosen_keys(given, environ)
     except SeedError as error:
         raise ConfigurationError(f"The keys of {name}: {error}") from error
+    known = doors.microsoft and takes_the_known_key(environ)
     weak = [rule for rule, key in chosen.items() if key == MICROSOFT_KEY or len(key) < LEAST_KEY_CHARACTERS]
+    weak = [rule for rule in weak if not (known and chosen[rule] == MICROSOFT_KEY)]
     if weak and not doors.on_loopback:
         raise ConfigurationError(
             f"{name}: other machines can reach {doors.host}, and the key {weak[0]} is known to everybody or shorter "
             f"than {LEAST_KEY_CHARACTERS} characters. Nothing was started.",
-            hint=f"Give the namespace a key of its own: export {EMULATOR_KEY}=$(openssl rand -base64 32)",
+            hint=f"Give the namespace a key of its own: export {EMULATOR_KEY}=$(openssl rand -base64 32). For tests in "
+            f"the place of Microsoft's container, {_ACCEPT}=Y takes the key of its connection string.",
         )
     return chosen
 
@@ -145,8 +184,10 @@ def announcement(doors: Doors, names: Sequence[str]) -> list[str]:
     if doors.microsoft and doors.host == "127.0.0.1":
         lines.append(
             f"The connection string of Microsoft's emulator reaches {names[0]}: AMQP on port 5672, administration and "
-            "/health on port 5300."
+            f"/health on port {doors.fixed[1]}."
         )
+    if doors.microsoft:
+        lines.append(MICROSOFT_IS_UP)
     return lines
 
 

@@ -29,6 +29,7 @@ class Topic(StrEnum):
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
     FAILOVER = "failover"
+    PAIRING = "pairing"
     SPARK = "spark"
     TESTING = "testing"
     SECURITY = "security"
@@ -229,7 +230,9 @@ def help_on(
             return CommandResult("help", Text(text), text=text, prose=True)
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
-        case [Topic.FAILOVER | Topic.SPARK | Topic.TESTING | Topic.SECURITY | Topic.MEASUREMENTS as topic]:
+        case [
+            Topic.FAILOVER | Topic.PAIRING | Topic.SPARK | Topic.TESTING | Topic.SECURITY | Topic.MEASUREMENTS as topic
+        ]:
             page = _NOTE.sub("", (Path(__file__).parent / "pages" / f"{topic}.md").read_text(encoding="utf-8"))
             return CommandResult("help", Text(page), text=page, prose=True)
     text = _help_of(ctx, words or ())

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.cli.emulator_doors import Doors, configs, http_port, microsoft_config
+from sbpair.core.errors import ConfigurationError
 from sbpair.emulator.faults import _KEYS, FaultKind
 from tests.cli.inside import run_inside
 from tests.cli.process import Sbpair
+from tests.emulator.addresses import own_address
 from tests.waiting import LIMIT_SECONDS, until
 
 SEED = """\
@@ -216,6 +219,57 @@ def test_a_single_namespace_is_known_to_the_other_commands_and_gives_way_to_a_pa
     finally:
         stop(single)
     assert not list((sbpair.home / "state" / "sbpair").glob("emulator*"))
+
+
+def test_it_takes_the_place_of_microsofts_container(sbpair: Sbpair) -> None:
+    """The entry point of the exported image, started as the container modules start Microsoft's image: their variables,
+    their file, and what each waits for (Java, Python: a line in the log; .NET, Go and Node: /health)."""
+    assert sbpair("export", "emulator", "--dir", "image").code == 0
+    containerfile = (sbpair.home / "image" / "Containerfile").read_text()
+    _, *arguments = json.loads(re.findall(r"^ENTRYPOINT (.*)$", containerfile, re.MULTILINE)[0])
+    host = own_address(5672, 5301)
+    replaced = {"0.0.0.0": host, "/var/lib/sbpair/namespaces": "namespaces"}
+    arguments = [replaced.get(one, one) for one in arguments]
+    names = ["ACCEPT_EULA", "SQL_SERVER", "MSSQL_SA_PASSWORD", "SQL_WAIT_INTERVAL", "EMULATOR_HTTP_PORT"]
+    variables = dict(zip(names, ("Y", "database-container", "yourStrong(!)Password", "0", "5301"), strict=True))
+    namespaces = [{"Name": "sbemulatorns", "Queues": [{"Name": "queue.1"}]}]
+    (sbpair.home / "Config.json").write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
+    process = sbpair.start(*arguments, "--seed", "Config.json", env=sbpair.variables(variables))
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert "SharedAccessKey=SAS_KEY_VALUE;" in process.stdout.readline()
+        assert any("Emulator Service is Successfully Up!" in line for line in iter(process.stderr.readline, ""))
+        with urllib.request.urlopen(f"http://{host}:5301/health", timeout=LIMIT_SECONDS) as answer:
+            assert json.load(answer)["status"] == "healthy"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_SECONDS)
+
+
+def test_microsofts_file_is_taken_where_their_image_has_it(tmp_path: Path) -> None:
+    here, missing = tmp_path / "Config.json", tmp_path / "nothing"
+    here.write_text("{}")
+    microsoft, ours = Doors("127.0.0.1", 0, True, False), Doors("127.0.0.1", 0, False, False)
+    assert microsoft_config(microsoft, here) == here
+    assert microsoft_config(microsoft, missing) is None
+    assert microsoft_config(ours, here) is None
+
+
+@pytest.mark.parametrize("text", ["no", "0", "65536", "٣٠٠"])
+def test_a_port_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="EMULATOR_HTTP_PORT is a port"):
+        http_port({"EMULATOR_HTTP_PORT": text})
+
+
+def test_only_who_starts_microsofts_image_opens_to_the_key_that_everybody_knows() -> None:
+    open_doors = Doors("0.0.0.0", 0, True, False)
+    with pytest.raises(ConfigurationError, match="known to everybody"):
+        configs(["sbemulatorns"], open_doors, {}, {"ACCEPT_EULA": "N"})
+    [accepted] = configs(["sbemulatorns"], open_doors, {}, {"ACCEPT_EULA": "Y"})
+    assert accepted.keys == {"RootManageSharedAccessKey": "SAS_KEY_VALUE"}
+    short = {"sbemulatorns": {"keys": {"RootManageSharedAccessKey": {"key": "short"}}}}
+    with pytest.raises(ConfigurationError, match="shorter than 16"):
+        configs(["sbemulatorns"], open_doors, short, {"ACCEPT_EULA": "Y"})
 
 
 @pytest.mark.parametrize(

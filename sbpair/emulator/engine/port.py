@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from sbpair.emulator.budgets import Memory, Turns
 from sbpair.emulator.engine import websocket
 from sbpair.emulator.engine.link import AttachService, NamespaceView
-from sbpair.emulator.engine.origins import OwnNames
+from sbpair.emulator.engine.origins import OwnNames, is_loopback
 from sbpair.emulator.engine.wire import Wire, WireOwner, WireProtocol, cut
 from sbpair.emulator.faults import ActiveFault, FaultKind
 from sbpair.emulator.tls import TlsFiles
@@ -40,6 +40,12 @@ class FrontOwner(WireOwner, Protocol):
     def expect_request(self, transport: asyncio.Transport) -> None: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
     async def http_protocol(self) -> asyncio.Protocol: ...
+
+
+_LOOPBACK_SEGMENT_BYTES = 1448
+"""The segment of an Ethernet. That of loopback, 32 to 64 KB, is larger than the window of a client with a receive
+buffer of 8 KB (Microsoft.Azure.Amqp 2.5, so Azure.Messaging.ServiceBus 7.10 and MassTransit 8.0): the system then sends
+by timer, and 15 messages a second arrive."""
 
 
 async def peek(client: socket.socket) -> bytes:
@@ -310,6 +316,8 @@ class Port:
             bound.setblocking(False)
             if os.name == "posix":  # elsewhere it would let two processes have the same port
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_loopback(self.host) and hasattr(socket, "TCP_MAXSEG"):
+                bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _LOOPBACK_SEGMENT_BYTES)
             bound.bind((self.host, self.number))
         except OSError:
             bound.close()

@@ -134,3 +134,11 @@ async def test_the_door_may_close_on_whoever_is_about_to_enter(port: Any) -> Non
         faults.clear()
         await asyncio.sleep(0.01)
     assert trouble == []
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_MAXSEG"), reason="this system does not set the size of segments")
+async def test_segments_fit_a_client_with_a_small_receive_buffer(port: Any) -> None:
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        client.connect(("127.0.0.1", port.number))
+        assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= 1448

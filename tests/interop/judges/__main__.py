@@ -25,14 +25,16 @@ def row(verdict: Verdict) -> dict[str, Any]:
         "passed": verdict.passed,
         "failed": failed,
         "not_applicable": list(verdict.not_applicable),
+        "tried_on": "",
     }
 
 
 def table(before: list[dict[str, Any]], verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """The rows of all judges: as they were found, else as they were known before."""
+    """The rows of all judges: as they were found, else as they were known before; then those that others have found."""
+    elsewhere = [one for one in before if one["tried_on"]]
     rows = {(one["client"], one["version"]): one for one in before}
     rows |= {(one.judge.client, one.judge.version): row(one) for one in verdicts if one.not_asked is None}
-    return [rows[key] for judge in JUDGES if (key := (judge.client, judge.version)) in rows]
+    return [rows[key] for judge in JUDGES if (key := (judge.client, judge.version)) in rows] + elsewhere
 
 
 def main() -> int:
