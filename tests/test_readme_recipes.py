@@ -222,12 +222,34 @@ def _get(port: int, path: str) -> str:
 # Python
 
 
-def test_the_program_drains_and_audits(warned: Place) -> None:
+_DEAD_LETTER = """
+import asyncio
+from sbpair import compose, open_sides
+from sbpair.core.message import Disposition
+from sbpair.settings import load
+
+async def main():
+    async with open_sides(load().pair("orders")) as sides:
+        sender, receiver = sides.primary.sender("orders"), sides.primary.receiver("orders")
+        await sender.send([compose(body="again", message_id="again")], timeout_seconds=30)
+        while not done:
+            for one in await receiver.receive(1, wait_seconds=20):
+                await receiver.settle(one, Disposition.DEAD_LETTER, reason="Broken")
+                done.append(one)
+
+done = []
+asyncio.run(main())
+"""
+
+
+def test_the_program_drains_audits_and_resubmits(warned: Place) -> None:
     (program,) = blocks("python", "operations program")
     assert len(program.body.strip().splitlines()) <= 18
+    assert warned.run(f"python - <<'EOF'\n{_DEAD_LETTER}\nEOF").returncode == 0
     warned.divert_messages()
     done = warned.run(f"python - <<'EOF'\n{program.body}\nEOF")
     assert done.returncode == 0, done.stderr
     assert "20 messages are back on contoso-weu" in done.stdout
     assert re.search("^SBP[0-9]{3} .*x-servicebus-transfer/10 ", done.stdout, re.MULTILINE)
+    assert "orders/$deadletterqueue: 1 sent again" in done.stdout
     assert len((warned.folder / "program.jsonl").read_text(encoding="utf-8").splitlines()) == 20
