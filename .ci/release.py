@@ -1,18 +1,24 @@
-"""What is published: `python .ci/release.py [FOLDER]` builds sdist and wheel, and writes beside them `SHA256SUMS` and a
-bill of materials, `sbom.cdx.json` (CycloneDX 1.6).
+"""What is published: `python .ci/release.py [FOLDER]` builds sdist and wheel, and writes beside them `SHA256SUMS`, a
+bill of materials (`sbom.cdx.json`, CycloneDX 1.6) and a statement of how they were built (`provenance.json`, in-toto's
+Statement with SLSA's provenance).
 
-The bill lists what `pip install sbpair` brings (scope `required`) and what its extras add (`optional`), with the
-versions, licences and dependencies of the environment that runs this: install `sbpair[all]` there first. Nothing is
-fetched but the build's own tools, by pip. `--no-build` describes what is in the folder already. `sha256sum -c
-SHA256SUMS` checks it. With SOURCE_DATE_EPOCH set, two runs on one commit make the same bytes.
+The bill lists what `pip install sbpair` brings (scope `required`) and what its extras add (`optional`), with licences
+and dependencies of the environment that runs this, which has the locked versions, and with the hashes of the lock.
+`--no-build` describes what is in the folder already. `sha256sum -c SHA256SUMS` checks it.
+
+`--verify FOLDER` checks the sums, builds the commit that the statement names once more, and compares every byte: it
+needs this repository and the locked build tools, and no network. `--lock` resolves all dependencies anew, with the
+hashes of their files: `pip install uv` first. What the exported images install is in the package, the rest in `.ci`.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -26,15 +32,114 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("spark", "java", "cosmos")
-SBOM, SUMS = "sbom.cdx.json", "SHA256SUMS"
+DEVELOPERS_EXTRAS = frozenset({"all", "bench", "dev", "stories", "test"})
+"""All but these are for users."""
+SBOM, SUMS, PROVENANCE = "sbom.cdx.json", "SHA256SUMS", "provenance.json"
+LOCKS = (ROOT / "sbpair" / "render" / "install" / "requirements.txt", ROOT / ".ci" / "requirements.txt")
+"""What `pip install sbpair` brings; what the extras and the checks add."""
 _REPOSITORY = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 """RFC 4122's namespace for URLs: the serial number says what was built, and the same build has the same one."""
 
 
-def build(folder: Path) -> None:
-    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def build(source: Path, folder: Path, epoch_seconds: int) -> None:
+    """Sdist and wheel of a checkout; `epoch_seconds` is the time that all files in them get."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch_seconds)}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """How the files of a folder were built: from which commit, with which tools, at which time."""
+    tools = {name: metadata.version(name) for name in ("build", "hatchling")}
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": path.name, "digest": {"sha256": sha256(path)}} for path in _built(folder)],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": "python -m build --no-isolation",
+                "externalParameters": {"SOURCE_DATE_EPOCH": _epoch_seconds()},
+                "internalParameters": {"python": sys.version.split()[0], **tools},
+                "resolvedDependencies": [{"uri": "git+.", "digest": {"gitCommit": commit}}],
+            },
+            "runDetails": {"builder": {"id": ".ci/release.py"}},
+        },
+    }
+
+
+def verify(folder: Path) -> list[str]:
+    """What is wrong with published files: sums that differ, or bytes that the named commit does not give."""
+    wrong = []
+    for line in (folder / SUMS).read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        path = folder / name
+        if not path.is_file() or sha256(path) != digest:
+            wrong.append(f"{name} is missing or is not what {SUMS} says.")
+    statement = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+    definition = statement["predicate"]["buildDefinition"]
+    commit = definition["resolvedDependencies"][0]["digest"]["gitCommit"]
+    with tempfile.TemporaryDirectory() as work:
+        source, again = Path(work) / "source", Path(work) / "dist"
+        subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "-q", "--detach", str(source), commit], check=True)
+        try:
+            build(source, again, definition["externalParameters"]["SOURCE_DATE_EPOCH"])
+        finally:
+            subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(source)], check=True)
+        made = {path.name: sha256(path) for path in again.iterdir()}
+    named = {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]}
+    wrong += [f"{name}: {commit} gives other bytes." for name in sorted(named) if made.get(name) != named[name]]
+    wrong += [f"{path.name} is in no statement." for path in _built(folder) if path.name not in named]
+    return wrong
+
+
+def lock() -> None:
+    """Write both lock files: the newest versions that fit, with the hashes of all their files."""
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--generate-hashes", "--no-header", "--no-annotate"]
+    command += ["--python-version", "3.11", "--native-tls", str(ROOT / "pyproject.toml")]
+    with tempfile.TemporaryDirectory() as work:
+        every = Path(work) / "every.txt"
+        subprocess.run([*command, "--all-extras", "--output-file", str(every)], check=True)
+        fixed = ["--constraint", str(every), "--output-file", str(LOCKS[0])]
+        subprocess.run([*command, *fixed], check=True, stdout=subprocess.DEVNULL)
+        shipped = set(_locked(LOCKS[0].read_text(encoding="utf-8")))
+        rest = [entry for entry in _locked(every.read_text(encoding="utf-8")) if entry not in shipped]
+        LOCKS[1].write_text("".join(rest), encoding="utf-8")
+
+
+def _locked(text: str) -> list[str]:
+    """The entries of a lock file, each with its hashes."""
+    entries: list[str] = []
+    for line in text.splitlines(keepends=True):
+        if line.startswith((" ", "\t")):
+            entries[-1] += line
+        elif line.strip() and not line.startswith("#"):
+            entries.append(line)
+    return entries
+
+
+def locked_hashes() -> dict[tuple[str, str], list[str]]:
+    """Name and version -> SHA-256 of the files that may be installed as it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in LOCKS:
+        for entry in _locked(path.read_text(encoding="utf-8")):
+            name, _, version = entry.split(maxsplit=1)[0].partition("==")
+            found[canonicalize_name(name), version] = re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
+    return found
+
+
+def _built(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.whl"), *folder.glob("*.tar.gz")])
+
+
+def _git(*arguments: str) -> str:
+    ran = subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True)
+    return ran.stdout.strip()
+
+
+def _epoch_seconds() -> int:
+    """SOURCE_DATE_EPOCH, else the time of the commit."""
+    return int(os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct"))
 
 
 def sha256(path: Path) -> str:
@@ -61,10 +166,12 @@ def bill(wheel: Path) -> dict[str, Any]:
     }
     requirements = [Requirement(text) for text in about.get_all("Requires-Dist", [])]
     required = dict(_closure(requirements, ""))
-    optional = {name: found for extra in EXTRAS for name, found in _closure(requirements, extra)}
+    extras = sorted(set(about.get_all("Provides-Extra", [])) - DEVELOPERS_EXTRAS)
+    optional = {name: found for extra in extras for name, found in _closure(requirements, extra)}
     every = optional | required
     edges = {name: sorted({_name(one) for one in _needed(found, "")} & every.keys()) for name, found in every.items()}
-    direct = sorted({_name(one) for extra in ("", *EXTRAS) for one in requirements if _applies(one, extra)})
+    direct = sorted({_name(one) for extra in ("", *extras) for one in requirements if _applies(one, extra)})
+    hashes = locked_hashes()
     refs = {name: _purl(found.metadata) for name, found in every.items()}
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -74,7 +181,9 @@ def bill(wheel: Path) -> dict[str, Any]:
         "version": 1,
         "metadata": {"timestamp": _now(), "component": root},
         "components": [
-            _component(every[name].metadata, "library") | {"scope": "required" if name in required else "optional"}
+            _component(every[name].metadata, "library")
+            | {"scope": "required" if name in required else "optional"}
+            | _hashes_of(hashes, name, every[name].version)
             for name in sorted(every)
         ],
         "dependencies": [
@@ -82,6 +191,11 @@ def bill(wheel: Path) -> dict[str, Any]:
             *({"ref": refs[name], "dependsOn": [refs[one] for one in edges[name]]} for name in sorted(every)),
         ],
     }
+
+
+def _hashes_of(hashes: dict[tuple[str, str], list[str]], name: str, version: str) -> dict[str, Any]:
+    """Of all files that the lock allows; none where another version is installed than the locked one."""
+    return {"hashes": [{"alg": "SHA-256", "content": digest} for digest in hashes.get((name, version), ())]}
 
 
 def _metadata_of(wheel: Path) -> Any:
@@ -154,8 +268,7 @@ def _purl(about: Any) -> str:
 
 
 def _now() -> str:
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    moment = datetime.fromtimestamp(_epoch_seconds(), UTC)
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -163,14 +276,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     parser.add_argument("--no-build", action="store_true")
+    parser.add_argument("--verify", action="store_true", help="check FOLDER against this repository")
+    parser.add_argument("--lock", action="store_true", help="write the lock files")
     options = parser.parse_args()
+    if options.lock:
+        lock()
+        return 0
+    if options.verify:
+        wrong = verify(options.folder)
+        sys.stdout.write("".join(f"{line}\n" for line in wrong) or "Every byte is what its commit gives.\n")
+        return 1 if wrong else 0
     if not options.no_build:
-        build(options.folder)
+        build(ROOT, options.folder, _epoch_seconds())
     wheels = sorted(options.folder.glob("sbpair-*.whl"))
     if len(wheels) != 1:
         raise SystemExit(f"{options.folder} holds {len(wheels)} wheels of sbpair, not one: begin with an empty folder.")
     document = json.dumps(bill(wheels[0]), indent=2, ensure_ascii=False) + "\n"
     (options.folder / SBOM).write_text(document, encoding="utf-8")
+    statement = json.dumps(provenance(options.folder), indent=2) + "\n"
+    (options.folder / PROVENANCE).write_text(statement, encoding="utf-8")
     write_sums(options.folder)
     sys.stdout.write((options.folder / SUMS).read_text(encoding="utf-8"))
     return 0

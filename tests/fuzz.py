@@ -1,4 +1,5 @@
-"""Random and damaged input against everything that reads what strangers wrote: `python -m tests.fuzz --cases N`.
+"""Random and damaged input against everything that reads what strangers wrote: `python -m tests.fuzz [TARGET ...]`, for
+`--cases N` or `--minutes N`.
 
 Every case must end in a value or in the error its reader is documented to raise, within a second. The seed is printed;
 with `--seed` the same cases come again. A small share of it runs in the suite.
@@ -9,11 +10,12 @@ import asyncio
 import base64
 import copy
 import faulthandler
+import math
 import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from sbpair.core.names import is_destination
 from sbpair.core.redact import defused, json_text, printable, scrub
 from sbpair.core.rewrite import compose, describe, for_backlog, for_primary, is_ping, strip_broker_annotations
 from sbpair.core.summary import plain
+from sbpair.core.transfer.restored import Unsendable
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.emulator.admin.calls import Call
 from sbpair.emulator.auth import AuthError, authenticate, make_bearer_token, make_sas_token
@@ -240,7 +243,7 @@ def archive(random_: random.Random, path: Path) -> None:
     path.write_bytes(data + b"\n")
     with suppress(UsageError):
         for one in read_archives([path]):
-            assert is_destination(one.forward.destination)
+            assert isinstance(one, Unsendable) or is_destination(one.forward.destination)
     with suppress(SbpairError):
         to_payload(data, InputFormat.JSONL, now=1e9)
 
@@ -391,8 +394,16 @@ def text(random_: random.Random) -> None:
     assert not line.lstrip().startswith("::")
 
 
-async def run(cases: int, seed: int, folder: Path, told: Callable[[int], None] = lambda number: None) -> dict[str, int]:
-    """The number of cases of each kind that were run.
+async def run(
+    cases: int,
+    seed: int,
+    folder: Path,
+    told: Callable[[int], None] = lambda number: None,
+    *,
+    targets: Sequence[str] = (),
+    until: float = math.inf,
+) -> dict[str, int]:
+    """The number of cases of each kind that were run: `cases`, or until this process has used `until` seconds.
 
     Raises:
         FuzzFailure: one ended in something else than a value or its reader's error, or took too long.
@@ -414,9 +425,13 @@ async def run(cases: int, seed: int, folder: Path, told: Callable[[int], None] =
         "pattern": pattern,
         "text": text,
     }
-    counts = dict.fromkeys(kinds, 0)
-    names = list(kinds)
+    names = list(targets or kinds)
+    if unknown := set(names) - set(kinds):
+        raise SystemExit(f"No target {', '.join(sorted(unknown))}; there are {', '.join(kinds)}.")
+    counts = dict.fromkeys(names, 0)
     for number in range(cases):
+        if time.process_time() > until:
+            break
         name = names[number % len(names)]
         random_ = random.Random(f"{seed}:{number}")
         begun = time.process_time()
@@ -435,7 +450,9 @@ async def run(cases: int, seed: int, folder: Path, told: Callable[[int], None] =
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="what reads the input; default: all in turn")
+    parser.add_argument("--cases", type=int)
+    parser.add_argument("--minutes", type=float, help="minutes of a processor")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     import tempfile
@@ -444,16 +461,20 @@ def main() -> int:
 
     def told(number: int) -> None:
         faulthandler.dump_traceback_later(HANGING_SECONDS, exit=True)  # a case that does not end is shown where it is
-        if number % (options.cases // 20 // 500 * 500 or 500) == 0:
+        if number % step == 0:
             memory.append(resident_megabytes())
 
+    minutes = math.inf if options.minutes is None else options.minutes
+    cases = options.cases or (100_000 if options.minutes is None else sys.maxsize)
+    step = 20_000 if options.minutes else cases // 20 // 500 * 500 or 500
+    until = time.process_time() + minutes * 60
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        counts = asyncio.run(run(options.cases, options.seed, Path(folder), told))
+        counts = asyncio.run(run(cases, options.seed, Path(folder), told, targets=options.targets, until=until))
     faulthandler.cancel_dump_traceback_later()
     seconds = time.monotonic() - begun
     print(
-        f"seed {options.seed}: {options.cases:,} cases in {seconds:.1f} s ({options.cases / seconds:,.0f}/s), "
+        f"seed {options.seed}: {sum(counts.values()):,} cases in {seconds:.1f} s, "
         f"memory in MB along the way: {[round(one) for one in [*memory, resident_megabytes()]]}: {counts}"
     )
     return 0

