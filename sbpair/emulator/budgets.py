@@ -185,6 +185,18 @@ class Reader(Protocol):
         """Go on for one slice; whether there is still more."""
 
 
+class _Waiter:
+    """A coroutine in the line."""
+
+    def __init__(self) -> None:
+        self.come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def read_on(self) -> bool:
+        if not self.come.done():
+            self.come.set_result(None)
+        return False
+
+
 class Turns:
     """The connections whose input waits, each for its slice."""
 
@@ -196,6 +208,12 @@ class Turns:
         self._waiting.append(reader)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._next)
+
+    async def turn(self) -> None:
+        """Wait for a turn of the event loop in which no other client of these has one."""
+        waiter = _Waiter()
+        self.add(waiter)
+        await waiter.come
 
     def _next(self) -> None:
         """One slice for the first in line. The sockets of all others are served before the next one."""

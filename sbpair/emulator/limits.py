@@ -44,6 +44,10 @@ MAX_LINKS_PER_CONNECTION = 5000
 MAX_LINKS_BEFORE_TOKEN = 64
 MAX_REQUEST_ITEMS = 65_536
 """Items in a management request: some thousand messages to schedule, or as many lock tokens."""
+MAX_BODY_ITEMS = 5000
+"""Elements, attributes and entries in the body of an administration request: some 5 ms for the parser."""
+MAX_REQUEST_NUMBERS = 4000
+"""Messages that a management request cancels or receives by their numbers, all or none: our own bound."""
 MAX_PERFORMATIVE_BYTES = 16 * 1024
 MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024
 """Frames have up to 64 KB, but all of that is for messages: an attach with a session filter has some 500 bytes."""

@@ -397,7 +397,7 @@ class Emulator:
 
         if self._directory is None:
             self._directory = ArmDirectory(lambda: list(self._namespaces.values()))
-        app = make_app(namespace, directory=self._directory)
+        app = make_app(namespace, directory=self._directory, memory=self._memory, turns=self._turns)
         app.middlewares.insert(0, front)
         return make_runner(app)
 

@@ -6,9 +6,11 @@ answers `Succeeded` straight away. Bearer tokens only, and every valid one may d
 none (`allow_entra`) does not exist here.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
 
 from sbpair.emulator.admin.arm_keys import entity_holder, handle_rules, listed, namespace_holder
@@ -30,6 +32,7 @@ from sbpair.emulator.admin.arm_models import (
 from sbpair.emulator.admin.arm_namespaces import NamespaceResources
 from sbpair.emulator.admin.arm_recovery import RecoveryConfigs
 from sbpair.emulator.admin.calls import (
+    JSON_CONTENT_TYPE,
     Call,
     Reply,
     arm_error,
@@ -285,11 +288,11 @@ class Context:
     def _list(self, call: Call, items: Sequence[Item], write: Callable[[Call, Item], Json]) -> Reply:
         _only(call, "GET")
         page = page_of(call)
-        answer: Json = {"value": [write(call, item) for item in page.cut(list(items), call.entries_to_drop)]}
+        shown = page.cut(list(items), call.entries_to_drop)
         following = page.following(len(items), call.query)
-        if following is not None:
-            answer["nextLink"] = call.url_with(following)
-        return json_reply(answer)
+        link = "" if following is None else f', "nextLink": {json.dumps(call.url_with(following))}'
+        values = (f"{', ' if at else ''}{json.dumps(write(call, item))}".encode() for at, item in enumerate(shown))
+        return Reply(200, b'{"value": [', JSON_CONTENT_TYPE, parts=chain(values, [f"]{link}}}".encode()]))
 
 
 def host_of(namespace: Namespace, call: Call) -> str:

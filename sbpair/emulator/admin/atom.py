@@ -9,6 +9,7 @@ Behaviour, as the official clients find it:
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 from xml.etree.ElementTree import Element
 
@@ -16,7 +17,15 @@ from sbpair.emulator.admin import atom_xml
 from sbpair.emulator.admin.atom_entities import NEWEST_VERSION, Style, describe, read_authorization_rules, read_settings
 from sbpair.emulator.admin.atom_rules import describe_rule, read_rule
 from sbpair.emulator.admin.atom_xml import MalformedBody, Node
-from sbpair.emulator.admin.calls import Call, Reply, atom_error, method_not_allowed, page_of, unchanged_left_out
+from sbpair.emulator.admin.calls import (
+    Call,
+    Reply,
+    atom_error,
+    check_items,
+    method_not_allowed,
+    page_of,
+    unchanged_left_out,
+)
 from sbpair.emulator.admin.fields import (
     QUEUE_FIELDS,
     SUBSCRIPTION_FIELDS,
@@ -224,7 +233,7 @@ class AtomApi:
         return Reply(200)
 
     def _put_entity(self, call: Call, path: str) -> Reply:
-        element = atom_xml.parse_body(call.body)
+        element = _description_of(call)
         kind = atom_xml.local_name(element)
         renamed = any(name.lower() == "newpath" for name in (*call.query, *call.headers))
         if renamed or atom_xml.child(element, "NewPath") is not None:
@@ -277,7 +286,7 @@ class AtomApi:
         raise method_not_allowed(call)
 
     def _put_subscription(self, call: Call, topic: str, name: str) -> Reply:
-        element = atom_xml.parse_body(call.body)
+        element = _description_of(call)
         if atom_xml.local_name(element) != "SubscriptionDescription":
             raise bad_request("A subscription description is expected.")
         given = read_settings(element, SUBSCRIPTION_FIELDS)
@@ -306,7 +315,7 @@ class AtomApi:
         raise method_not_allowed(call)
 
     def _put_rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
-        element = atom_xml.parse_body(call.body)
+        element = _description_of(call)
         if atom_xml.local_name(element) != "RuleDescription":
             raise bad_request("A rule description is expected.")
         description = read_rule(element)
@@ -362,10 +371,11 @@ class AtomApi:
             title,
             call.url,
             format_time(call.now),
-            entries=[entry(call, item) for item in shown],
             next_url=None if following is None else call.url_with(following),
         )
-        return Reply(200, feed.render().encode(), FEED_CONTENT_TYPE)
+        head, tail = atom_xml.open_feed(feed)
+        entries = (entry(call, item).render().encode() for item in shown)
+        return Reply(200, head, FEED_CONTENT_TYPE, parts=chain(entries, [tail]))
 
     def _nothing(self, call: Call) -> Reply:
         """What the service answers to a GET of something that is not there."""
@@ -385,6 +395,11 @@ class AtomApi:
             rights = token_rights(self._namespace, replace(call, headers={"authorization": token}), target)
             if not rights & {MANAGE, SEND}:
                 raise unauthorized(f"Unauthorized access to the forwarding destination '{target}'.", 40100)
+
+
+def _description_of(call: Call) -> Element:
+    check_items(call.body, b"<=&\n")
+    return atom_xml.parse_body(call.body)
 
 
 def split_path(path: str) -> tuple[str, str | None, str | None]:

@@ -5,7 +5,7 @@ for `d2p1:ActiveMessageCount` literally. ElementTree only reads here; its `regis
 that registry is shared by the whole process and an SDK in the same process relies on it being empty.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape, quoteattr
@@ -73,8 +73,9 @@ def entry(head: Entry, description: Node) -> Node:
     )
 
 
-def feed(title: str, url: str, updated: str, *, entries: Iterable[Node] = (), next_url: str | None = None) -> Node:
-    """An Atom feed. The link to the next page is the second link: the official client takes it by position."""
+def feed(title: str, url: str, updated: str, *, next_url: str | None = None) -> Node:
+    """An Atom feed without entries. The link to the next page is the second link: the official client takes it by
+    position."""
     links = [Node("link", "", {"rel": "self", "href": url})]
     if next_url is not None:
         links.append(Node("link", "", {"rel": "next", "href": next_url}))
@@ -84,9 +85,14 @@ def feed(title: str, url: str, updated: str, *, entries: Iterable[Node] = (), ne
         text_node("id", url),
         text_node("updated", updated),
         *links,
-        *entries,
         xmlns=ATOM_NS,
     )
+
+
+def open_feed(empty: Node) -> tuple[bytes, bytes]:
+    """A feed without entries as the bytes before and behind its entries."""
+    tail = f"</{empty.tag}>"
+    return empty.render().removesuffix(tail).encode(), tail.encode()
 
 
 def error(code: int, detail: str) -> Node:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import quote, urlencode
@@ -11,9 +11,11 @@ from uuid import uuid4
 from sbpair.emulator.admin import atom_xml
 from sbpair.emulator.admin.fields import format_log_time
 from sbpair.emulator.errors import EntityError, bad_request
+from sbpair.emulator.limits import MAX_BODY_ITEMS
 
 # Refusals as the two administration APIs write them, with the tracking text every answer of the service carries.
 
+JSON_CONTENT_TYPE = "application/json; charset=utf-8"
 MORE = "To know more visit https://aka.ms/sbResourceMgrExceptions."
 
 
@@ -88,6 +90,7 @@ class Call:
         """The JSON object of the body, empty for no body; EntityError 40000 for anything else."""
         if not self.body.strip():
             return {}
+        check_items(self.body, b"{[,:")
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -96,6 +99,16 @@ class Call:
             raise bad_request("The request content must be a JSON object.")
         _refuse_unwritable(value)
         return value
+
+
+def check_items(body: bytes, marks: bytes) -> None:
+    """Refuse (EntityError 40000) a body whose parser would be busy for long: everybody else waits for it.
+
+    `marks` are the characters that begin or part items of its language.
+    """
+    found = sum(body.count(mark) for mark in marks)
+    if found > MAX_BODY_ITEMS:
+        raise bad_request(f"The request content has more than {MAX_BODY_ITEMS} elements.")
 
 
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -118,17 +131,19 @@ def _refuse_unwritable(value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer; `content_type` is empty for an answer without a body."""
+    """An answer; `content_type` is empty for an answer without a body. What `parts` gives comes after `body`; it is
+    asked for part by part, since a page of a list may take long to write."""
 
     status: int
     body: bytes = b""
     content_type: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    parts: Iterable[bytes] = ()
 
 
 def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> "Reply":
     """A JSON answer."""
-    return Reply(status, json.dumps(value).encode(), "application/json; charset=utf-8", headers or {})
+    return Reply(status, json.dumps(value).encode(), JSON_CONTENT_TYPE, headers or {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,42 +22,64 @@ from sbpair.emulator.admin.atom import AtomApi
 from sbpair.emulator.admin.atom import entity_of as atom_entity
 from sbpair.emulator.admin.calls import Call, Reply, arm_error, atom_error
 from sbpair.emulator.admin.fault_control import handle_control, is_control_path
+from sbpair.emulator.budgets import SLICE_SECONDS, Budget, Memory, Turns
 from sbpair.emulator.engine.wire import cut
 from sbpair.emulator.errors import STORE_FULL, UNKNOWN_OUTCOME, EntityError
 from sbpair.emulator.faults import Action, FaultKind, Operation
 from sbpair.emulator.namespace import Namespace
 
-LARGEST_BODY_BYTES = 1024 * 1024
+LARGEST_BODY_BYTES = 512 * 1024
 BODY_SECONDS = 60.0
 RETRY_AFTER_SECONDS = 2
 DIRECTORY = web.AppKey("directory", ArmDirectory)
 
 
-def make_app(namespace: Namespace, *, directory: ArmDirectory | None = None) -> web.Application:
+def make_app(
+    namespace: Namespace,
+    *,
+    directory: ArmDirectory | None = None,
+    memory: Memory | None = None,
+    turns: Turns | None = None,
+) -> web.Application:
     """The application for one namespace's port.
 
     `directory` says which namespaces the resource manager on this port knows; without it only this one. Give the same
     directory to all ports of an emulator to have one resource manager over all namespaces. It is kept in the
-    application under `DIRECTORY`. Routes added later for longer paths win over the catch-all made here.
+    application under `DIRECTORY`. Routes added later for longer paths win over the catch-all made here. `memory` and
+    `turns` are those of all clients of an emulator.
     """
     app = web.Application(client_max_size=LARGEST_BODY_BYTES)
     app[DIRECTORY] = directory if directory is not None else ArmDirectory(lambda: [namespace])
-    app.router.add_route("*", "/{path:.*}", Front(namespace, app[DIRECTORY]).answer)
+    front = Front(namespace, app[DIRECTORY], memory or Memory(), turns or Turns())
+    app.router.add_route("*", "/{path:.*}", front.answer)
     return app
 
 
 class Front:
-    """Turns requests of the HTTP library into calls and replies into its responses."""
+    """Turns requests of the HTTP library into calls and replies into its responses.
 
-    def __init__(self, namespace: Namespace, directory: ArmDirectory) -> None:
+    Each request has a budget for its body, and a turn of the event loop to be answered in.
+    """
+
+    def __init__(self, namespace: Namespace, directory: ArmDirectory, memory: Memory, turns: Turns) -> None:
         self._namespace = namespace
         self._directory = directory
         self._atom = AtomApi(namespace)
         self._arm = ArmApi(directory)
+        self._memory = memory
+        self._turns = turns
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        call = await call_of(request, self._namespace.clock.client_now())
+        budget = budget_of(request, self._memory)
+        try:
+            return await self._answer(request, budget)
+        finally:
+            budget.end()
+
+    async def _answer(self, request: web.Request, budget: Budget) -> web.StreamResponse:
+        call = await call_of(request, self._namespace.clock.client_now(), budget)
+        await self._turns.turn()
         if _asks_for_health(call):
             return web.json_response({"status": "healthy", "message": f"The namespace {self._namespace.name} serves."})
         reply = self._decide(call)
@@ -67,7 +89,18 @@ class Front:
             raise ConnectionResetError("a fault cuts this connection")
         if call.method != "GET" and not await self._is_durable():
             reply = self._busy(call, UNKNOWN_OUTCOME)
-        return response_of(reply)
+        return response_of(reply, await self._parts(reply))
+
+    async def _parts(self, reply: Reply) -> bytes:
+        """The parts of a reply, made in slices of time."""
+        parts, now = [b""], asyncio.get_running_loop().time
+        until = now() + SLICE_SECONDS
+        for part in reply.parts:
+            parts.append(part)
+            if now() >= until:
+                await self._turns.turn()
+                until = now() + SLICE_SECONDS
+        return b"".join(parts)
 
     def _charged(self, call: Call) -> Reply | None:
         """The refusal, where the namespace has no credits left for this second."""
@@ -157,15 +190,36 @@ def retry_headers(action: Action) -> dict[str, str]:
     return {"Retry-After": str(RETRY_AFTER_SECONDS)} if action.status in (429, 503) else {}
 
 
-async def call_of(request: web.Request, now: float) -> Call:
-    """The call a request makes."""
+class _Requester:
+    """The connection of a request, which pays with its end for a body that there is no memory for."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._transport = request.transport
+        self.is_closing = False
+
+    def close(self, condition: str, description: str) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        self.is_closing = True
+        if self._transport is not None:
+            cut(self._transport)
+
+
+def budget_of(request: web.Request, memory: Memory) -> Budget:
+    """What a request may make us hold."""
+    return Budget(_Requester(request), memory)
+
+
+async def call_of(request: web.Request, now: float, budget: Budget) -> Call:
+    """The call a request makes. Its body counts as held until the budget ends."""
     raw_path = request.rel_url.raw_path.lstrip("/")
     return Call(
         method=request.method,
         segments=tuple(unquote(segment) for segment in raw_path.split("/")),
         query=dict(request.rel_url.query),
         headers={name.lower(): value for name, value in request.headers.items()},
-        body=await _body(request),
+        body=await _body(request, budget),
         base_url=f"{request.scheme}://{request.host}",
         now=now,
     )
@@ -191,21 +245,28 @@ def _is_ours(record: logging.LogRecord) -> bool:
 _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
-async def _body(request: web.Request) -> bytes:
+async def _body(request: web.Request, budget: Budget) -> bytes:
     """The whole body; HTTP 413 for one that is too large, 408 for one that does not come to an end, 400 for one that
     is not encoded as its header says."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await request.read()
+            body = bytearray()
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > LARGEST_BODY_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(max_size=LARGEST_BODY_BYTES, actual_size=len(body))
+                if not budget.hold(len(chunk)):
+                    raise ConnectionResetError("there is no memory for the body of this request")
+            return bytes(body)
     except TimeoutError:
         raise web.HTTPRequestTimeout(text="The body of the request did not arrive in time.") from None
     except (web.RequestPayloadError, HttpProcessingError):
         raise web.HTTPBadRequest(text="The body of the request is not encoded as its headers say.") from None
 
 
-def response_of(reply: Reply) -> web.Response:
+def response_of(reply: Reply, parts: bytes = b"") -> web.Response:
     """A reply as the HTTP library sends it."""
     headers = dict(reply.headers) | {"x-ms-request-id": str(uuid4()), "Server": "Microsoft-HTTPAPI/2.0"}
     if reply.content_type:
         headers["Content-Type"] = reply.content_type
-    return web.Response(status=reply.status, body=reply.body, headers=headers)
+    return web.Response(status=reply.status, body=reply.body + parts, headers=headers)

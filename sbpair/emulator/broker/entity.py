@@ -236,7 +236,7 @@ class MessageEntity(Entity):
         """The next sequence number for a message."""
         return self.numbering.next(message, self.closed_partitions)
 
-    def arrive(self, message: Message, reserved: int = 0) -> None:
+    def arrive(self, message: Message, reserved: int = 0, prepared: object = None) -> None:
         """A message that has been accepted: scheduled if its time lies ahead, else ready. `reserved` is the number
         that its sender was told when it was scheduled."""
         now = self.namespace.clock.now()

@@ -1,7 +1,8 @@
 """The way in: a transfer becomes messages, or is refused as a whole before anything has changed."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 from sbpair.amqp.sections import PropertyField
 from sbpair.emulator import errors
@@ -139,6 +140,10 @@ def _identified(message: Message) -> Message:
     return message
 
 
+Prepared = Sequence[Any]
+"""What a topic knows already of a message that arrives: what it offers to its subscriptions."""
+
+
 class Accepting(Entity):
     """An entity that applications send to: a queue or a topic."""
 
@@ -148,8 +153,9 @@ class Accepting(Entity):
         """The next sequence number for a message."""
         raise NotImplementedError
 
-    def arrive(self, message: Message, reserved: int = 0) -> None:
-        """Take one message in that was let through; if it is scheduled, under the number that was reserved for it."""
+    def arrive(self, message: Message, reserved: int = 0, prepared: Prepared | None = None) -> None:
+        """Take one message in that was let through; if it is scheduled, under the number that was reserved for it.
+        `prepared` is what `preparing` has found out about it."""
         raise NotImplementedError
 
     def check_scheduled(self, numbers: list[int]) -> None:
@@ -170,23 +176,40 @@ class Accepting(Entity):
         self.intake.check_batch(messages)
         self.take(messages)
 
-    def accepting(self, messages: list[Message]) -> Iterator[None]:
-        """The same in steps. All are accepted or none (also where nobody asks for the next step), but a batch may
-        become visible bit by bit."""
+    def accepting(self, messages: list[Message], *, in_one_transfer: bool = True) -> Iterator[None]:
+        """The same in steps. All are accepted or none (also where nobody asks for the next step once the first has
+        arrived), but they may become visible bit by bit."""
         self.intake.check(messages)
+        turn = None
+        if in_one_transfer:
+            self.intake.check_batch(messages)
+            turn = self.numbering.new_turn()
+        prepared = yield from self.preparing(messages, turn)
+        if prepared:
+            self.check_there()
+            self.intake.check(messages)
         waiting = iter(self.intake.admit(messages))
         try:
-            yield from self._arriving(waiting)
+            yield from self._arriving(waiting, turn, prepared)
         except GeneratorExit:
-            self.namespace.background.do(self._arriving(waiting))
+            self.namespace.background.do(self._arriving(waiting, turn, prepared))
             raise
 
-    def _arriving(self, messages: Iterator[Message]) -> Iterator[None]:
-        turn = self.numbering.new_turn()
+    def preparing(
+        self, messages: list[Message], turn: int | None = None
+    ) -> Generator[None, None, Mapping[Message, Prepared]]:
+        """What can be found out in steps before anything changes, for `arrive`. BrokerError where it refuses them."""
+        yield from ()
+        return {}
+
+    def _arriving(
+        self, messages: Iterator[Message], turn: int | None, prepared: Mapping[Message, Prepared]
+    ) -> Iterator[None]:
         for message in messages:
             if not self._is_there:
                 return
-            self._arrive_with(turn, message)
+            with self.numbering.of_transfer(turn):
+                self.arrive(message, 0, prepared.get(message))
             yield
 
     @property

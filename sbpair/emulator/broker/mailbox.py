@@ -6,7 +6,7 @@ logarithmic time, whatever the number of messages.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -383,8 +383,11 @@ class Mailbox:
             chosen.append(message)
         return chosen
 
-    def delete_before(self, enqueued_before: float, count: int, session_id: str | None = None) -> int:
-        """Delete up to `count` waiting messages enqueued before an instant; how many were. Locked ones stay."""
+    def deleting_before(
+        self, enqueued_before: float, count: int, session_id: str | None = None
+    ) -> Generator[None, None, int]:
+        """Delete up to `count` waiting messages enqueued before an instant, in steps; how many were. Locked ones
+        stay."""
         chosen: list[Message] = []
         log = self.log
         if self.sessions is not None and session_id is not None:
@@ -394,9 +397,13 @@ class Mailbox:
                 break
             if message.state is State.ACTIVE and not message.locked:
                 chosen.append(message)
+        deleted = 0
         for message in chosen:
-            self.remove(message)
-        return len(chosen)
+            if not message.locked and self.log.get(message.sequence_number) is message:
+                self.remove(message)
+                deleted += 1
+            yield
+        return deleted
 
     # -- time
 

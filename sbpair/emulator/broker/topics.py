@@ -7,7 +7,7 @@ A topic may have millions of rules. They are gone through in slices of time befo
 `Topic.publishing`); then all subscriptions take their copies at once.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sbpair.emulator import errors
@@ -30,7 +30,7 @@ class Scheduled:
     """The waiting messages by sequence number; `publish` is called with each when it is due, and what is offered of it
     to the subscriptions."""
 
-    def __init__(self, topic: "Topic", publish: Callable[[Message, "list[Offer]"], None]) -> None:
+    def __init__(self, topic: "Topic", publish: Callable[[Message, "Sequence[Offer]"], None]) -> None:
         self._topic = topic
         self._publish = publish
         self.log = MessageLog()
@@ -114,7 +114,6 @@ class Topic(Accepting):
             by_message_id=description.requires_duplicate_detection,
         )
         self.scheduled = Scheduled(self, self._publish)
-        self._prepared: dict[Message, list[Offer]] = {}
         self.intake = Intake(self, description, self.quota)
         self.watch_idle()
 
@@ -150,32 +149,29 @@ class Topic(Accepting):
         for subscription in self.subscriptions.values():
             subscription.delete()
 
-    def accepting(self, messages: list[Message]) -> Iterator[None]:
-        self.intake.check(messages)
-        reserved: dict[Message, int] = {}
-        offered: dict[Message, list[Offer]] = {}
+    def preparing(self, messages: list[Message]) -> Generator[None, None, dict[Message, Sequence[Offer]]]:
+        prepared: dict[Message, Sequence[Offer]] = {}
+        size_bytes = 0
         for message in messages:
             if not message.head.is_ping and not self._is_early(message):
-                reserved[message] = self._number(message)
-                offered[message] = yield from self.evaluating(message)
-        self.check_there()
-        self._prepared = offered
-        try:
-            self.intake.check(messages)
-            self.take(messages, reserved)
-        finally:
-            self._prepared = {}
+                self._number(message)
+                offers = yield from self.evaluating(message)
+                size_bytes += sum(len(copy.payload) for offer in offers for copy in offer.copies)
+                self.quota.check(size_bytes, self.path)
+                prepared[message] = offers
+        return prepared
 
-    def arrive(self, message: Message, reserved: int = 0) -> None:
-        if self._is_early(message):
+    def arrive(self, message: Message, reserved: int = 0, prepared: Sequence[Offer] | None = None) -> None:
+        if prepared is not None:
+            self._publish(message, prepared)
+        elif self._is_early(message):
             message.sequence_number = reserved or self.reserve(message)
             message.enqueued_at = self.namespace.clock.now()
             message.state = State.SCHEDULED
             self.scheduled.add(message)
-            return
-        self._number(message, reserved)
-        offers = self._prepared.get(message)
-        self._publish(message, finish(self.evaluating(message)) if offers is None else offers)
+        else:
+            self._number(message, reserved)
+            self._publish(message, finish(self.evaluating(message)))
 
     def evaluating(self, message: Message) -> Generator[None, None, list[Offer]]:
         """Ask all rules; a step for each. What the subscriptions are to take comes back, and nothing has changed."""
@@ -189,14 +185,13 @@ class Topic(Accepting):
         due = message.head.scheduled_at
         return due is not None and due > self.namespace.clock.now()
 
-    def _number(self, message: Message, reserved: int = 0) -> int:
+    def _number(self, message: Message, reserved: int = 0) -> None:
         message.sequence_number = reserved or self.reserve(message)
         message.enqueued_at = self.namespace.clock.now()
         if message.enqueued_sequence_number is None:
             message.enqueued_sequence_number = message.sequence_number
-        return message.sequence_number
 
-    def _publish(self, message: Message, offers: list[Offer]) -> None:
+    def _publish(self, message: Message, offers: Sequence[Offer]) -> None:
         for offer in offers:
             if self.subscriptions.get(offer.subscription.name.lower()) is offer.subscription:
                 offer.subscription.take(message, offer, self.description.default_message_time_to_live_seconds)

@@ -83,6 +83,7 @@ class Transaction:
         self.id = transaction_id
         self.budget = budget
         self.held_bytes = 0
+        self.ended = False
         self.timer: Timer | None = None
         self._group = group
         self._top_path: str | None = None
@@ -100,6 +101,8 @@ class Transaction:
         Raises BrokerError resource-limit-exceeded when that is too much for the connection. Nothing is counted then,
         and a commit is impossible.
         """
+        if self.ended:
+            raise BrokerError(UNKNOWN_ID, "The transaction has ended while a request in it was worked on.")
         total = size_bytes + parts * _PART_BYTES
         if not self.budget.has_room(total):
             error = BrokerError(errors.QUOTA, "The open transactions of this connection hold too many bytes.")
@@ -326,6 +329,7 @@ class Transactions:
 
     def _forget(self, transaction: Transaction) -> None:
         del self._open[transaction.id]
+        transaction.ended = True
         transaction.budget.release(transaction.held_bytes)
         transaction.budget.end_transaction()
         if transaction.timer is not None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
+from sbpair.emulator.budgets import Memory
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.engine.origins import OwnNames
 from sbpair.emulator.engine.port import PATIENCE_SECONDS, FirstRequests, closing
@@ -45,6 +46,7 @@ class ControlPort:
         self._number = number
         self._patience_seconds = patience_seconds
         self._requests = FirstRequests(patience_seconds)
+        self._memory = Memory()
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._making = asyncio.Lock()
@@ -95,7 +97,7 @@ class ControlPort:
         from aiohttp import web
 
         from sbpair.emulator.admin.calls import arm_error
-        from sbpair.emulator.admin.http import call_of, response_of
+        from sbpair.emulator.admin.http import budget_of, call_of, response_of
 
         self._requests.came(request)
         refused = self._emulator.own_names.refusal(
@@ -103,7 +105,11 @@ class ControlPort:
         )
         if refused is not None:
             return closing(web.Response(status=refused[0], text=refused[1]))
-        call = await call_of(request, self._emulator.clock.client_now())
+        budget = budget_of(request, self._memory)
+        try:
+            call = await call_of(request, self._emulator.clock.client_now(), budget)
+        finally:
+            budget.end()
         name, *rest = call.segments
         call = replace(call, segments=tuple(rest))
         try:

@@ -9,10 +9,10 @@ from sbpair.amqp.types import Int
 from sbpair.emulator import errors
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_BATCH_DELETE_MESSAGES
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 
-def delete_messages(call: Call) -> Reply:
+def delete_messages(call: Call) -> Answering:
     """Perform the request."""
     mailbox = call.mailbox
     if mailbox.entity.is_partitioned:
@@ -23,5 +23,5 @@ def delete_messages(call: Call) -> Reply:
             errors.ARGUMENT_OUT_OF_RANGE, f"The message count must lie between 1 and {MAX_BATCH_DELETE_MESSAGES}."
         )
     before = call.number("enqueued-time-utc", 2**62) / 1000
-    deleted = mailbox.delete_before(before, count, call.optional_text("session-id"))
+    deleted = yield from mailbox.deleting_before(before, count, call.optional_text("session-id"))
     return Reply.ok(message_count=Int(deleted)) if deleted else Reply.nothing()

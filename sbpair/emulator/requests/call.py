@@ -1,7 +1,7 @@
 """One management request and its answer, free of links: what every operation takes and gives."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -11,6 +11,7 @@ from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.errors import BrokerError
+from sbpair.emulator.limits import MAX_REQUEST_NUMBERS
 from sbpair.emulator.namespace import Namespace
 
 
@@ -85,6 +86,14 @@ class Call:
             raise self._bad(name, "an array of numbers")
         return [int(value) for value in found]
 
+    def sequence_numbers(self) -> list[int]:
+        """The entry `sequence-numbers`: of messages that are changed all at once or not at all."""
+        found = self.numbers("sequence-numbers")
+        if len(found) > MAX_REQUEST_NUMBERS:
+            text = f"A request names {MAX_REQUEST_NUMBERS} sequence numbers at most, not {len(found)}."
+            raise BrokerError(errors.ARGUMENT_OUT_OF_RANGE, text)
+        return found
+
     def tokens(self, name: str) -> list[uuid.UUID]:
         found = [value for value in self.items(name) if isinstance(value, uuid.UUID)]
         if not found or len(found) != len(self.items(name)):
@@ -94,6 +103,10 @@ class Call:
     @staticmethod
     def _bad(name: str, expected: str) -> BrokerError:
         return BrokerError(errors.ARGUMENT_ERROR, f"The entry '{name}' of the request must be {expected}.")
+
+
+Answering = Generator[None, None, Reply]
+"""An operation in steps, since there may be thousands of messages, tokens or rules in a request or an answer."""
 
 
 class WithinTransaction(Enum):
@@ -110,6 +123,6 @@ class WithinTransaction(Enum):
 class Operation:
     """What performs an operation, and the right ("Send" or "Listen") it needs."""
 
-    perform: Callable[[Call], Reply]
+    perform: Callable[[Call], Answering]
     right: str
     within_transaction: WithinTransaction = WithinTransaction.AT_ONCE

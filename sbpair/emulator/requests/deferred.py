@@ -7,18 +7,18 @@ Response  200 messages: [{lock-token: uuid, message: binary}], in the order aske
 
 from sbpair.emulator import errors
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 _DELETE = 0
 
 
-def receive_by_sequence_number(call: Call) -> Reply:
+def receive_by_sequence_number(call: Call) -> Answering:
     """Perform the request."""
     settled = call.number("receiver-settle-mode", 1) == _DELETE
     if settled and call.transaction is not None:
         raise BrokerError(errors.NOT_ALLOWED, "A message cannot be received and deleted in a transaction.")
     found = call.mailbox.receive_deferred(
-        call.numbers("sequence-numbers"), settled=settled, session_id=call.optional_text("session-id")
+        call.sequence_numbers(), settled=settled, session_id=call.optional_text("session-id")
     )
     entries: list[dict[str, object]] = []
     for message, lock in found:
@@ -27,4 +27,5 @@ def receive_by_sequence_number(call: Call) -> Reply:
         else:
             payload = message.render_delivery(lock_token=lock.token, locked_until=lock.until)
             entries.append({"lock-token": lock.token, "message": payload})
+        yield
     return Reply.ok(messages=entries)

@@ -13,10 +13,10 @@ from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 
-def update_disposition(call: Call) -> Reply:
+def update_disposition(call: Call) -> Answering:
     """Perform the request."""
     status = call.text("disposition-status")
     if status not in ("completed", "abandoned", "defered", "deferred", "suspended"):
@@ -28,6 +28,7 @@ def update_disposition(call: Call) -> Reply:
             if status == "suspended" and call.mailbox.place != MAIN:
                 raise BrokerError(errors.NOT_ALLOWED, "A dead-lettered message cannot be dead-lettered again.")
             call.transaction.settle(call.mailbox, token, partial(_settle, call, status, token))
+        yield
     return Reply.ok()
 
 

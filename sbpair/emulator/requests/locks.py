@@ -7,12 +7,15 @@ Response  200 expirations: array of timestamp, in the order of the tokens; 410 m
 
 from sbpair.amqp.types import Array
 from sbpair.emulator.broker.messages import milliseconds
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 _TIMESTAMP = 0x83
 
 
-def renew_lock(call: Call) -> Reply:
+def renew_lock(call: Call) -> Answering:
     """Perform the request."""
-    ends = [milliseconds(call.mailbox.renew(token)) for token in call.tokens("lock-tokens")]
+    ends = []
+    for token in call.tokens("lock-tokens"):
+        ends.append(milliseconds(call.mailbox.renew(token)))
+        yield
     return Reply.ok(expirations=Array(_TIMESTAMP, tuple(ends)))

@@ -6,7 +6,7 @@ Response  properties.correlation-id = the request's message-id, with its type; a
 Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +27,7 @@ from sbpair.emulator.faults import FaultKind
 from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_REQUEST_ITEMS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
-from sbpair.emulator.requests.call import Call, Operation, Reply, WithinTransaction
+from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
 
 AT_COMMIT, REFUSED = WithinTransaction.AT_COMMIT, WithinTransaction.REFUSED
 
@@ -86,8 +86,8 @@ class RequestNode:
         largest = entity.intake.max_message_bytes if isinstance(entity, Queue | Topic) else 0
         return max(largest, self.namespace.limits.max_batch_bytes) + MAX_HEADER_BYTES
 
-    def answer(self, delivery: IncomingDelivery) -> None:
-        """Handle one request and send its answer, once what it changed is safe."""
+    def answering(self, delivery: IncomingDelivery) -> Iterator[None]:
+        """Handle one request in steps and send its answer, once what it changed is safe."""
         link = delivery.link
         action = link.fault("management")
         if action is not None and action.cuts:
@@ -111,7 +111,8 @@ class RequestNode:
         if action is not None and action.fails and action.condition is not None:
             reply = Reply.failure(action.status, action.condition, action.description)
         else:
-            reply = self._perform(delivery, application, as_mapping(body), None if within is None else within[0])
+            transaction_id = None if within is None else within[0]
+            reply = yield from self._perform(delivery, application, as_mapping(body), transaction_id)
         if action is not None and action.kind is FaultKind.LOSE_SETTLEMENT_REPLY:
             return
         message_id = field(headers, PropertyField.MESSAGE_ID)
@@ -128,7 +129,7 @@ class RequestNode:
         application: Mapping[object, object],
         body: Mapping[object, object],
         transaction_id: object,
-    ) -> Reply:
+    ) -> Answering:
         name = application.get("operation")
         operation = OPERATIONS.get(name) if isinstance(name, str) else None
         try:
@@ -140,9 +141,9 @@ class RequestNode:
             self.location.entity.touch()
             call = Call(self.namespace, self.location, {str(key): body[key] for key in body})
             if transaction_id is None:
-                return operation.perform(call)
+                return (yield from operation.perform(call))
             transaction = self.namespace.transactions.require(transaction_id, self.connection.budget)
-            return _perform_within(transaction, operation, call, len(delivery.payload))
+            return (yield from _perform_within(transaction, operation, call, len(delivery.payload)))
         except BrokerError as error:
             return Reply.failure(_STATUS.get(error.condition, 400), error.condition, error.description)
 
@@ -170,18 +171,18 @@ def _outcome(within: tuple[object, Described | None] | None) -> Described:
     return in_transaction(within[0], accepted())
 
 
-def _perform_within(transaction: Transaction, operation: Operation, call: Call, size_bytes: int) -> Reply:
+def _perform_within(transaction: Transaction, operation: Operation, call: Call, size_bytes: int) -> Answering:
     """A request in a transaction: done at its commit, or refused, and then the commit will fail; or done at once."""
     call = replace(call, transaction=transaction)
     if operation.within_transaction is WithinTransaction.AT_ONCE:
-        return operation.perform(call)
+        return (yield from operation.perform(call))
     try:
         if operation.within_transaction is WithinTransaction.REFUSED:
             raise BrokerError(
                 errors.NOT_ALLOWED, "Mixing management and messaging operations in a transaction is not supported."
             )
         transaction.hold(size_bytes)
-        return operation.perform(call)
+        return (yield from operation.perform(call))
     except BrokerError as error:
         transaction.fail(error)
         raise
@@ -242,8 +243,8 @@ class _ManagementLink(LinkHandler):
 class RequestLink(_ManagementLink):
     """The link on which the client asks."""
 
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
-        self._node.answer(delivery)
+    def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None]:
+        return self._node.answering(delivery)
 
 
 class ReplyLink(_ManagementLink):

@@ -11,10 +11,10 @@ from sbpair.emulator.broker.mailbox import page
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.limits import MAX_PEEK_MESSAGES
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 
-def peek_message(call: Call) -> Reply:
+def peek_message(call: Call) -> Answering:
     """Perform the request."""
     since = call.number("from-sequence-number", 0)
     count = max(0, min(call.number("message-count", 1), MAX_PEEK_MESSAGES))
@@ -23,7 +23,11 @@ def peek_message(call: Call) -> Reply:
         return Reply.nothing(errors.MESSAGE_NOT_FOUND)
     if call.namespace.throttling is not None and len(found) > 1:
         call.namespace.throttling.spend(len(found) - 1)  # the request has paid for the first
-    return Reply.ok(messages=[{"message": message.render()} for message in found])
+    shown = []
+    for message in found:
+        shown.append({"message": message.render()})
+        yield
+    return Reply.ok(messages=shown)
 
 
 def _page(call: Call, since: int, count: int) -> list[Message]:

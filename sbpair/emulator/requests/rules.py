@@ -24,7 +24,7 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.errors import BrokerError, EntityError
 from sbpair.emulator.filters import Rule
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 _RULE, _EMPTY_ACTION, _SQL_ACTION = 0x13700000004, 0x13700000005, 0x13700000006
 _SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = 0x1370000006, 0x1370000007, 0x1370000008, 0x1370000009
@@ -42,8 +42,9 @@ _CORRELATION_NAMES = (
 _CONDITIONS = {400: errors.ARGUMENT_ERROR, 404: errors.NOT_FOUND, 409: errors.ENTITY_EXISTS}
 
 
-def add_rule(call: Call) -> Reply:
+def add_rule(call: Call) -> Answering:
     """Make a rule."""
+    yield
     owner = _subscription(call)
     description = _description(as_mapping(call.body.get("rule-description")))
     try:
@@ -53,8 +54,9 @@ def add_rule(call: Call) -> Reply:
     return Reply.ok()
 
 
-def remove_rule(call: Call) -> Reply:
+def remove_rule(call: Call) -> Answering:
     """Delete a rule."""
+    yield
     owner = _subscription(call)
     try:
         call.namespace.delete_rule(owner.topic.path, owner.name, call.text("rule-name"))
@@ -63,14 +65,18 @@ def remove_rule(call: Call) -> Reply:
     return Reply.ok()
 
 
-def enumerate_rules(call: Call) -> Reply:
+def enumerate_rules(call: Call) -> Answering:
     """A page of rules, by name."""
     owner = _subscription(call)
     skip, top = max(call.number("skip", 0), 0), max(call.number("top", 100), 0)
     listed = call.namespace.rules(owner.topic.path, owner.name)[skip : skip + top]
     if not listed:
         return Reply.nothing()
-    return Reply.ok(rules=[{"rule-description": _described(rule)} for rule in listed])
+    shown = []
+    for rule in listed:
+        shown.append({"rule-description": _described(rule)})
+        yield
+    return Reply.ok(rules=shown)
 
 
 def _subscription(call: Call) -> Subscription:

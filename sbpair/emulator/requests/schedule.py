@@ -14,25 +14,32 @@ from sbpair.emulator.broker.messages import Message, as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 _LONG = 0x81
 
 
-def schedule_message(call: Call) -> Reply:
+def schedule_message(call: Call) -> Answering:
     """Accept messages for later."""
     entity = _destination(call)
-    messages = [message for one in call.items("messages") for message in _parsed(entity, one)]
+    messages: list[Message] = []
+    for entry in call.items("messages"):
+        messages += _parsed(entity, entry)
+        yield
     if any(message.head.scheduled_at is None for message in messages):
         raise BrokerError(errors.ARGUMENT_ERROR, "A message to schedule has no scheduled enqueue time.")
-    within = call.transaction
-    numbers = entity.schedule(messages) if within is None else within.schedule(entity, messages)
+    if call.transaction is None:
+        yield from entity.accepting(messages)
+        numbers = [message.sequence_number for message in messages]
+    else:
+        numbers = call.transaction.schedule(entity, messages)
     return Reply.ok(sequence_numbers=Array(_LONG, tuple(Long(number) for number in numbers)))
 
 
-def cancel_scheduled_message(call: Call) -> Reply:
+def cancel_scheduled_message(call: Call) -> Answering:
     """Delete scheduled messages."""
-    entity, numbers = _destination(call), call.numbers("sequence-numbers")
+    entity, numbers = _destination(call), call.sequence_numbers()
+    yield
     if call.transaction is None:
         entity.cancel_scheduled(numbers)
     else:

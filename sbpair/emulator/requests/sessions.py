@@ -15,24 +15,27 @@ from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import milliseconds
 from sbpair.emulator.broker.sessions import Sessions
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.requests.call import Call, Reply
+from sbpair.emulator.requests.call import Answering, Call, Reply
 
 _STRING = 0xB1
 _END_OF_TIME_MILLISECONDS = 253_402_300_799_000
 
 
-def renew_session_lock(call: Call) -> Reply:
+def renew_session_lock(call: Call) -> Answering:
     """Start a session lock's time again."""
+    yield
     return Reply.ok(expiration=milliseconds(_sessions(call).renew(call.text("session-id"))))
 
 
-def get_session_state(call: Call) -> Reply:
+def get_session_state(call: Call) -> Answering:
     """The bytes kept with a session."""
+    yield
     return Reply.ok(session_state=_sessions(call).require_held(call.text("session-id")).state)
 
 
-def set_session_state(call: Call) -> Reply:
+def set_session_state(call: Call) -> Answering:
     """Keep bytes with a session."""
+    yield
     state = call.body.get("session-state")
     if state is not None and not isinstance(state, bytes):
         raise BrokerError(errors.ARGUMENT_ERROR, "The session state must be bytes or null.")
@@ -56,8 +59,9 @@ def set_session_state(call: Call) -> Reply:
     return Reply.ok()
 
 
-def get_message_sessions(call: Call) -> Reply:
+def get_message_sessions(call: Call) -> Answering:
     """Ids of sessions, sorted, a page of them."""
+    yield
     skip, top = max(call.number("skip", 0), 0), max(call.number("top", 100), 0)
     changed_after = call.number("last-updated-time", _END_OF_TIME_MILLISECONDS)
     every = changed_after >= _END_OF_TIME_MILLISECONDS

@@ -6,6 +6,7 @@ import pytest
 
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ulong
 from sbpair.emulator.broker.addresses import locate
+from sbpair.emulator.budgets import finish
 from sbpair.emulator.entities import CorrelationFilter, RuleDescription, SqlAction, SqlFilter
 from sbpair.emulator.errors import (
     ARGUMENT_ERROR,
@@ -29,7 +30,7 @@ def perform(bench):
     def call(operation, address, **body):
         location = locate(bench.namespace, address)
         entries = {name.replace("_", "-"): value for name, value in body.items()}
-        return OPERATIONS[f"com.microsoft:{operation}"].perform(Call(bench.namespace, location, entries))
+        return finish(OPERATIONS[f"com.microsoft:{operation}"].perform(Call(bench.namespace, location, entries)))
 
     return call
 
