@@ -54,6 +54,8 @@ MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024
 MAX_SESSIONS_BEFORE_TOKEN = 64
 TRANSACTION_SECONDS = 120.0
 MAX_MESSAGES_PER_TRANSACTION = 100
+MAX_PARTS_PER_TRANSACTION = 2000
+"""Messages, settlements and cancellations, which a commit does all at once: our own bound."""
 MAX_OPEN_TRANSACTIONS = 1000
 """Of a connection: our own bound."""
 

@@ -208,8 +208,7 @@ class Accepting(Entity):
         for message in messages:
             if not self._is_there:
                 return
-            with self.numbering.of_transfer(turn):
-                self.arrive(message, 0, prepared.get(message))
+            self._arrive_with(turn, message, 0, prepared.get(message))
             yield
 
     @property
@@ -222,17 +221,25 @@ class Accepting(Entity):
         if not self._is_there:
             raise BrokerError(errors.RESOURCE_DELETED, f"The messaging entity '{self.path}' has been deleted.")
 
-    def take(self, messages: list[Message], reserved: Mapping[Message, int] | None = None) -> None:
+    def take(
+        self,
+        messages: list[Message],
+        reserved: Mapping[Message, int] | None = None,
+        prepared: Mapping[Message, Prepared] | None = None,
+    ) -> None:
         """Take messages in that `intake.check` let through, at the commit of a transaction for one."""
         turn = self.numbering.new_turn()
         for message in self.intake.admit(messages):
-            self._arrive_with(turn, message, 0 if reserved is None else reserved.get(message, 0))
+            number = 0 if reserved is None else reserved[message]
+            self._arrive_with(turn, message, number, None if prepared is None else prepared.get(message))
 
-    def _arrive_with(self, turn: int, message: Message, reserved: int = 0) -> None:
+    def _arrive_with(
+        self, turn: int | None, message: Message, reserved: int = 0, prepared: Prepared | None = None
+    ) -> None:
         """Take in a message of a transfer, whose messages without a key go to one partition."""
         self.numbering.transfer_turn = turn
         try:
-            self.arrive(message, reserved)
+            self.arrive(message, reserved, prepared)
         finally:
             self.numbering.transfer_turn = None
 

@@ -149,12 +149,16 @@ class Topic(Accepting):
         for subscription in self.subscriptions.values():
             subscription.delete()
 
-    def preparing(self, messages: list[Message]) -> Generator[None, None, dict[Message, Sequence[Offer]]]:
+    def preparing(
+        self, messages: list[Message], turn: int | None = None
+    ) -> Generator[None, None, dict[Message, Sequence[Offer]]]:
         prepared: dict[Message, Sequence[Offer]] = {}
         size_bytes = 0
         for message in messages:
             if not message.head.is_ping and not self._is_early(message):
+                self.numbering.transfer_turn = turn
                 self._number(message)
+                self.numbering.transfer_turn = None
                 offers = yield from self.evaluating(message)
                 size_bytes += sum(len(copy.payload) for offer in offers for copy in offer.copies)
                 self.quota.check(size_bytes, self.path)

@@ -19,10 +19,12 @@ share an AMQP session with the coordinator can do more: what they send to other 
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from sbpair.emulator import errors
+from sbpair.emulator.broker.intake import Prepared
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.messages import Head, Message
 from sbpair.emulator.broker.partitions import key_of, partition_of
@@ -31,7 +33,12 @@ from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.budgets import Budget
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.limits import MAX_MESSAGES_PER_TRANSACTION, MAX_OPEN_TRANSACTIONS, TRANSACTION_SECONDS
+from sbpair.emulator.limits import (
+    MAX_MESSAGES_PER_TRANSACTION,
+    MAX_OPEN_TRANSACTIONS,
+    MAX_PARTS_PER_TRANSACTION,
+    TRANSACTION_SECONDS,
+)
 from sbpair.service import session_key
 
 UNKNOWN_ID = "amqp:transaction:unknown-id"
@@ -83,6 +90,7 @@ class Transaction:
         self.id = transaction_id
         self.budget = budget
         self.held_bytes = 0
+        self.parts = 0
         self.ended = False
         self.timer: Timer | None = None
         self._group = group
@@ -98,16 +106,17 @@ class Transaction:
     def hold(self, size_bytes: int, parts: int = 0) -> None:
         """Count so many bytes, in so many messages or settlements, that are to be kept until the end.
 
-        Raises BrokerError resource-limit-exceeded when that is too much for the connection. Nothing is counted then,
-        and a commit is impossible.
+        Raises BrokerError resource-limit-exceeded when that is too much for the connection or for one commit. Nothing
+        is counted then, and a commit is impossible.
         """
         if self.ended:
             raise BrokerError(UNKNOWN_ID, "The transaction has ended while a request in it was worked on.")
         total = size_bytes + parts * _PART_BYTES
+        if self.parts + parts > MAX_PARTS_PER_TRANSACTION:
+            self._refuse(f"A transaction has {MAX_PARTS_PER_TRANSACTION} messages and settlements at most.")
         if not self.budget.has_room(total):
-            error = BrokerError(errors.QUOTA, "The open transactions of this connection hold too many bytes.")
-            self.fail(error)
-            raise error
+            self._refuse("The open transactions of this connection hold too many bytes.")
+        self.parts += parts
         self.held_bytes += total
         self.budget.hold(total)
 
@@ -120,6 +129,11 @@ class Transaction:
         is one. Such a refusal does not keep the rest from being committed (live test TransactionGroupSendsFirst)."""
         if self._via is not None and group is not self._group:
             raise BrokerError(UNKNOWN_ID, _UNKNOWN)
+
+    def _refuse(self, description: str) -> NoReturn:
+        error = BrokerError(errors.QUOTA, description)
+        self.fail(error)
+        raise error
 
     def send(self, entity: Queue | Topic, messages: list[Message]) -> None:
         """Hold messages for an entity. BrokerError when it refuses them; a commit is impossible then."""
@@ -178,10 +192,19 @@ class Transaction:
         """Something asked for in the transaction was refused: it cannot be committed as a whole any more."""
         self._failure = self._failure or error
 
-    def commit(self) -> None:
-        """Do it all. Raises BrokerError, with nothing done, if one part cannot be done any more."""
+    def committing(self) -> Iterator[None]:
+        """Do it all, at once after steps that find out what topics make of it.
+
+        Raises BrokerError, with nothing done, if one part cannot be done any more.
+        """
+        prepared: dict[Message, Prepared] = {}
         try:
             self._check()
+            for send in self._sends:
+                if send.reserved is None:
+                    prepared.update((yield from send.entity.preparing(send.messages)))
+            if prepared:
+                self._check()
         except BrokerError as error:
             raise BrokerError(ROLLED_BACK, f"The transaction was rolled back: {error.description}") from error
         for _, apply in (*self._settlements.values(), *self._changes):
@@ -189,7 +212,7 @@ class Transaction:
         for entity, numbers in self._cancelled.items():
             entity.cancel_scheduled(numbers)
         for send in self._sends:
-            send.entity.take(send.messages, send.reserved)
+            send.entity.take(send.messages, send.reserved, prepared)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -305,11 +328,12 @@ class Transactions:
             )
         raise BrokerError(UNKNOWN_ID, _UNKNOWN)
 
-    def commit(self, transaction_id: object, budget: Budget) -> None:
-        """End one by doing all of it; BrokerError if it was rolled back instead."""
+    def committing(self, transaction_id: object, budget: Budget) -> Iterator[None]:
+        """End one by doing all of it, in steps of which only the last changes anything; BrokerError if it was rolled
+        back instead."""
         transaction = self.require(transaction_id, budget)
         self._forget(transaction)
-        transaction.commit()
+        yield from transaction.committing()
 
     def roll_back(self, transaction_id: object, budget: Budget) -> None:
         """End one by doing none of it. BrokerError for an id that is not open."""

@@ -3,7 +3,7 @@
 Each transfer is accepted wholly or rejected wholly. The answer goes out only when the store has the messages.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from sbpair.amqp.sections import Section, read, scan
 from sbpair.amqp.types import AmqpError, Described
@@ -137,10 +137,10 @@ class Coordinator(LinkHandler):
         """Open the link."""
         self._link.open(max_message_size=_MAX_REQUEST_BYTES)
 
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
+    def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None]:
         try:
             self._namespace.check_store()
-            outcome = self._answer(delivery.payload)
+            outcome = yield from self._answering(delivery.payload)
         except AmqpError as error:
             outcome = rejected(errors.DECODE_ERROR, str(error))
         except BrokerError as error:
@@ -157,7 +157,7 @@ class Coordinator(LinkHandler):
         if not any(rights_for(connection, path, now) for path in connection.claims):
             raise BrokerError(errors.UNAUTHORIZED, "Unauthorized access. A transaction needs a token with any claim.")
 
-    def _answer(self, payload: bytes) -> Described:
+    def _answering(self, payload: bytes) -> Generator[None, None, Described]:
         budget = self._link.connection.budget
         request = read(payload, scan(payload), Section.VALUE)
         code = code_of(request.descriptor) if isinstance(request, Described) else None
@@ -174,7 +174,7 @@ class Coordinator(LinkHandler):
         if failed:
             self._transactions.roll_back(transaction_id, budget)
         else:
-            self._transactions.commit(transaction_id, budget)
+            yield from self._transactions.committing(transaction_id, budget)
         return accepted()
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:

@@ -119,6 +119,7 @@ class Session:
     def end(self, connection_lost: bool) -> None:
         """The session is over; so are its links."""
         links = list(self.links.values())
+        self._unsettled.clear()  # else each of 5,000 links would look for its own among them
         self._waiting.clear()
         self.connection.budget.release(self._waiting_bytes)
         self._waiting_bytes = 0

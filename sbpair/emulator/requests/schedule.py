@@ -29,7 +29,7 @@ def schedule_message(call: Call) -> Answering:
     if any(message.head.scheduled_at is None for message in messages):
         raise BrokerError(errors.ARGUMENT_ERROR, "A message to schedule has no scheduled enqueue time.")
     if call.transaction is None:
-        yield from entity.accepting(messages)
+        yield from entity.accepting(messages, in_one_transfer=False)
         numbers = [message.sequence_number for message in messages]
     else:
         numbers = call.transaction.schedule(entity, messages)

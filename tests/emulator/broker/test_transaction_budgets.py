@@ -148,7 +148,7 @@ async def test_what_open_transactions_hold_counts_for_their_connection(emulator:
     assert 0.99 * MAX_HELD_BYTES < accepted_count * len(large) <= memory.used_bytes <= MAX_HELD_BYTES
     assert client.ended_with is None
     with pytest.raises(BrokerError, match="too many bytes"):
-        transactions.commit(transaction.id, client.budget)
+        list(transactions.committing(transaction.id, client.budget))
     transactions.declare(other.budget).send(queue, queue.intake.read(large, 0))
     transactions.close()
     assert (memory.used_bytes, client.budget.open_transactions, other.budget.open_transactions) == (0, 0, 0)
