@@ -27,6 +27,7 @@ from sbpair.emulator.limits import (
     MAX_HELD_BYTES_BEFORE_TOKEN,
     MAX_HELD_BYTES_TOGETHER,
     MAX_OPEN_TRANSACTIONS,
+    TRANSACTION_HEADROOM_BYTES,
 )
 
 SLICE_SECONDS: Final = 0.002
@@ -109,8 +110,8 @@ class Budget:
         return MAX_HELD_BYTES if self.has_right else MAX_HELD_BYTES_BEFORE_TOKEN
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes more would not be too much."""
-        return self.held_bytes + size_bytes <= self.max_bytes
+        """Whether open transactions may hold so many bytes more."""
+        return self.held_bytes + size_bytes <= self.max_bytes - TRANSACTION_HEADROOM_BYTES
 
     def hold(self, size_bytes: int) -> bool:
         """So many bytes more are kept here for the client. False: that was too much, and the connection is closing."""

@@ -38,14 +38,16 @@ MAX_HELD_BYTES = 128 * 1024 * 1024
 largest message the service knows, which has 100 MB."""
 MAX_HELD_BYTES_BEFORE_TOKEN = 512 * 1024
 """The same for a connection that has not shown a token yet: requests to `$cbs`, which have a few KB each."""
-MAX_HELD_BYTES_TOGETHER = 512 * 1024 * 1024
+TRANSACTION_HEADROOM_BYTES = 8 * 1024 * 1024
+"""Of the same: so much is left for messages that are still coming when open transactions hold as much as they may."""
+MAX_HELD_BYTES_TOGETHER = 384 * 1024 * 1024
 """The same for all connections of an emulator together."""
 MAX_LINKS_PER_CONNECTION = 5000
 MAX_LINKS_BEFORE_TOKEN = 64
 MAX_REQUEST_ITEMS = 65_536
 """Items in a management request: some thousand messages to schedule, or as many lock tokens."""
-MAX_BODY_ITEMS = 5000
-"""Elements, attributes and entries in the body of an administration request: some 5 ms for the parser."""
+MAX_BODY_ITEMS = 2000
+"""Tags, attributes and lines, or entries, in the body of an administration request: some 5 ms to read or to write."""
 MAX_REQUEST_NUMBERS = 4000
 """Messages that a management request cancels or receives by their numbers, all or none: our own bound."""
 MAX_PERFORMATIVE_BYTES = 16 * 1024

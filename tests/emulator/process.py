@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = """
+PROGRAM = r"""
 import asyncio, logging, resource, sys
 from sbpair.emulator import Emulator
+from tests.emulator.turns import MeasuredLoop
 
 async def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
@@ -24,9 +25,12 @@ async def main() -> None:
             namespace.create_topic("events")
             namespace.create_subscription("events", "all")
         print(running.connection_string("primary"), running.endpoint("primary"), running.ca_path, flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
+        while await asyncio.to_thread(sys.stdin.readline) == "turns\n":
+            taken = asyncio.get_running_loop().taken()
+            print(taken[len(taken) * 99 // 100], taken[-1], flush=True)
 
-asyncio.run(main())
+with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+    runner.run(main())
 """
 
 
@@ -55,6 +59,16 @@ class Process:
     def address(self) -> tuple[str, int]:
         host, _, port = self.endpoint.partition(":")
         return host, int(port)
+
+    def turns(self) -> tuple[float, float]:
+        """The 99th percentile and the longest of the turns of its event loop since the last call, in seconds of its own
+        time."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("turns\n")
+        self._process.stdin.flush()
+        ninety_nine, longest = self._process.stdout.readline().split()
+        return float(ninety_nine), float(longest)
 
     @property
     def kept_waiting_seconds(self) -> float:

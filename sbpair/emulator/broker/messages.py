@@ -303,23 +303,27 @@ def revive(payload: bytes) -> Message:
     return Message(payload, *read_head(payload, sections.scan(payload)))
 
 
-def split_batch(payload: bytes) -> list[bytes]:
+def split_batch(payload: bytes) -> Iterator[bytes]:
     """The messages inside a batch (message format 0x80013700): one complete message per data section.
 
-    The envelope's own properties and annotations repeat the first message's and are dropped.
+    The envelope's own properties and annotations repeat the first message's and are dropped. Raises BrokerError
+    decode-error, with or without having given some of them.
     """
+    empty = True
     try:
-        bodies = [
-            decode_all(payload[span.value_start : span.end])
-            for span in sections.scan(payload)
-            if span.section == Section.DATA
-        ]
+        for span in sections.scan(payload):
+            if span.section == Section.DATA:
+                body = decode_all(payload[span.value_start : span.end])
+                if not isinstance(body, bytes):
+                    break
+                empty = False
+                yield body
+        else:
+            if not empty:
+                return
     except AmqpError as error:
         raise BrokerError(errors.DECODE_ERROR, f"The batch cannot be decoded: {error}") from error
-    inner = [body for body in bodies if isinstance(body, bytes)]
-    if not inner or len(inner) != len(bodies):
-        raise BrokerError(errors.DECODE_ERROR, "A batch must hold its messages in data sections.")
-    return inner
+    raise BrokerError(errors.DECODE_ERROR, "A batch must hold its messages in data sections.")
 
 
 def read_head(payload: bytes, spans: tuple[Span, ...]) -> tuple[object, Head]:

@@ -163,6 +163,7 @@ class Topic(Accepting):
                 size_bytes += sum(len(copy.payload) for offer in offers for copy in offer.copies)
                 self.quota.check(size_bytes, self.path)
                 prepared[message] = offers
+            yield
         return prepared
 
     def arrive(self, message: Message, reserved: int = 0, prepared: Sequence[Offer] | None = None) -> None:

@@ -59,8 +59,8 @@ async def test_each_rule_and_each_action_is_a_step_and_nothing_is_seen_before_th
     steps = 0
     for _ in work:
         steps += 1
-        assert arrived(bench) == 0 or steps == RULES + 1 + RULES + 1
-    assert steps == RULES + 1 + RULES + 1
+        assert arrived(bench) == 0 or steps == 2 * RULES + 3
+    assert steps == 2 * RULES + 3
     assert arrived(bench) == RULES + 1
 
 

@@ -14,18 +14,23 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
+
+import aiohttp
 
 from sbpair.amqp.codec import encode
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Int, Long, Symbol, Ubyte, Uint, Ulong
-from sbpair.emulator.auth import ROOT_KEY_NAME
+from sbpair.emulator.auth import ROOT_KEY_NAME, make_sas_token
 from sbpair.emulator.broker.messages import BATCH_FORMAT
 from sbpair.emulator.engine.performatives import (
     ATTACH,
+    DECLARED,
     DISPOSITION,
     FLOW,
     SOURCE,
     TARGET,
+    TRANSACTIONAL_STATE,
     TRANSFER,
     released,
 )
@@ -137,21 +142,7 @@ class Attacker:
 
     async def _filtered(self, expression: str, text: bytes) -> None:
         client = await self.connect(token=True)
-        address = "events/Subscriptions/all/$management"
-        await client.sender(address, 2)
-        await client.receiver(address, 3, credit=RULES)
-        for number in range(RULES):
-            rule = {
-                "rule-name": f"r{number}",
-                "rule-description": {"sql-filter": {"expression": expression.format(number)}},
-            }
-            request = build(
-                properties=[f"id{number}", None, None, None, "reply-3"],
-                application_properties={"operation": "com.microsoft:add-rule"},
-                value=rule,
-            )
-            client.transfer(number, request, 2)
-            await client.until(TRANSFER)
+        await self._add_rules(client, lambda number: {"sql-filter": {"expression": expression.format(number)}})
         await client.sender("events", 4)
         message = build(application_properties={"p": text.decode()}, data=b"x")
         print("ready", flush=True)
@@ -162,6 +153,124 @@ class Attacker:
             client.transfer(number, message, 4)
             await client.writer.drain()
             await asyncio.sleep(0.001)
+
+    @staticmethod
+    async def _add_rules(client: Client, described: Callable[[int], dict[str, Any]]) -> None:
+        """200 rules of a subscription."""
+        address = "events/Subscriptions/all/$management"
+        await client.sender(address, 2)
+        await client.receiver(address, 3, credit=RULES)
+        for number in range(RULES):
+            rule = {"rule-name": f"r{number}", "rule-description": described(number)}
+            request = build(
+                properties=[f"id{number}", None, None, None, "reply-3"],
+                application_properties={"operation": "com.microsoft:add-rule"},
+                value=rule,
+            )
+            client.transfer(number, request, 2)
+            await client.until(TRANSFER)
+
+    async def actions(self) -> None:
+        """200 rules whose actions have 126 statements each, for messages with 50 KB of properties."""
+        client = await self.connect(token=True)
+        await self._add_rules(
+            client, lambda _: {"true-filter": {}, "sql-rule-action": {"expression": "SET b=1;" * 126}}
+        )
+        await client.sender("events", 4)
+        message = build(application_properties={"p": "a" * 50_000}, data=b"x")
+        print("ready", flush=True)
+        for number in range(10):
+            client.transfer(number, message, 4)
+            await client.until(DISPOSITION)
+        await asyncio.Event().wait()
+
+    # -- administration
+
+    async def nested_xml(self) -> None:
+        """Descriptions of nearly 500 KB with a hundred thousand elements, from somebody who may change everything."""
+        depth = 70_000
+        body = b'<entry xmlns="http://www.w3.org/2005/Atom"><content><b>' + b"<a>" * depth + b"</a>" * depth
+        await self._put(body + b"</b></content></entry>", "application/atom+xml")
+
+    async def wide_xml(self) -> None:
+        """The most elements that a description may have, in rules that everybody may list."""
+        entries = "".join(
+            f"<KeyValueOfstringanyType><Key>{n}</Key><Value i:type='d:int'>1</Value></KeyValueOfstringanyType>"
+            for n in range(270)
+        )
+        body = (
+            "<entry xmlns='http://www.w3.org/2005/Atom'><content><RuleDescription "
+            "xmlns='http://schemas.microsoft.com/netservices/2010/10/servicebus/connect' "
+            "xmlns:i='http://www.w3.org/2001/XMLSchema-instance' xmlns:d='http://www.w3.org/2001/XMLSchema'>"
+            f"<Filter i:type='CorrelationFilter'><Properties>{entries}</Properties></Filter>"
+            "</RuleDescription></content></entry>"
+        )
+        await self._put(body.encode(), "application/atom+xml", listed=True)
+
+    async def _put(self, body: bytes, content_type: str, *, listed: bool = False) -> None:
+        address = f"{self.host}:{self.port}"
+        token = make_sas_token(f"http://{address}/", ROOT_KEY_NAME, self.key, time.time() + 3600)
+        headers = {"Authorization": token, "Content-Type": content_type}
+        rules = f"http://{address}/events/subscriptions/all/rules"
+        async with aiohttp.ClientSession(headers=headers) as session:
+            if listed:
+                for number in range(100):
+                    async with session.put(f"{rules}/x{number}?api-version=2021-05", data=body) as answer:
+                        assert answer.status == 201, await answer.text()
+            print("ready", flush=True)
+
+            async def ask() -> None:
+                while True:
+                    verb = session.get(f"{rules}/?api-version=2021-05") if listed else session.put(rules, data=body)
+                    async with verb as answer:
+                        await answer.read()
+
+            await asyncio.gather(*(ask() for _ in range(20)))
+
+    # -- transactions
+
+    async def transactions_without_token(self) -> None:
+        """Transactions for everybody who can connect."""
+        client = await self.connect()
+        client.attach(9, "x", sends=True, target=Described(Ulong(0x30), [None]))
+        await client.until(ATTACH)
+        declaration = build(value=Described(Ulong(0x31), []))
+        print("ready", flush=True)
+        reading = asyncio.create_task(discard(client))
+        number = 0
+        while not reading.done():
+            number += 1
+            client.transfer(number, declaration, 9)
+            await client.writer.drain()
+            await asyncio.sleep(0.001)
+
+    async def open_transactions(self) -> None:
+        """40 transactions with 100 messages of 200 KB each, none of them committed, on one connection after another."""
+        message = build(data=b"x" * 200_000)
+        parts = [message[start : start + 60_000] for start in range(0, len(message), 60_000)]
+        declaration = build(value=Described(Ulong(0x31), []))
+        print("ready", flush=True)
+        clients = []
+        while True:
+            with suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+                client = await self.connect(token=True)
+                clients.append(client)
+                client.attach(9, "x", sends=True, target=Described(Ulong(0x30), [None]))
+                await client.until(ATTACH)
+                await client.sender("theirs", 0)
+                for opened in range(40):
+                    client.transfer(opened, declaration, 9)
+                    while (outcome := (await client.until(DISPOSITION)).field(4)).descriptor == TRANSACTIONAL_STATE:
+                        continue
+                    if outcome.descriptor != DECLARED:
+                        break  # no more on this connection, which stays open
+                    state = Described(Ulong(0x34), [outcome.value[0], None])
+                    for number in range(1000 * opened, 1000 * opened + 100):
+                        for part in parts:
+                            more = part is not parts[-1]
+                            fields = [Uint(0), Uint(number), b"t", Uint(0), False, more, None, state]
+                            client.send(TRANSFER, fields, part)
+                        await client.writer.drain()
 
     # -- E7: memory, most of it without a token
 
@@ -253,6 +362,11 @@ ATTACKS: dict[str, Callable[[Attacker], Coroutine[None, None, None]]] = {
     "empty-lists": Attacker.empty_lists,
     "half-handshakes": Attacker.half_handshakes,
     "untaken-answers": Attacker.untaken_answers,
+    "actions": Attacker.actions,
+    "nested-xml": Attacker.nested_xml,
+    "wide-xml": Attacker.wide_xml,
+    "transactions-without-token": Attacker.transactions_without_token,
+    "open-transactions": Attacker.open_transactions,
 }
 
 

@@ -14,7 +14,6 @@ import pytest
 from sbpair.amqp.sections import build
 from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.engine.performatives import DISPOSITION
-from sbpair.emulator.limits import MAX_HELD_BYTES_TOGETHER
 from tests.emulator.engine.wire_client import Client
 from tests.emulator.hostile.attackers import ATTACKS
 from tests.emulator.process import Process
@@ -23,6 +22,8 @@ from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads another process' memory from /proc")
 SAMPLES = 200
+MOST_TURN_SECONDS = 0.05
+MOST_RESIDENT_BYTES = 600 * MEGABYTE
 
 
 @pytest.fixture
@@ -87,13 +88,16 @@ def p99(taken: list[float]) -> float:
 async def test_a_healthy_client_is_served_during_the_attack(process: Process, name: str) -> None:
     in_peace = p99(await waits(process))
     before = process.resident_bytes
+    process.turns()
     with attack(process, name):
         attacked = await waits(process)
-        grown = process.resident_bytes - before
+        resident = process.resident_bytes
+        ninety_nine, longest = process.turns()
     print(
         f"{name}: p99 {in_peace * 1000:.1f} ms in peace, {p99(attacked) * 1000:.1f} ms attacked, "
-        f"worst {attacked[-1] * 1000:.1f} ms, {grown / MEGABYTE:+.0f} MB"
+        f"worst {attacked[-1] * 1000:.1f} ms; turns: p99 {ninety_nine * 1000:.1f} ms, longest {longest * 1000:.1f} ms; "
+        f"{resident / MEGABYTE:.0f} MB, {(resident - before) / MEGABYTE:+.0f} MB"
     )
-    # Milliseconds on a quiet machine; the bound is for what was mended here, standstills of whole seconds.
-    assert p99(attacked) < 20 * in_peace + 0.5
-    assert grown < MAX_HELD_BYTES_TOGETHER + 200 * MEGABYTE
+    # What a healthy client waits for is the rest of a turn and another one, which do not depend on the machine's load.
+    assert ninety_nine < MOST_TURN_SECONDS
+    assert resident < MOST_RESIDENT_BYTES
