@@ -48,7 +48,7 @@ MAX_REQUEST_ITEMS = 65_536
 """Items in a management request: some thousand messages to schedule, or as many lock tokens."""
 MAX_BODY_ITEMS = 2000
 """Tags, attributes and lines, or entries, in the body of an administration request: some 5 ms to read or to write."""
-MAX_REQUEST_NUMBERS = 4000
+MAX_REQUEST_NUMBERS = 2000
 """Messages that a management request cancels or receives by their numbers, all or none: our own bound."""
 MAX_PERFORMATIVE_BYTES = 16 * 1024
 MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024

@@ -9,6 +9,7 @@ Response  application-properties status-code (int) and status-description; corre
 Goes to the receiver whose target address or name is the request's reply-to, else to the receiver of the same session.
 """
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
@@ -53,8 +54,8 @@ class CbsNode:
     def forget(self, receiver: "_Receiver") -> None:
         self._receivers.remove(receiver)
 
-    def answer(self, delivery: IncomingDelivery) -> None:
-        """Handle one request."""
+    def answering(self, delivery: IncomingDelivery) -> Iterator[None]:
+        """Handle one request, in two steps: read it, and judge it."""
         try:
             spans = scan(delivery.payload)
             properties = read(delivery.payload, spans, Section.PROPERTIES, max_items=MAX_REQUEST_ITEMS)
@@ -64,6 +65,7 @@ class CbsNode:
             delivery.link.disposition(delivery, rejected("amqp:decode-error", str(failure)))
             return
         delivery.link.disposition(delivery, accepted())
+        yield
         status, description = self._put_token(application if isinstance(application, dict) else {}, token)
         headers = properties if isinstance(properties, list) else []
         receiver = self._receiver_for(field(headers, PropertyField.REPLY_TO), delivery.link)
@@ -106,8 +108,8 @@ class _Sender(LinkHandler):
     def __init__(self, node: CbsNode) -> None:
         self._node = node
 
-    def on_transfer(self, delivery: IncomingDelivery) -> None:
-        self._node.answer(delivery)
+    def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None]:
+        return self._node.answering(delivery)
 
 
 class _Receiver(LinkHandler):
