@@ -16,13 +16,13 @@ from sbpair.core.entities import (
     EntitySettings,
     NamespaceFacts,
     QueueFacts,
-    QueueSettings,
     RuleFacts,
     TopicFacts,
 )
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import Event
 from sbpair.core.message import Disposition, Received
+from sbpair.service import QueueSettings
 
 MOST_MOVED_AT_ONCE = 50
 """Messages in one transaction. It takes 100 operations, and each message is sent and completed."""

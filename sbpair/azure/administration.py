@@ -12,9 +12,10 @@ from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.entities import Counts, EntityStatus, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
+from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_path
+from sbpair.service import EntityStatus, QueueSettings, Tier
 
 F = TypeVar("F", QueueFacts, TopicFacts)
 

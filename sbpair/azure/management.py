@@ -26,10 +26,10 @@ from sbpair.azure.client import (
     changing,
 )
 from sbpair.azure.credentials import NamedCredential
-from sbpair.azure.durations import NEVER, seconds_of, to_iso
+from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess, resource_manager_url
-from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, QueueSettings, Tier, TopicFacts
+from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import (
     AuthenticationFailedError,
     ConfigurationError,
@@ -40,6 +40,7 @@ from sbpair.core.errors import (
     UnauthorizedError,
 )
 from sbpair.core.names import from_arm_name, namespace_label, subscription_path, to_arm_name
+from sbpair.service import NEVER, QueueSettings, Tier, duration_text
 
 T = TypeVar("T")
 
@@ -371,13 +372,13 @@ def _properties(settings: QueueSettings) -> dict[str, Any]:
     """The settable properties as JSON; None is "never" or "not set"."""
     ttl, idle = settings.default_message_time_to_live_seconds, settings.auto_delete_on_idle_seconds
     return {
-        "lockDuration": to_iso(settings.lock_duration_seconds),
+        "lockDuration": duration_text(settings.lock_duration_seconds),
         "maxSizeInMegabytes": settings.max_size_in_megabytes,
         "requiresDuplicateDetection": settings.requires_duplicate_detection,
-        "duplicateDetectionHistoryTimeWindow": to_iso(settings.duplicate_detection_history_time_window_seconds),
+        "duplicateDetectionHistoryTimeWindow": duration_text(settings.duplicate_detection_history_time_window_seconds),
         "requiresSession": settings.requires_session,
-        "defaultMessageTimeToLive": None if ttl is None else to_iso(ttl),
-        "autoDeleteOnIdle": None if idle is None else to_iso(idle),
+        "defaultMessageTimeToLive": None if ttl is None else duration_text(ttl),
+        "autoDeleteOnIdle": None if idle is None else duration_text(idle),
         "deadLetteringOnMessageExpiration": settings.dead_lettering_on_message_expiration,
         "maxDeliveryCount": settings.max_delivery_count,
         "enableBatchedOperations": settings.enable_batched_operations,

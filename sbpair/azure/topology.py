@@ -28,13 +28,13 @@ from sbpair.core.entities import (
     EntityFacts,
     EntityKind,
     EntitySettings,
-    EntityStatus,
     NamespaceFacts,
     RuleFacts,
     Values,
 )
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_of, subscription_path
+from sbpair.service import EntityStatus
 
 READS_AT_ONCE = 8
 """Topics, or subscriptions, that are read at a time."""

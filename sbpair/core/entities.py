@@ -9,42 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-
-class Tier(StrEnum):
-    BASIC = "Basic"
-    STANDARD = "Standard"
-    PREMIUM = "Premium"
-
-
-class EntityStatus(StrEnum):
-    ACTIVE = "Active"
-    DISABLED = "Disabled"
-    SEND_DISABLED = "SendDisabled"
-    RECEIVE_DISABLED = "ReceiveDisabled"
-    UNKNOWN = "Unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """The settable properties of a queue (QueueDescription); defaults are the service's own."""
-
-    lock_duration_seconds: float = 60.0
-    max_size_in_megabytes: int = 1024
-    requires_duplicate_detection: bool = False
-    duplicate_detection_history_time_window_seconds: float = 600.0
-    requires_session: bool = False
-    default_message_time_to_live_seconds: float | None = None
-    auto_delete_on_idle_seconds: float | None = None
-    dead_lettering_on_message_expiration: bool = False
-    max_delivery_count: int = 10
-    enable_batched_operations: bool = True
-    enable_partitioning: bool = False
-    enable_express: bool = False
-    status: EntityStatus = EntityStatus.ACTIVE
-    forward_to: str | None = None
-    forward_dead_lettered_messages_to: str | None = None
-    user_metadata: str | None = None
-    max_message_size_in_kilobytes: int | None = None
+from sbpair.service import EntityStatus, QueueSettings, Tier
 
 
 @dataclass(frozen=True, slots=True)

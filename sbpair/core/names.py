@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from sbpair.core.errors import InvalidNameError
 from sbpair.core.redact import quoted
+from sbpair.service import MAX_ENTITY_PATH_CHARACTERS
 
 BACKLOG_INFIX = "x-servicebus-transfer"
-MAX_ENTITY_PATH_CHARACTERS = 260
 MAX_ID_CHARACTERS = 128
 SUBSCRIPTIONS = "subscriptions"
 """The segment between a topic and the name of a subscription."""

@@ -12,11 +12,11 @@ from typing import Any
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.durations import parse_duration
-from sbpair.core.entities import QueueSettings, Tier
 from sbpair.core.errors import SameNamespaceError, UsageError
 from sbpair.core.failover.machine import DOCUMENTED, POLICIES, Policy
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.redact import quoted
+from sbpair.service import QueueSettings, Tier
 
 
 class Side(StrEnum):

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from sbpair.emulator.clock import Clock, ManualClock, SystemClock
     from sbpair.emulator.errors import EmulatorError
     from sbpair.emulator.faults import FaultError, FaultKind, FaultRule, Faults, Operation
-    from sbpair.emulator.limits import Tier
     from sbpair.emulator.namespace import Namespace
     from sbpair.emulator.server import Emulator, NamespaceConfig
     from sbpair.emulator.testing import EmbeddedNamespace
     from sbpair.emulator.thread import EmulatorThread
+    from sbpair.service import Tier
 
 __all__ = [
     "AliasConfig",

@@ -25,9 +25,9 @@ from sbpair.emulator.engine.receivers import (
     session_wish,
 )
 from sbpair.emulator.engine.senders import Coordinator, Sender
-from sbpair.emulator.entities import EntityStatus
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.namespace import Namespace
+from sbpair.service import EntityStatus
 
 if TYPE_CHECKING:
     from sbpair.emulator.requests.node import RequestNodes

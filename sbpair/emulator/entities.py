@@ -6,24 +6,8 @@ description (`dataclasses.replace`) and gives it to the namespace, which replace
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-
-class EntityStatus(StrEnum):
-    """Whether an entity takes and gives messages; the words of the administration APIs."""
-
-    ACTIVE = "Active"
-    DISABLED = "Disabled"
-    SEND_DISABLED = "SendDisabled"
-    RECEIVE_DISABLED = "ReceiveDisabled"
-
-    @property
-    def may_send(self) -> bool:
-        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
-
-    @property
-    def may_receive(self) -> bool:
-        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+from sbpair.service import EntityStatus, QueueSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,30 +24,13 @@ class AuthorizationRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDescription:
-    """Settings of a queue. `max_size_in_megabytes` reads back times 16 on a partitioned queue, as the service
-    reports it.
+class QueueDescription(QueueSettings):
+    """Settings of a queue with its keys. `max_size_in_megabytes` reads back times 16 on a partitioned queue, as the
+    service reports it.
 
     `max_message_size_in_kilobytes` is None where the tier does not let it be set (Basic, Standard).
     """
 
-    lock_duration_seconds: float = 60.0
-    max_size_in_megabytes: int = 1024
-    requires_duplicate_detection: bool = False
-    duplicate_detection_history_time_window_seconds: float = 600.0
-    requires_session: bool = False
-    default_message_time_to_live_seconds: float | None = None
-    auto_delete_on_idle_seconds: float | None = None
-    dead_lettering_on_message_expiration: bool = False
-    max_delivery_count: int = 10
-    enable_batched_operations: bool = True
-    enable_partitioning: bool = False
-    enable_express: bool = False
-    status: EntityStatus = EntityStatus.ACTIVE
-    forward_to: str | None = None
-    forward_dead_lettered_messages_to: str | None = None
-    user_metadata: str | None = None
-    max_message_size_in_kilobytes: int | None = None
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
 

@@ -27,7 +27,7 @@ from random import Random
 from typing import Any
 
 from sbpair.emulator.clock import Clock, SystemClock, Timer
-from sbpair.emulator.limits import PARTITION_COUNT
+from sbpair.service import PARTITION_COUNT, short_duration_seconds
 
 
 class FaultKind(StrEnum):
@@ -430,10 +430,7 @@ def _validate_combination(rule: FaultRule) -> None:
 
 # Fault rules as text (command line) and as JSON (control endpoint).
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-
-
+_BARE_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _MOST_SECONDS = 10 * 365 * 86_400.0
 _MOST_COUNTED = 2**63
 _MOST_CHARACTERS = 80
@@ -465,9 +462,10 @@ def _shown(value: object) -> str:
 
 
 def _duration(value: object) -> float:
-    """Seconds of `30`, `30s`, `250ms`, `2m`, `1h`."""
-    match = _DURATION.fullmatch(_text_of(value).strip())
-    seconds = float(match[1]) * _UNIT_SECONDS[match[2]] if match is not None else math.inf
+    """Seconds of `30`, `30s`, `250ms`, `1h30m`."""
+    text = _text_of(value).strip()[:_MOST_CHARACTERS]
+    found = float(text) if _BARE_NUMBER.fullmatch(text) else short_duration_seconds(text)
+    seconds = math.inf if found is None else found
     if seconds > _MOST_SECONDS:
         raise FaultError(f"{_shown(value)} is not a duration such as 30s, 250ms or 2m")
     return seconds

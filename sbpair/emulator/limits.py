@@ -1,14 +1,12 @@
 """What each tier allows: sizes, durations, refused features and numbers of entities, as the service documents them."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-PARTITION_COUNT = 16
-"""Of a partitioned entity of a Basic or Standard namespace."""
+from sbpair.service import ENTITY_SIZES_MEGABYTES, MAX_MESSAGE_KILOBYTES, Tier
+
 PREMIUM_PARTITIONS = (1, 2, 4)
 """What a Premium namespace may be made with; 1: not partitioned."""
 MAX_PARTITIONED_ENTITIES = 100
-MAX_ENTITY_PATH_CHARACTERS = 260
 MAX_SUBSCRIPTION_NAME_CHARACTERS = 50
 MAX_ID_CHARACTERS = 128
 """Message id, session id and partition key."""
@@ -62,14 +60,6 @@ MAX_OPEN_TRANSACTIONS = 1000
 """Of a connection: our own bound."""
 
 
-class Tier(StrEnum):
-    """The three price tiers of a namespace, spelled as the administration APIs spell them."""
-
-    BASIC = "Basic"
-    STANDARD = "Standard"
-    PREMIUM = "Premium"
-
-
 @dataclass(frozen=True, slots=True)
 class TierLimits:
     """Numbers of one tier.
@@ -90,8 +80,6 @@ class TierLimits:
     transactions: bool
 
 
-_SMALL_SIZES = frozenset({1024, 2048, 3072, 4096, 5120})
-_LARGE_SIZES = _SMALL_SIZES | {10240, 20480, 40960, 81920}
 _BASIC_REFUSES = frozenset(
     {
         "requires_duplicate_detection",
@@ -107,22 +95,22 @@ _BASIC_REFUSES = frozenset(
 
 LIMITS = {
     Tier.BASIC: TierLimits(
-        max_message_bytes=256 * 1024,
-        max_batch_bytes=256 * 1024,
+        max_message_bytes=MAX_MESSAGE_KILOBYTES[Tier.BASIC] * 1024,
+        max_batch_bytes=MAX_MESSAGE_KILOBYTES[Tier.BASIC] * 1024,
         max_message_kilobytes=None,
         max_entities=10_000,
-        entity_sizes_megabytes=_SMALL_SIZES,
+        entity_sizes_megabytes=frozenset(ENTITY_SIZES_MEGABYTES[Tier.BASIC]),
         default_ttl_seconds=14 * 86400.0,
         refused_features=_BASIC_REFUSES,
         topics=False,
         transactions=False,
     ),
     Tier.STANDARD: TierLimits(
-        max_message_bytes=256 * 1024,
-        max_batch_bytes=256 * 1024,
+        max_message_bytes=MAX_MESSAGE_KILOBYTES[Tier.STANDARD] * 1024,
+        max_batch_bytes=MAX_MESSAGE_KILOBYTES[Tier.STANDARD] * 1024,
         max_message_kilobytes=None,
         max_entities=10_000,
-        entity_sizes_megabytes=_SMALL_SIZES,
+        entity_sizes_megabytes=frozenset(ENTITY_SIZES_MEGABYTES[Tier.STANDARD]),
         default_ttl_seconds=None,
         refused_features=frozenset(),
         topics=True,
@@ -131,9 +119,9 @@ LIMITS = {
     Tier.PREMIUM: TierLimits(
         max_message_bytes=1024 * 1024,
         max_batch_bytes=1024 * 1024,
-        max_message_kilobytes=102_400,
+        max_message_kilobytes=MAX_MESSAGE_KILOBYTES[Tier.PREMIUM],
         max_entities=1_000,
-        entity_sizes_megabytes=_LARGE_SIZES,
+        entity_sizes_megabytes=frozenset(ENTITY_SIZES_MEGABYTES[Tier.PREMIUM]),
         default_ttl_seconds=None,
         refused_features=frozenset({"enable_express", "enable_partitioning"}),
         topics=True,

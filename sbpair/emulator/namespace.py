@@ -47,12 +47,10 @@ from sbpair.emulator.limits import (
     MAX_PARTITIONED_ENTITIES,
     MAX_RULES_PER_SUBSCRIPTION,
     MAX_SUBSCRIPTIONS_PER_TOPIC,
-    PARTITION_COUNT,
-    Tier,
     TierLimits,
 )
 from sbpair.emulator.throttling import Throttling
-from sbpair.service import session_key
+from sbpair.service import PARTITION_COUNT, Tier, session_key
 
 __all__ = ["EntityError", "Namespace", "Tier"]
 

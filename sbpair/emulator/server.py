@@ -27,11 +27,11 @@ from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.errors import EmulatorError
 from sbpair.emulator.faults import Faults
 from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
-from sbpair.emulator.limits import PREMIUM_PARTITIONS, Tier
+from sbpair.emulator.limits import PREMIUM_PARTITIONS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from sbpair.emulator.tls import TlsFiles
-from sbpair.service import EMBEDDED_NAMES
+from sbpair.service import EMBEDDED_NAMES, Tier
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -30,7 +30,6 @@ from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
     AuthorizationRule,
     CorrelationFilter,
-    EntityStatus,
     FalseFilter,
     QueueDescription,
     RuleDescription,
@@ -45,6 +44,7 @@ from sbpair.emulator.errors import BrokerError, StoreError
 from sbpair.emulator.filters import FilterSyntaxError, Rule
 from sbpair.emulator.namespace import Namespace, NamespaceStore
 from sbpair.files import make_private_file, make_private_folder
+from sbpair.service import EntityStatus
 
 # Descriptions of entities to and from JSON, for the durable store. Lossless, AMQP types in rules included.
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from sbpair.emulator.clock import Clock
 from sbpair.emulator.errors import QUOTA, SERVER_BUSY, BrokerError, EntityError
-from sbpair.emulator.limits import Tier
+from sbpair.service import Tier
 
 MANAGEMENT_CREDITS: Final = 10
 RETRY_AFTER_SECONDS: Final = 2

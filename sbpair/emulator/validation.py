@@ -21,7 +21,8 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.errors import bad_request
 from sbpair.emulator.filters import FilterSyntaxError, compile_action, compile_filter
-from sbpair.emulator.limits import LIMITS, PARTITION_COUNT, Tier
+from sbpair.emulator.limits import LIMITS
+from sbpair.service import MAX_ENTITY_PATH_CHARACTERS, PARTITION_COUNT, Tier
 
 Description = QueueDescription | TopicDescription | SubscriptionDescription
 AnyDescription = TypeVar("AnyDescription", QueueDescription, TopicDescription, SubscriptionDescription)
@@ -37,10 +38,9 @@ def entity_path(path: str) -> str:
     path = path.replace("\\", "/")
     if not path:
         raise bad_request("The entity path must not be empty.")
-    if len(path) > limits.MAX_ENTITY_PATH_CHARACTERS:
+    if len(path) > MAX_ENTITY_PATH_CHARACTERS:
         raise bad_request(
-            f"The entity path of {len(path)} characters exceeds the limit of "
-            f"{limits.MAX_ENTITY_PATH_CHARACTERS} characters."
+            f"The entity path of {len(path)} characters exceeds the limit of {MAX_ENTITY_PATH_CHARACTERS} characters."
         )
     segments = path.split("/")
     if not all(_SEGMENT.fullmatch(segment) and segment.strip(".") for segment in segments):

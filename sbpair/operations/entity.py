@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sbpair.concurrency import stoppable
 from sbpair.core.access import shown_name
-from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts
+from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, SbpairError, ServiceError, UsageError
 from sbpair.core.inspection.entity import (
     STATUS_MEANS,
@@ -34,6 +34,7 @@ from sbpair.operations.ends import Ends
 from sbpair.operations.log import OperationsLog, change_line
 from sbpair.ports import Observer, Topology
 from sbpair.runtime.browse import peeking
+from sbpair.service import EntityStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,8 +182,8 @@ _WRITERS: Mapping[Kind, Callable[[ExportedPair | None, str], dict[str, str]]] = 
 def queue_properties() -> dict[str, Any]:
     """A backlog queue's documented properties in the resource manager's names. "Never" is written out, so that a
     template also corrects a queue that has another value."""
-    from sbpair.azure.durations import NEVER
     from sbpair.azure.management import NEVER_BY_DEFAULT, properties_to_create
+    from sbpair.service import NEVER
 
     return properties_to_create(backlog_settings(None)) | dict.fromkeys(NEVER_BY_DEFAULT, NEVER)
 

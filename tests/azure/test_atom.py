@@ -9,16 +9,11 @@ import pytest
 from sbpair.azure.administration import DataPlaneAdmin, make_administration_client
 from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
 from sbpair.azure.client import LazyClient
-from sbpair.azure.durations import NEVER, seconds_of
+from sbpair.azure.durations import seconds_of
 from sbpair.core.errors import UnknownServiceError
-from sbpair.emulator.entities import (
-    AuthorizationRule,
-    EntityStatus,
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from sbpair.emulator.entities import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.server import Emulator
+from sbpair.service import NEVER, EntityStatus
 from tests.azure.test_hostile_answers import Server, a_feed, an_entry, certificates, data_plane, server
 from tests.contract.conftest import access_to
 

@@ -12,13 +12,13 @@ from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Int, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.azure.administration import bare_path, configured_size, entity_status
 from sbpair.azure.connect import chosen_plane, make_admin, make_messaging
-from sbpair.azure.durations import NEVER, seconds_of, to_iso
+from sbpair.azure.durations import seconds_of
 from sbpair.azure.payloads import batch, schedule_entry, to_received
 from sbpair.azure.receiver import Browser
 from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess, Secret
-from sbpair.core.entities import EntityStatus
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.message import Received, State
+from sbpair.service import NEVER, EntityStatus, duration_text
 from tests.azure.support import message
 
 
@@ -42,12 +42,12 @@ def test_durations_are_read_in_every_spelling(text: str | timedelta | None, seco
 
 @pytest.mark.parametrize(("seconds", "text"), [(60, "PT1M"), (90.5, "PT1M30.5S"), (0, "PT0S"), (86400, "P1D")])
 def test_durations_are_written_as_the_documents_write_them(seconds: float, text: str) -> None:
-    assert to_iso(seconds) == text
+    assert duration_text(seconds) == text
 
 
 @given(st.integers(min_value=0, max_value=10**12))
 def test_durations_survive_to_the_millisecond(milliseconds: int) -> None:
-    assert seconds_of(to_iso(milliseconds / 1000)) == pytest.approx(milliseconds / 1000, abs=1e-6)
+    assert seconds_of(duration_text(milliseconds / 1000)) == pytest.approx(milliseconds / 1000, abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["", "1M", "PT", "P1Y", "PT1X"])

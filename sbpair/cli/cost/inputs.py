@@ -22,12 +22,12 @@ from sbpair.core.cost.model import (
 )
 from sbpair.core.cost.retail import from_retail
 from sbpair.core.durations import parse_duration
-from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import DEFAULT_REGION, PriceTable, built_in, exact, from_yaml, retail_query, with_egress
 from sbpair.core.redact import quoted
+from sbpair.service import Tier
 
 NO_SYPHON = "none"
 _COUNT = re.compile(r"[0-9]{1,9}")

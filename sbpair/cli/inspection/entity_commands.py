@@ -14,7 +14,7 @@ from sbpair.cli.inspection.entity_settings import SettingOptions, rule_of_option
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, find_namespace, refuse_unnamed
-from sbpair.core.entities import EntityKind, EntityStatus
+from sbpair.core.entities import EntityKind
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.entity import (
     CHANGED_COLUMNS,
@@ -30,6 +30,7 @@ from sbpair.core.names import rule_of
 from sbpair.core.outcome import Exit
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
+from sbpair.service import EntityStatus
 
 if TYPE_CHECKING:
     import asyncio

@@ -37,8 +37,9 @@ from sbpair.runtime.replication.store import SESSION, destination_of
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.core.entities import QueueFacts, QueueSettings
+    from sbpair.core.entities import QueueFacts
     from sbpair.ports import Journal, NamespaceAdmin
+    from sbpair.service import QueueSettings
 
 
 # What `sbpair replicate status -o json` and `replicate provision -o json` print.

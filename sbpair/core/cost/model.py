@@ -22,7 +22,6 @@ from enum import StrEnum
 from fractions import Fraction
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import Tier
 from sbpair.core.errors import UsageError
 from sbpair.core.forecast import Forecast
 from sbpair.core.pairing import Side
@@ -30,6 +29,7 @@ from sbpair.core.prices import Charge, Meter, PriceTable, charge, steps
 from sbpair.core.replication.settings import IDLE_SESSION_REQUEST_SECONDS
 from sbpair.core.serialization import Money, published
 from sbpair.core.words import counted
+from sbpair.service import Tier
 
 HOUR_SECONDS = 3600
 GIGABYTE = 1_000_000_000

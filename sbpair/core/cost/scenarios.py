@@ -5,17 +5,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from sbpair.core.cost.model import Billed, Estimate, SyphonModel, Workload, estimate, without_pairing
-from sbpair.core.entities import Tier
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
 from sbpair.core.prices import PriceTable
 from sbpair.core.words import counted
+from sbpair.service import MAX_MESSAGE_KILOBYTES, Tier
 
 _MEGABYTE = 1024 * 1024
-_MAX_MESSAGE_BYTES = {
-    Tier.BASIC: 256 * 1024,
-    Tier.STANDARD: 256 * 1024,
-    Tier.PREMIUM: 100 * _MEGABYTE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,7 @@ def problems(workload: Workload) -> tuple[str, ...]:
     diverted = [(workload.diverted(flow), flow) for flow in workload.flows]
     if any(count for count, _ in diverted) and (workload.syphon is None or workload.hosts < 1):
         found.append("no syphon is running: diverted messages stay in the backlog")
-    limit = _MAX_MESSAGE_BYTES[workload.secondary.tier]
+    limit = MAX_MESSAGE_KILOBYTES[workload.secondary.tier] * 1024
     too_large = [flow for flow in workload.flows if flow.size_bytes > limit]
     if too_large:
         found.append(f"messages of {too_large[0].size_bytes:,} bytes do not fit tier {workload.secondary.tier}")

@@ -6,17 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import (
-    SETTINGS_OF,
-    AccessRule,
-    EntityFacts,
-    EntityKind,
-    EntitySettings,
-    EntityStatus,
-    RuleFacts,
-    Values,
-)
+from sbpair.core.entities import SETTINGS_OF, AccessRule, EntityFacts, EntityKind, EntitySettings, RuleFacts, Values
 from sbpair.core.serialization import HIDDEN, column, to_plain
+from sbpair.service import EntityStatus
 
 
 @dataclass(frozen=True, slots=True)

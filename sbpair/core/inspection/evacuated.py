@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from sbpair.core.entities import EntityFacts, EntityKind, Tier
+from sbpair.core.entities import EntityFacts, EntityKind
 from sbpair.core.errors import StalePlanError, UsageError
 from sbpair.core.inspection.evacuation import (
     NOT_ASKED_FOR,
@@ -28,6 +28,7 @@ from sbpair.core.names import DEAD_LETTER_SUFFIX, dead_letter_path
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, column
 from sbpair.core.words import counted, listed
+from sbpair.service import Tier
 
 NOTHING_CHANGED = "Nothing was changed."
 

@@ -11,15 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts, Tier
+from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.serialization import column, to_plain
+from sbpair.service import ENTITY_SIZES_MEGABYTES, EntityStatus, Tier
 
 PARTITIONS = 16
 PLAN_VERSION = 1
-_SMALL = (1024, 2048, 3072, 4096, 5120)
-SIZES_MEGABYTES = {Tier.BASIC: _SMALL, Tier.STANDARD: _SMALL, Tier.PREMIUM: (*_SMALL, 10240, 20480, 40960, 81920)}
-"""What a queue or topic can be as large as ("Service Bus quotas")."""
 LEAST_PREMIUM_KILOBYTES = 1024
 STANDARD_KILOBYTES = 256
 UNFINISHED = "Not yet evacuated by sbpair"
@@ -195,7 +193,7 @@ def _fitted(one: EntityFacts, target_tier: Tier | None) -> tuple[EntitySettings,
 
 def _size_for(tier: Tier, megabytes: int) -> int:
     """The smallest size of the tier that is enough; its largest if none is."""
-    return next((size for size in SIZES_MEGABYTES[tier] if size >= megabytes), SIZES_MEGABYTES[tier][-1])
+    return next((size for size in ENTITY_SIZES_MEGABYTES[tier] if size >= megabytes), ENTITY_SIZES_MEGABYTES[tier][-1])
 
 
 def _message_size(settings: EntitySettings, tier: Tier, notes: list[str]) -> int | None:
@@ -343,7 +341,7 @@ _HELD = "evacuated"
 def holding_settings(tier: Tier | None, *, by_session: bool) -> EntitySettings:
     """A queue where messages wait for somebody to decide: as large as can be, and none is dropped for its age."""
     return EntitySettings(
-        max_size_in_megabytes=SIZES_MEGABYTES[tier][-1] if tier is not None else 1024,
+        max_size_in_megabytes=ENTITY_SIZES_MEGABYTES[tier][-1] if tier is not None else 1024,
         dead_lettering_on_message_expiration=True,
         requires_session=by_session,
     )

@@ -12,8 +12,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sbpair.core.durations import NEVER_DAYS, format_duration
-from sbpair.core.entities import QueueFacts, QueueSettings, Tier
+from sbpair.core.durations import format_duration
+from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import SbpairError, StalePlanError, UsageError
 from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.snapshot import QueueSeen, Snapshot, check_format_version
@@ -21,6 +21,7 @@ from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, backlog_settings
 from sbpair.core.redact import quoted
 from sbpair.core.serialization import Document, from_plain
+from sbpair.service import NEVER_DAYS, QueueSettings, Tier
 
 # Where a queue differs from the documented backlog-queue settings, field by field, normalised.
 #

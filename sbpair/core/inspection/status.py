@@ -16,12 +16,12 @@ from sbpair.core.backlog import (
     waiting_sentence,
 )
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import Tier
 from sbpair.core.errors import for_pair
 from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.outcome import Exit, Severity, gravest
 from sbpair.core.serialization import HIDDEN, INLINED, column, iso_time, metric, rounded
 from sbpair.core.words import with_hint
+from sbpair.service import Tier
 
 REACHABLE = "reachable"
 LIMITED = "limited"

@@ -4,9 +4,9 @@ Service Bus active/active with guaranteed order")."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sbpair.core.entities import EntityStatus, QueueSettings, Tier
 from sbpair.core.pairing import MAX_DELIVERY_COUNT
 from sbpair.core.replication.ownership import DAY_SECONDS
+from sbpair.service import EntityStatus, QueueSettings, Tier
 
 LOCK_SECONDS = 60.0
 IDLE_SESSION_REQUEST_SECONDS = 60.0

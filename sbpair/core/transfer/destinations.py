@@ -8,8 +8,9 @@ one larger than the link takes - is dead-lettered.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sbpair.core.entities import EntityStatus, QueueFacts, TopicFacts
+from sbpair.core.entities import QueueFacts, TopicFacts
 from sbpair.core.errors import Category, EntityDisabledError, QuotaExceededError, ServiceError
+from sbpair.service import EntityStatus
 
 PARTITIONS = 16
 _CLOSED_TO_SENDERS = frozenset({EntityStatus.DISABLED, EntityStatus.SEND_DISABLED})

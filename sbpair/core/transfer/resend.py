@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import EntityStatus
 from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
@@ -24,6 +23,7 @@ from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
 from sbpair.core.transfer.verdict import Faults, Judge, fault_of
 from sbpair.core.words import counted
+from sbpair.service import EntityStatus
 
 CAME_LATER = "came after this run had looked"
 """A consumer that dead-letters what is sent to it again would otherwise keep the run going for ever."""

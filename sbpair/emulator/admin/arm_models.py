@@ -23,8 +23,8 @@ from sbpair.emulator.entities import (
     TopicDescription,
 )
 from sbpair.emulator.errors import EntityError, bad_request
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
+from sbpair.service import Tier
 
 Json = dict[str, object]
 PROVIDER = "Microsoft.ServiceBus"

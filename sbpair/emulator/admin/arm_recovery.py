@@ -11,8 +11,8 @@ from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allo
 from sbpair.emulator.errors import bad_request, not_found
 from sbpair.emulator.geo_recovery import ALONE, PRIMARY, SECONDARY
 from sbpair.emulator.geo_recovery import wrong_state as _wrong_state
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
+from sbpair.service import Tier
 
 _COLLECTION = "disasterRecoveryConfigs"
 

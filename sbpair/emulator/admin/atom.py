@@ -47,8 +47,8 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.errors import EntityError, bad_request, conflict, not_found
 from sbpair.emulator.filters import Rule
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
+from sbpair.service import Tier
 
 # Who may administer what on the data plane.
 #

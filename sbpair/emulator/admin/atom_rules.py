@@ -23,7 +23,6 @@ from sbpair.emulator.admin.atom_xml import (
 from sbpair.emulator.admin.fields import (
     MAX_INT32,
     MAX_TICKS,
-    TICKS_PER_SECOND,
     duration_ticks,
     format_duration,
     format_time,
@@ -38,6 +37,7 @@ from sbpair.emulator.entities import (
     TrueFilter,
 )
 from sbpair.emulator.errors import bad_request
+from sbpair.service import TICKS_PER_SECOND
 
 COMPATIBILITY_LEVEL = 20
 TIMESPAN = Symbol("com.microsoft:timespan")

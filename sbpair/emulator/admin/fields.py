@@ -4,24 +4,23 @@ One table per kind of entity serves both APIs in both directions, so that they c
 given as null, means its default: a PUT replaces the whole description.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from enum import StrEnum
 
+from sbpair import service
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
     CorrelationFilter,
     Counts,
-    EntityStatus,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
 from sbpair.emulator.errors import EntityError, bad_request
+from sbpair.service import TICKS_PER_SECOND, EntityStatus
 
 # Texts of the administration APIs: ISO 8601 durations and times, as .NET writes them.
 #
@@ -29,16 +28,11 @@ from sbpair.emulator.errors import EntityError, bad_request
 # "never" as `TimeSpan.MaxValue`. A value above it is refused by the service; values a hair below it are what the
 # official clients send back after reading "never" through floating point, so those mean "never" too.
 
-NEVER_TEXT = "P10675199DT2H48M5.4775807S"
-TICKS_PER_SECOND = 10_000_000
 MAX_TICKS = 2**63 - 1
 NEVER_FROM_TICKS = MAX_TICKS - TICKS_PER_SECOND
 """Durations within one second of the maximum count as "never": clients lose up to 42 microseconds on a round trip."""
 
 _MOST_CHARACTERS = 1000
-_DURATION = re.compile(
-    r"(?P<sign>-?)P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
-)
 
 
 def duration_ticks(text: str) -> int:
@@ -47,45 +41,25 @@ def duration_ticks(text: str) -> int:
     Raises ValueError for anything else: years, months and weeks have no fixed or no documented length here.
     """
     text = text.strip()
-    match = _DURATION.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
-    if match is None or text.endswith(("P", "T")):
+    ticks = service.duration_ticks(text) if len(text) <= _MOST_CHARACTERS else None
+    if ticks is None:
         raise ValueError(f"The string '{text[:_MOST_CHARACTERS]}' is not a valid TimeSpan value.")
-    seconds = (
-        Decimal(match["days"] or 0) * 86_400
-        + Decimal(match["hours"] or 0) * 3_600
-        + Decimal(match["minutes"] or 0) * 60
-        + Decimal(match["seconds"] or 0)
-    )
-    ticks = int(seconds * TICKS_PER_SECOND)
-    return -ticks if match["sign"] else ticks
+    return ticks
 
 
 def parse_duration(text: str) -> float | None:
     """Seconds of an ISO 8601 duration, None for "never" (`TimeSpan.MaxValue`); ValueError if it is out of range."""
     ticks = duration_ticks(text)
     if ticks > MAX_TICKS:
-        raise ValueError(f"The string '{text}' is above the largest TimeSpan, {NEVER_TEXT}.")
+        raise ValueError(f"The string '{text}' is above the largest TimeSpan, {service.NEVER}.")
     if ticks < 0:
         raise ValueError(f"The string '{text}' is negative.")
     return None if ticks >= NEVER_FROM_TICKS else ticks / TICKS_PER_SECOND
 
 
 def format_duration(seconds: float | None) -> str:
-    """The ISO 8601 text of a duration as the service writes it: `PT1M`, `P14D`, `PT0S`; None is "never"."""
-    if seconds is None:
-        return NEVER_TEXT
-    whole, ticks = divmod(round(seconds * TICKS_PER_SECOND), TICKS_PER_SECOND)
-    minutes, second = divmod(whole, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    fraction = f".{ticks:07d}".rstrip("0").rstrip(".")
-    clock = "".join(
-        [f"{hour}H" if hour else "", f"{minute}M" if minute else "", f"{second}{fraction}S" if second or ticks else ""]
-    )
-    date = f"{days}D" if days else ""
-    if not date and not clock:
-        return "PT0S"
-    return f"P{date}T{clock}" if clock else f"P{date}"
+    """The ISO 8601 text of a duration as the service writes it; None is "never"."""
+    return service.NEVER if seconds is None else service.duration_text(seconds)
 
 
 NEVER = "0001-01-01T00:00:00Z"
@@ -297,7 +271,7 @@ def _boolean(field: Field, text: str) -> bool:
 
 
 def _status(field: Field, text: str) -> EntityStatus:
-    for status in EntityStatus:
+    for status in service.SETTABLE_STATUSES:
         if status.value.lower() == text.strip().lower():
             return status
     raise refused(field, text)

@@ -11,10 +11,11 @@ from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETT
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.clock import Timer
-from sbpair.emulator.entities import Counts, EntityStatus, QueueDescription, SubscriptionDescription, TopicDescription
+from sbpair.emulator.entities import Counts, QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import TierLimits
 from sbpair.emulator.throttling import Throttling
+from sbpair.service import EntityStatus
 
 # How many bytes an entity holds and may hold, kept by adding and subtracting.
 

@@ -18,7 +18,7 @@ from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sess
 from sbpair.emulator.budgets import Background
 from sbpair.emulator.clock import Clock, Timer
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.limits import PARTITION_COUNT
+from sbpair.service import PARTITION_COUNT
 
 # Peeking: pages of messages by sequence number, without locks, in whatever state they are.
 #

@@ -17,9 +17,10 @@ from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.budgets import finish
 from sbpair.emulator.clock import Timer
-from sbpair.emulator.entities import Counts, EntityStatus, SubscriptionDescription, TopicDescription
+from sbpair.emulator.entities import Counts, SubscriptionDescription, TopicDescription
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
+from sbpair.service import EntityStatus
 
 # Scheduled messages of a topic: they wait in the topic itself and are published when their time comes.
 

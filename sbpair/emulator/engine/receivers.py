@@ -37,7 +37,8 @@ from sbpair.emulator.engine.performatives import (
 )
 from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.faults import FaultKind
-from sbpair.emulator.limits import MAX_ID_CHARACTERS, NEXT_SESSION_TIMEOUT_SECONDS, PARTITION_COUNT
+from sbpair.emulator.limits import MAX_ID_CHARACTERS, NEXT_SESSION_TIMEOUT_SECONDS
+from sbpair.service import PARTITION_COUNT
 
 # Asking for a session at attach: the source filter `com.microsoft:session-filter`, null for the next available one.
 

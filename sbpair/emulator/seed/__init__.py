@@ -34,7 +34,6 @@ from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
     ROOT_KEY_NAME,
     CorrelationFilter,
-    EntityStatus,
     QueueDescription,
     RuleDescription,
     SqlAction,
@@ -47,6 +46,7 @@ from sbpair.emulator.namespace import Namespace, new_auth_rule
 from sbpair.emulator.seed.messages import put_messages
 from sbpair.emulator.seed.reading import SeedError, mapping_of, only
 from sbpair.lines import like, line_of
+from sbpair.service import SETTABLE_STATUSES, EntityStatus
 
 __all__ = ["SeedError", "chosen_keys", "plant"]
 
@@ -209,7 +209,7 @@ def checked(value: object, hint: Any, where: str, line: int | None) -> object:
         SeedError: it is not.
     """
     kinds = set(typing.get_args(hint)) or {hint}
-    if hint is EntityStatus and isinstance(value, str) and value in list(EntityStatus):
+    if hint is EntityStatus and isinstance(value, str) and value in SETTABLE_STATUSES:
         return EntityStatus(value)
     if typing.get_origin(hint) is Mapping and isinstance(value, Mapping) and all(map(_is_plain, value.items())):
         return dict(value)

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sbpair.concurrency import abandoning, end
-from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import (
     AccessDeniedError,
     ArgumentRefusedError,
@@ -40,6 +39,7 @@ from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.links import Links, close_quietly
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
+from sbpair.service import QueueSettings
 
 # Makes the backlog queues of a pairing when it opens ("Paired Namespaces: Implementation Details and Cost"): list,
 # create what is missing, three tries each.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbpair.concurrency import retried, side_by_side
-from sbpair.core.entities import QueueFacts, QueueSettings
+from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, ServerBusyError, ServiceError, StalePlanError
 from sbpair.core.events import StepDone
 from sbpair.core.inspection.plan import Plan, Step, StepKind, differences, protecting_pattern
@@ -26,6 +26,7 @@ from sbpair.runtime.inspection.gather import (
     CreditPacer,
     patiently,
 )
+from sbpair.service import QueueSettings
 
 DEFAULT_TRIES = 3
 DEFAULT_PAUSE_SECONDS = 30.0

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sbpair.concurrency import retried, side_by_side
 from sbpair.core.access import AuthMethod, NamespaceAccess, parse_connection_string
-from sbpair.core.entities import EntityStatus, NamespaceFacts, QueueFacts, Tier, TopicFacts
+from sbpair.core.entities import NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import (
     AuthenticationFailedError,
     ConflictError,
@@ -41,7 +41,7 @@ from sbpair.core.pairing import Pair
 from sbpair.core.retry import TokenBucket
 from sbpair.ports import Clock, NamespaceAdmin, Observer
 from sbpair.runtime.browse import PEEKS_PER_QUEUE, Peek
-from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
+from sbpair.service import CREDITS_PER_MANAGEMENT_CALL, EntityStatus, Tier
 
 # Keeps management calls within a share of a namespace's throttling credits.
 #

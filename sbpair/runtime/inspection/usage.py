@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sbpair.core.entities import NamespaceFacts, QueueFacts, QueueSettings, TopicFacts
+from sbpair.core.entities import NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.forecast import Forecast
 from sbpair.core.message import Disposition, Received
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
+from sbpair.service import QueueSettings
 
 PAGE_ENTITIES = 100
 """Entities of one page of a listing."""

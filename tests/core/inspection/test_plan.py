@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.durations import NEVER_DAYS
-from sbpair.core.entities import Counts, EntityStatus, QueueSettings, Tier
+from sbpair.core.entities import Counts
 from sbpair.core.errors import SbpairError, StalePlanError, UsageError
 from sbpair.core.inspection.plan import (
     Expected,
@@ -22,6 +21,7 @@ from sbpair.core.inspection.plan import (
 )
 from sbpair.core.inspection.snapshot import Peeked, Unread
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, backlog_settings
+from sbpair.service import NEVER_DAYS, EntityStatus, QueueSettings, Tier
 from tests.core.snapshots import a_pair, a_queue, healthy, host, path
 
 NEVER_SECONDS = NEVER_DAYS * 86_400 + 10_085.477581

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.emulator.admin.fields import NEVER_TEXT, format_duration, format_time, parse_duration
+from sbpair.emulator.admin.fields import format_duration, format_time, parse_duration
+from sbpair.service import NEVER
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def test_durations_are_read_in_seconds(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        NEVER_TEXT,
+        NEVER,
         "P10675199DT2H48M5.47758S",  # what the data-plane SDK sends back after reading "never"
         "P10675199DT02H48M05.477539S",  # the resource manager SDK's floating-point version of it
     ],
@@ -64,7 +65,7 @@ def test_other_texts_are_refused(text: str) -> None:
         (1209600.0, "P14D"),
         (86461.25, "P1DT1M1.25S"),
         (0.0, "PT0S"),
-        (None, NEVER_TEXT),
+        (None, NEVER),
     ],
 )
 def test_durations_are_written_like_the_service(seconds: float | None, text: str) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from sbpair.core.entities import EntityStatus
 from sbpair.core.inspection.audit.findings import Check, Found, Severity, View
 from sbpair.core.inspection.plan import Difference, differences, user_of
 from sbpair.core.names import BACKLOG_INFIX
 from sbpair.core.words import counted, listed, span
+from sbpair.service import EntityStatus
 
 _OWN_CHECKS = {
     "requires_session",

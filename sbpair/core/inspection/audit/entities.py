@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import EntityStatus, Tier, TopicFacts
+from sbpair.core.entities import TopicFacts
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Severity, Thresholds, View
 from sbpair.core.inspection.plan import PARTITIONS
 from sbpair.core.inspection.snapshot import QueueSeen
 from sbpair.core.words import counted
+from sbpair.service import EntityStatus, Tier
 
 BACKLOG_MESSAGE_KILOBYTES = 256
 """The largest message a backlog queue of tier Basic or Standard takes, and so the largest that can come back."""

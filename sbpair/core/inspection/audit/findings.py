@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from sbpair.core.access import spoken_name
-from sbpair.core.entities import NamespaceFacts, Tier, TopicFacts
+from sbpair.core.entities import NamespaceFacts, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
@@ -13,6 +13,7 @@ from sbpair.core.outcome import Severity as Severity
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import AS_TIME, HIDDEN, column
 from sbpair.core.words import counted, listed, ranges
+from sbpair.service import Tier
 
 
 @dataclass(frozen=True, slots=True)

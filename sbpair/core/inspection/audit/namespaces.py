@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 from sbpair.core.access import AuthMethod, ControlPlane
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import Tier
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Severity, Side, View
 from sbpair.core.names import BACKLOG_INFIX
 from sbpair.core.replication.settings import problems
 from sbpair.core.words import counted
+from sbpair.service import Tier
 
 MAX_PARTITIONED_ENTITIES = 100
 """Partitioned queues and topics in a namespace of tier Basic or Standard."""
