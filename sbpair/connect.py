@@ -109,20 +109,22 @@ async def open_pairing(
     azure-servicebus tries it before the failover policy hears of its failure. The backlog is brought back by
     `sbpair syphon` or `sbpair drain`, or in this process if the pair's options enable the syphon.
     """
-    from sbpair.runtime.failover.pairing import PairedNamespaces
+    from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 
     async with open_sides(pair) as sides:
         pairing = await PairedNamespaces.open(
             pair,
-            primary=sides.primary,
-            secondary=sides.secondary,
+            PairingContext(
+                primary=sides.primary,
+                secondary=sides.secondary,
+                clock=SystemClock(),
+                observer=observer or Quiet(),
+                policy=policy,
+                hold_sessions=hold_sessions,
+                retries=SDK_RETRIES,
+            ),
             secondary_admin=sides.secondary_admin,
             create_missing=create_missing,
-            clock=SystemClock(),
-            observer=observer or Quiet(),
-            policy=policy,
-            hold_sessions=hold_sessions,
-            retries=SDK_RETRIES,
         )
         async with pairing:
             yield pairing

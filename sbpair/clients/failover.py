@@ -24,7 +24,7 @@ from sbpair.ports import Messaging, Observer
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT
 from sbpair.runtime.failover.entity import MonitoredEntities, MonitoredEntity
-from sbpair.runtime.failover.pairing import PairedNamespaces, PairingState
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext, PairingState
 from sbpair.runtime.failover.sender import FailoverSender, SendResult
 
 T = TypeVar("T")
@@ -205,12 +205,14 @@ class Failover:
             primary, secondary = (make() for make in self._make)
             self._pairing = await PairedNamespaces.open(
                 self.pair,
-                primary=primary,
-                secondary=secondary,
-                clock=SystemClock(),
-                observer=_Both(Chronicle(self.pair.name), self._audience),
-                entities=self.entities,
-                audience=self._audience,
+                PairingContext(
+                    primary=primary,
+                    secondary=secondary,
+                    clock=SystemClock(),
+                    observer=_Both(Chronicle(self.pair.name), self._audience),
+                    entities=self.entities,
+                    audience=self._audience,
+                ),
             )
             PROCESS.opened(self._pairing)
         return self._pairing

@@ -15,7 +15,7 @@ from sbpair.operations.ends import Ends, Sides
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.direct import send_all
-from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import Sent
 from sbpair.runtime.links import close_quietly
 
@@ -134,13 +134,15 @@ async def _pairing(
     try:
         pairing = await PairedNamespaces.open(
             sides.pair,
-            primary=sides.primary,
-            secondary=sides.secondary,
+            PairingContext(
+                primary=sides.primary,
+                secondary=sides.secondary,
+                clock=SystemClock(),
+                observer=observer or Quiet(),
+                hold_sessions=request.hold_sessions or None,
+                retries=SDK_RETRIES,
+            ),
             secondary_admin=sides.secondary_admin,
-            clock=SystemClock(),
-            observer=observer or Quiet(),
-            hold_sessions=request.hold_sessions or None,
-            retries=SDK_RETRIES,
         )
     except (ServiceError, UsageError, InterruptedWorkError) as error:
         raise error.with_state("Nothing was sent.") from error.__cause__

@@ -15,7 +15,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import Where
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded, embedded
 from tests.benchmarks.table import Row, print_rows
@@ -34,12 +34,14 @@ async def paired(on: Embedded) -> AsyncIterator[PairedNamespaces]:
     admin, home, away = DataPlaneAdmin(on.secondary), AzureMessaging(on.primary), AzureMessaging(on.secondary)
     pairing = await PairedNamespaces.open(
         Pair("embedded", on.primary, on.secondary, options),
-        primary=home,
-        secondary=away,
+        PairingContext(
+            primary=home,
+            secondary=away,
+            clock=SystemClock(),
+            observer=Quiet(),
+        ),
         secondary_admin=admin,
         create_missing=True,
-        clock=SystemClock(),
-        observer=Quiet(),
     )
     await admin.close()
     async with pairing:

@@ -26,7 +26,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
-from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.transfer import reading
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
@@ -574,11 +574,13 @@ class World:
         pair = Pair("simulated", self.brokers[side].access(), self.brokers[SECONDARY].access(), options)
         pairing = await PairedNamespaces.open(
             pair,
-            primary=self.messaging(side),
-            secondary=self.messaging(SECONDARY),
-            clock=self.clock,
-            observer=Quiet(),
-            draw=self.loop.dice.random,
+            PairingContext(
+                primary=self.messaging(side),
+                secondary=self.messaging(SECONDARY),
+                clock=self.clock,
+                observer=Quiet(),
+                draw=self.loop.dice.random,
+            ),
         )
         try:
             while not self.ending:

@@ -1,6 +1,6 @@
 """A pair of namespaces in use: opening, the entities' failover, forced failover, close and fault.
 
-pairing = await PairedNamespaces.open(pair, primary=..., secondary=..., secondary_admin=..., clock=..., observer=...)
+pairing = await PairedNamespaces.open(pair, PairingContext(primary=..., secondary=..., clock=..., observer=...))
 async with pairing:
     result = await pairing.sender("orders").send(payload)
 """
@@ -206,47 +206,73 @@ class PairingState:
     held_sessions: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingContext:
+    """What a pairing works with: both namespaces, and whatever differs from what the pair's options say.
+
+    Args:
+        primary, secondary: the pairing takes them over: closing or faulting a side closes its `Messaging`.
+        policy: which errors start a failover; by default the pair's.
+        entities: what several pairings on this event loop share: the states of their entities, the pings, and the
+            policy. By default the pairing has its own.
+        audience: hears in place of `observer` what `entities` announce to all who share them.
+        retries: how often a send to the primary is tried again before the policy hears of its failure, at the
+            distances of the SDK. 0 where something below retries already.
+        syphon: makes the coroutine that empties the backlog, given the event that stops it, in place of the usual
+            coroutine. It runs in this process when the pair's options enable the syphon.
+        hold_sessions: keep order within a session across failover and failback; by default the pair's choice. A
+            session with diverted messages stays with its backlog queue until these are back on the primary. Costs a
+            look into every message and, while sessions are held, a browse of their queues every few seconds.
+        draw: random numbers in [0, 1) for the choice of the backlog queue.
+    """
+
+    primary: Messaging
+    secondary: Messaging
+    clock: Clock
+    observer: Observer
+    policy: Policy | None = None
+    entities: MonitoredEntities | None = None
+    audience: Observer | None = None
+    syphon: SyphonFactory | None = None
+    hold_sessions: bool | None = None
+    retries: int = 0
+    draw: Callable[[], float] = random.random
+
+
 class PairedNamespaces:
     """An open pairing. Make it with `open`; it is ready when that returns ("Asynchronous Messaging Patterns and High
     Availability").
 
-    It takes over both `Messaging`s: closing or faulting a side closes the one that belongs to it.
+    It takes over both `Messaging`s: closing or faulting a side closes its own.
     """
 
     def __init__(
         self,
         pair: Pair,
         queues: tuple[str, ...],
-        *,
-        primary: Messaging,
-        secondary: Messaging,
-        clock: Clock,
-        observer: Observer,
+        context: PairingContext,
         entities: MonitoredEntities,
-        audience: Observer | None,
         syphon: SyphonFactory | None,
-        hold_sessions: bool,
-        retries: int,
-        draw: Callable[[], float],
     ) -> None:
         self._pair = pair
-        self._messaging = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
-        self._clock = clock
-        self._observer = observer
+        self._messaging = {Side.PRIMARY: context.primary, Side.SECONDARY: context.secondary}
+        self._clock = clock = context.clock
+        self._observer = observer = context.observer
         self._holds = SessionHolds()
-        self._keeper = SessionKeeper(self._holds, BrowsedPosition(secondary), clock=clock) if hold_sessions else None
+        holds = pair.options.hold_sessions if context.hold_sessions is None else context.hold_sessions
+        self._keeper = SessionKeeper(self._holds, BrowsedPosition(context.secondary), clock=clock) if holds else None
         self._backlog = Backlog(
-            secondary, Rotation(queues), clock=clock, observer=observer, draw=draw, keeper=self._keeper
+            context.secondary, Rotation(queues), clock=clock, observer=observer, draw=context.draw, keeper=self._keeper
         )
         self._backlog.on_refused = self._secondary_refused
         self._backlog.on_accepted = self._secondary_accepted
         self._secondary_fault: ServiceError | None = None
         self._probe: asyncio.Task[None] | None = None
-        self._retries = retries
-        self._primary_links = Links(primary)
+        self._retries = context.retries
+        self._primary_links = Links(context.primary)
         self._in_flight = InFlightSends()
         self._entities = entities
-        self._member = Member(primary, observer if audience is None else audience)
+        self._member = Member(context.primary, observer if context.audience is None else context.audience)
         self._syphon = None if syphon is None else SyphonRunner(syphon, clock=clock, observer=observer)
         self._coupling = Coupling(with_syphon=syphon is not None)
         self._partner_watch: asyncio.Task[None] | None = None
@@ -258,20 +284,10 @@ class PairedNamespaces:
     async def open(
         cls,
         pair: Pair,
+        context: PairingContext,
         *,
-        primary: Messaging,
-        secondary: Messaging,
-        clock: Clock,
-        observer: Observer,
         secondary_admin: NamespaceAdmin | None = None,
         create_missing: bool = False,
-        policy: Policy | None = None,
-        entities: MonitoredEntities | None = None,
-        audience: Observer | None = None,
-        syphon: SyphonFactory | None = None,
-        hold_sessions: bool | None = None,
-        retries: int = 0,
-        draw: Callable[[], float] = random.random,
     ) -> Self:
         """Be ready to send. Nothing is asked of the secondary: its backlog queues are found by sending to them, when
         that is needed, with no other right than Send.
@@ -283,18 +299,6 @@ class PairedNamespaces:
         Args:
             create_missing: list the backlog queues and create those that are missing first, with `secondary_admin` and
                 the Manage right. Queues that cannot be created are not used.
-            policy: which errors start a failover; by default the pair's.
-            entities: what several pairings on this event loop share: the states of their entities, the pings, and the
-                policy. By default the pairing has its own.
-            audience: hears in place of `observer` what `entities` announce to all who share them.
-            retries: how often a send to the primary is tried again before the policy hears of its failure, at the
-                distances of the SDK. 0 where something below retries already.
-            syphon: makes the coroutine that empties the backlog, given the event that stops it, in place of the
-                usual one. It runs in this process when the pair's options enable the syphon.
-            hold_sessions: keep order within a session across failover and failback; by default the pair's choice. A
-                session with diverted messages stays with its backlog queue until these are back on the primary. Costs
-                a look into every message and, while sessions are held, a browse of their queues every few seconds.
-            draw: random numbers in [0, 1) for the choice of the backlog queue.
 
         Raises:
             PairingError: primary and secondary are the same; either is in another pairing in a way that excludes this
@@ -305,30 +309,19 @@ class PairedNamespaces:
         """
         if create_missing and secondary_admin is None:
             raise UsageError("Backlog queues are created through the administration of the secondary: name it.")
-        _register(primary, secondary, observer, clock)
+        clock, observer = context.clock, context.observer
+        _register(context.primary, context.secondary, observer, clock)
         queues = pair.backlog_paths()
         if secondary_admin is not None and create_missing:
             try:
                 queues = await ensure_backlog_queues(pair, admin=secondary_admin, clock=clock, observer=observer)
             except BaseException:
-                _unregister(primary)
+                _unregister(context.primary)
                 raise
-        usual = partial(_usual_syphon, queues, primary, secondary, clock, observer)
-        return cls(
-            pair,
-            queues,
-            primary=primary,
-            secondary=secondary,
-            clock=clock,
-            observer=observer,
-            entities=entities
-            or MonitoredEntities(pair.options, policy=policy or pair.options.failover_policy, clock=clock),
-            audience=audience,
-            syphon=(syphon or usual) if pair.options.enable_syphon else None,
-            hold_sessions=pair.options.hold_sessions if hold_sessions is None else hold_sessions,
-            retries=retries,
-            draw=draw,
-        )
+        policy = context.policy or pair.options.failover_policy
+        entities = context.entities or MonitoredEntities(pair.options, policy=policy, clock=clock)
+        syphon = context.syphon or partial(_usual_syphon, queues, context)
+        return cls(pair, queues, context, entities, syphon if pair.options.enable_syphon else None)
 
     @property
     def backlog_queue_count(self) -> int:
@@ -500,27 +493,22 @@ class PairedNamespaces:
 
 
 def _usual_syphon(
-    queues: tuple[str, ...],
-    primary: Messaging,
-    secondary: Messaging,
-    clock: Clock,
-    observer: Observer,
-    stop: asyncio.Event,
+    queues: tuple[str, ...], context: PairingContext, stop: asyncio.Event
 ) -> Coroutine[Any, Any, DrainReport]:
     async def run(uncompleted: frozenset[Key]) -> SyphonRun:
         return await syphon_until(
             DrainJob(
                 TransferRequest(queues=queues),
-                secondary=secondary,
-                primary=primary,
-                clock=clock,
-                observer=observer,
+                secondary=context.secondary,
+                primary=context.primary,
+                clock=context.clock,
+                observer=context.observer,
                 stop=stop,
             ),
             uncompleted=uncompleted,
         )
 
-    return serve(run, stop=stop, clock=clock, observer=observer)
+    return serve(run, stop=stop, clock=context.clock, observer=context.observer)
 
 
 def _entity_state(failover: MonitoredEntity) -> EntityState:

@@ -11,7 +11,7 @@ from sbpair.core.events import Event, PingSent
 from sbpair.core.failover.machine import DOCUMENTED, Policy, State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
-from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, RecordingObserver
 
 E = TypeVar("E", bound=Event)
@@ -99,15 +99,17 @@ async def open_pairing(
 ) -> PairedNamespaces:
     return await PairedNamespaces.open(
         pair,
-        primary=world.primary_messaging,
-        secondary=world.secondary_messaging,
+        PairingContext(
+            primary=world.primary_messaging,
+            secondary=world.secondary_messaging,
+            clock=world.clock,
+            observer=world.observer,
+            policy=policy,
+            draw=world.draw,
+            **more,
+        ),
         secondary_admin=world.secondary.admin(),
         create_missing=create_missing,
-        clock=world.clock,
-        observer=world.observer,
-        policy=policy,
-        draw=world.draw,
-        **more,
     )
 
 

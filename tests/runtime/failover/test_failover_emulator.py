@@ -24,7 +24,7 @@ from sbpair.core.rewrite import compose, for_primary
 from sbpair.emulator import Emulator
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import RecordingObserver
 from tests.waiting import LIMIT_SECONDS
@@ -122,12 +122,14 @@ async def stage(
         try:
             pairing = await PairedNamespaces.open(
                 Pair("embedded", primary, secondary, options),
-                primary=AzureMessaging(primary),
-                secondary=AzureMessaging(secondary),
+                PairingContext(
+                    primary=AzureMessaging(primary),
+                    secondary=AzureMessaging(secondary),
+                    clock=SystemClock(),
+                    observer=observer,
+                ),
                 secondary_admin=admin,
                 create_missing=True,
-                clock=SystemClock(),
-                observer=observer,
             )
         finally:
             await admin.close()

@@ -21,7 +21,7 @@ from sbpair.core.events import FailedBack, FailedOver, PairingNoticed, Restartin
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import SDK, State
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Side
-from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import EPOCH, FakeMessaging, FakeNamespace, virtual_time
 from tests.runtime.failover.pairs import World, a_pair, a_world, message, open_pairing, opened
@@ -458,5 +458,12 @@ async def reopened(world: World, *, primary: FakeMessaging, secondary: FakeMessa
     pair = a_pair()
     admin = secondary.namespace.admin()
     return await PairedNamespaces.open(
-        pair, primary=primary, secondary=secondary, secondary_admin=admin, clock=world.clock, observer=world.observer
+        pair,
+        PairingContext(
+            primary=primary,
+            secondary=secondary,
+            clock=world.clock,
+            observer=world.observer,
+        ),
+        secondary_admin=admin,
     )

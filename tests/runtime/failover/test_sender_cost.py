@@ -15,7 +15,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.failover.pairing import PairedNamespaces
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from tests.fakes import RecordingObserver
 
 MESSAGES = 300
@@ -78,12 +78,14 @@ async def test_the_healthy_path_costs_no_more_cpu_than_the_bare_sdk_sender(
     admin = DataPlaneAdmin(secondary)
     pairing = await PairedNamespaces.open(
         Pair("embedded", primary, secondary, SendAvailabilityOptions(backlog_queue_count=1)),
-        primary=AzureMessaging(primary),
-        secondary=AzureMessaging(secondary),
+        PairingContext(
+            primary=AzureMessaging(primary),
+            secondary=AzureMessaging(secondary),
+            clock=SystemClock(),
+            observer=RecordingObserver(),
+        ),
         secondary_admin=admin,
         create_missing=True,
-        clock=SystemClock(),
-        observer=RecordingObserver(),
     )
     await admin.close()
     async with pairing:
