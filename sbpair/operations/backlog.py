@@ -1,10 +1,12 @@
 """What drain and syphon share: a request for the backlog of a pair, and which queues and ledger it means."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sbpair.core.access import namespace_name, shown_name
 from sbpair.core.backlog import Backlog
+from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.conclusion import Asked
@@ -40,8 +42,10 @@ def asked_of(pair: Pair, request: BacklogRequest) -> Asked:
     )
 
 
-def chosen_paths(pair: Pair, found: FoundQueues, only: tuple[str, ...]) -> tuple[str, ...]:
-    """The queues to empty.
+def chosen_queues(
+    pair: Pair, found: FoundQueues, only: tuple[str, ...]
+) -> tuple[tuple[str, ...], Mapping[str, QueueFacts]]:
+    """The paths of the queues to empty, and what the listing said of them.
 
     Raises:
         SbpairError: there is none.
@@ -55,7 +59,8 @@ def chosen_paths(pair: Pair, found: FoundQueues, only: tuple[str, ...]) -> tuple
             raise UsageError(
                 f"There is no {path} on {shown_name(pair.secondary)}; the backlog queues that exist are {there}."
             )
-    return only or found.existing
+    paths = only or found.existing
+    return paths, {path: facts for path, facts in found.facts.items() if path in paths}
 
 
 async def what_is_left(

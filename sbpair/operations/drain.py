@@ -11,7 +11,7 @@ from sbpair.concurrency import stoppable
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_paths, way_of, what_is_left
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, way_of, what_is_left
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
@@ -82,7 +82,8 @@ async def drain(
         if own := all(is_own(path, pair) for path in only):
             searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
             found = await stoppable(stop, searching)
-            facts, request = found.facts, replace(request, queues=chosen_paths(pair, found, only))
+            paths, facts = chosen_queues(pair, found, only)
+            request = replace(request, queues=paths)
         job = DrainJob(
             request,
             secondary=secondary,

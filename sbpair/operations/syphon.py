@@ -13,7 +13,7 @@ from sbpair.core.events import Event, Forwarded, Polled, SyphonBegan
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_paths, way_of, what_is_left
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, way_of, what_is_left
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import ledger_errors, open_ledger
 from sbpair.ports import Observer
@@ -122,7 +122,7 @@ class _Service:
                     raise
                 where = f"{shown_name(pair.secondary)} had not answered when the time was up"
                 raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
-            paths = chosen_paths(pair, found, request.queues)
+            paths, facts = chosen_queues(pair, found, request.queues)
             self.notify(SyphonBegan(self._clock.now().timestamp(), paths))
             job = DrainJob(
                 replace(request, queues=paths),
@@ -132,7 +132,7 @@ class _Service:
                 clock=self._clock,
                 observer=self,
                 ledger=ledger,
-                facts=found.facts,
+                facts=facts,
                 stop=self._end,
             )
             done = await syphon_until(

@@ -11,7 +11,7 @@ import pytest
 
 import sbpair
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
-from sbpair.core.events import Event, Forwarded
+from sbpair.core.events import BacklogCounted, Event, Forwarded
 from sbpair.core.outcome import Exit
 from sbpair.operations import DrainRequest, Sides, ToArchive, drain
 from tests.fakes import RecordingObserver
@@ -53,7 +53,10 @@ async def test_a_drain_returns_what_became_of_the_messages_and_what_is_left(
 async def test_only_the_queues_of_the_request_are_drained(world: World, sides: Sides) -> None:
     await world.strand(sides, "orders", 3)
     await world.strand(sides, "orders", 2, queue=1)
-    result = await drain(sides, DrainRequest(queues=(backlog_queue(1),)))
+    observer = RecordingObserver()
+    result = await drain(sides, DrainRequest(queues=(backlog_queue(1),)), observer=observer)
+    assert result.before == {backlog_queue(1): 2}
+    assert [event.queue for event in observer.of(BacklogCounted)] == [backlog_queue(1)]
     assert (result.report.forwarded, world.waiting(backlog_queue(0), "fabrikam")) == (2, 3)
     assert result.backlog is not None and result.backlog.not_asked == (backlog_queue(0), backlog_queue(2))
     with pytest.raises(UsageError, match=r"There is no .*/7 on fabrikam; the backlog queues that exist are 0, 1, 2"):

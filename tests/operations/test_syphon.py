@@ -10,7 +10,7 @@ import pytest
 
 from sbpair.connect import open_sides
 from sbpair.core.errors import InterruptedWorkError, UsageError
-from sbpair.core.events import Event, Forwarded, Restarting, SyphonBegan
+from sbpair.core.events import BacklogCounted, Event, Forwarded, Restarting, SyphonBegan
 from sbpair.core.outcome import Exit
 from sbpair.core.transfer.report import Tally
 from sbpair.operations import Sides, SyphonRequest, syphon
@@ -72,6 +72,16 @@ async def test_it_ends_by_itself_when_it_is_asked_to(
     await world.strand(sides, "orders", 2)
     result = await syphon(sides, replace(request_, poll_seconds=2.0))
     assert (result.report.forwarded, result.report.ended_by) == (2, ended_by)
+
+
+async def test_only_the_queues_of_the_request_are_served_and_counted(world: World, sides: Sides) -> None:
+    await world.strand(sides, "orders", 3)
+    await world.strand(sides, "orders", 2, queue=1)
+    observer = Stopping(2)
+    request = SyphonRequest(queues=(backlog_queue(1),), poll_seconds=2.0)
+    result = await syphon(sides, request, observer=observer, stop=observer.stop)
+    assert (result.report.forwarded, world.waiting(backlog_queue(0), "fabrikam")) == (2, 3)
+    assert {event.queue for event in observer.events if isinstance(event, BacklogCounted)} == {backlog_queue(1)}
 
 
 async def test_after_a_breakdown_it_goes_on_with_new_connections(world: World, sides: Sides) -> None:
