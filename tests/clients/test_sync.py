@@ -334,8 +334,6 @@ def test_one_sender_serves_several_threads_through_an_outage(world: World) -> No
 
 
 def test_the_secondary_by_its_connection_string_alone(world: World) -> None:
-    # The paths begin with the first label of the primary's host, which here is an address.
-    world.emulator.namespace("fabrikam").create_queue("127/x-servicebus-transfer/0")
     client = ServiceBusClient.from_connection_string(
         world.connection_string(),
         secondary=world.connection_string("fabrikam"),
@@ -345,7 +343,7 @@ def test_the_secondary_by_its_connection_string_alone(world: World) -> None:
     with client, client.get_queue_sender("orders") as sender:
         world.dark()
         sender.send_messages(ServiceBusMessage("diverted"))
-    assert world.bodies("127/x-servicebus-transfer/0", "fabrikam") == ["diverted"]
+    assert world.bodies("contoso/x-servicebus-transfer/0", "fabrikam") == ["diverted"]
 
 
 @pytest.mark.parametrize("kind", ["named key", "signature"])
@@ -356,7 +354,6 @@ def test_a_key_or_signature_of_azure_core_as_the_credential(world: World, kind: 
     credential: AzureNamedKeyCredential | AzureSasCredential = AzureNamedKeyCredential(name, key)
     if kind == "signature":
         credential = AzureSasCredential(make_sas_token(f"sb://{host}/orders", name, key, time.time() + 3600))
-    world.emulator.namespace("fabrikam").create_queue("127/x-servicebus-transfer/0")
     client = ServiceBusClient(
         host,
         credential,
@@ -371,7 +368,7 @@ def test_a_key_or_signature_of_azure_core_as_the_credential(world: World, kind: 
         sender.send_messages(ServiceBusMessage("diverted"))
         world.light()
         wait_until(lambda: state_of(client.state()) is State.HEALTHY)
-    assert world.bodies("127/x-servicebus-transfer/0", "fabrikam") == ["diverted"]
+    assert world.bodies("contoso/x-servicebus-transfer/0", "fabrikam") == ["diverted"]
 
 
 def test_what_is_missing_or_contradicts_is_told_at_once(world: World) -> None:

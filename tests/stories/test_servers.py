@@ -74,8 +74,7 @@ application = get_wsgi_application()
 def world() -> Iterator[World]:
     with EmulatorThread(["contoso", "fabrikam"]) as emulator:
         emulator.namespace("contoso").create_queue("orders")
-        # The paths begin with the first label of the primary's host, which here is an address.
-        emulator.namespace("fabrikam").create_queue("127/x-servicebus-transfer/0")
+        emulator.namespace("fabrikam").create_queue("contoso/x-servicebus-transfer/0")
         yield World(emulator)
 
 
@@ -178,7 +177,7 @@ def test_workers_that_were_forked_from_a_connected_application(world: World, tmp
         after = visits(PART)
     on_the_primary = world.bodies("orders")
     assert on_the_primary[0] == "loaded"
-    waiting = world.bodies("127/x-servicebus-transfer/0", "fabrikam")
+    waiting = world.bodies("contoso/x-servicebus-transfer/0", "fabrikam")
     assert set(before) <= set(on_the_primary)
     assert set(after) <= set(on_the_primary)
     assert set(during) <= set(waiting)
