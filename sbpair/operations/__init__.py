@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from sbpair.core.inspection.status import StatusReport
     from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
     from sbpair.operations.cleanup import CleanupRequest, cleanup
+    from sbpair.operations.dead_letters import (
+        BrowseRequest,
+        DeadLetterReason,
+        DeadLetterReasons,
+        browse_messages,
+        list_dead_letters,
+    )
     from sbpair.operations.discover import DiscoverRequest, discover
     from sbpair.operations.doctor import DoctorRequest, doctor
     from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
@@ -65,10 +72,13 @@ __all__ = [
     "AppliedPlan",
     "AuditRequest",
     "AuditedPair",
+    "BrowseRequest",
     "CleanupRequest",
     "CopyRequest",
     "CreateEntityRequest",
     "CreateRuleRequest",
+    "DeadLetterReason",
+    "DeadLetterReasons",
     "DeleteEntityRequest",
     "DeleteRuleRequest",
     "Diagnoses",
@@ -112,6 +122,7 @@ __all__ = [
     "append_history",
     "audit",
     "audit_snapshot",
+    "browse_messages",
     "cleanup",
     "copy",
     "create_entity",
@@ -124,6 +135,7 @@ __all__ = [
     "edit",
     "evacuate",
     "find_message",
+    "list_dead_letters",
     "list_entities",
     "move",
     "peek",
@@ -141,6 +153,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "dead_letters": ("BrowseRequest", "DeadLetterReason", "DeadLetterReasons", "browse_messages", "list_dead_letters"),
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
     "cleanup": ("CleanupRequest", "cleanup"),
     "discover": (
