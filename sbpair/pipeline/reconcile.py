@@ -108,7 +108,7 @@ def _altered() -> "Column":
         F.coalesce("copies_differ", F.lit(False))
         | differs("message_id", "sent_message_id")
         | differs("message_id", "sent_message_id_last")
-        | differs("session_id", "sent_session_id")
+        | F.coalesce(F.lower("session_id") != F.lower("sent_session_id"), F.lit(False))
         | differs("digest", "sent_digest")
         | differs("digest", "sent_digest_last")
     )

@@ -172,7 +172,8 @@ def not_done(
 
 def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
     """Whole sessions per partition, in order within it."""
-    lane = f"coalesce(concat('s', session_id), concat('q', queue, '#', sequence_number div {LOOSE_NUMBERS})) AS lane"
+    loose = f"concat('q', queue, '#', sequence_number div {LOOSE_NUMBERS})"
+    lane = f"coalesce(concat('s', lower(session_id)), {loose}) AS lane"
     keyed = frame.selectExpr("destination", lane, *STORED_COLUMNS)
     ordered = keyed.repartition(tasks, "destination", "lane").sortWithinPartitions(
         "destination", "lane", "enqueued_at", "queue", "sequence_number"

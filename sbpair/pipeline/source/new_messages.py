@@ -8,7 +8,8 @@
     properties      map of application properties with strings, numbers, booleans, binaries or timestamps
 
 `body` and `message_id` must be there, everything else may be missing or null. Rows of one session keep their order
-within a partition of the frame: `frame.repartition(8, "session_id").sortWithinPartitions("session_id", "placed_at")`.
+within a partition of the frame, however the session is spelled:
+`frame.repartition(8, lower("session_id")).sortWithinPartitions(lower("session_id"), "placed_at")`.
 """
 
 from collections.abc import Iterator

@@ -38,6 +38,7 @@ from sbpair.runtime.replication.lease import JOURNAL_DOWN
 from sbpair.runtime.replication.remaining import CopyKey, Remaining, look
 from sbpair.runtime.replication.session import RETRY, SessionWorker, Setup
 from sbpair.runtime.replication.store import SessionStore
+from sbpair.service import session_key
 
 ACCEPT_WAIT_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 0.1
@@ -264,6 +265,7 @@ class _Consumer:
     def _count(self, side: str, session_id: str, message_id: str, result: str) -> None:
         self._counts[side, result] += 1
         if self._single is not None:
+            session_id = session_key(session_id)
             if result in ("completed", "failed"):
                 self._single.add((session_id, message_id))
             elif result in ("duplicate", "dead-lettered"):

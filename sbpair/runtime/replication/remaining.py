@@ -18,9 +18,10 @@ from sbpair.core.summary import describe
 from sbpair.ports import Messaging
 from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import close_quietly
+from sbpair.service import session_key
 
 CopyKey = tuple[str, str]
-"""Session id and message id."""
+"""The session's `service.session_key`, and the message id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ async def look(
             async with aclosing(pages_once(receiver, page_seconds=page_seconds)) as pages:
                 async for page in pages:
                     for one in page:
-                        key = (one.session_id or "", one.message_id or "")
+                        key = (session_key(one.session_id or ""), one.message_id or "")
                         if one.state is State.SCHEDULED:
                             later[key] += 1
                             if (at := describe(one.payload).scheduled_at) is not None:

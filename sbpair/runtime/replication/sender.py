@@ -31,6 +31,7 @@ from sbpair.core.retry import Backoff
 from sbpair.ports import Clock, Journal, Messaging
 from sbpair.runtime.links import Links
 from sbpair.runtime.replication.store import SENDER, destination_of, key_of
+from sbpair.service import session_key
 
 DEFAULT_DELAY_SECONDS = 15.0
 """The copy in the other region appears so much later, so that the preferred region wins ("Azure Service Bus
@@ -141,7 +142,7 @@ class DualSender:
         if self._closed:
             raise InterruptedWorkError("Nothing was sent: the sender is closed.")
         keys = keys_of(payload)
-        session = self._session(keys.session_id)
+        session = self._session(session_key(keys.session_id))
         session.users += 1
         try:
             async with session.lock:
@@ -241,13 +242,15 @@ class DualSender:
     # The journal
 
     def _key(self, session_id: str) -> str:
-        return key_of(destination_of(self._queue), session_id)
+        return key_of(destination_of(self._queue), session_key(session_id))
 
     async def _frontier(self, session_id: str) -> Frontier:
         if self._journal is None:
             return Frontier()
         try:
             entry = await self._journal.read(SENDER, self._key(session_id))
+            if entry is None and session_id != session_key(session_id):  # of an earlier build
+                entry = await self._journal.read(SENDER, key_of(destination_of(self._queue), session_id))
         except JournalError:
             return Frontier()  # sending goes first; `recorded` of the result says what is known
         return Frontier() if entry is None else Frontier.from_dict(entry.document)
@@ -296,6 +299,6 @@ def _neither(queue: str, errors: Mapping[Side, ServiceError | None], uncertain: 
 def _session_of(payload: bytes) -> str | None:
     """The lane of a message. What cannot be read has none: sending it will say so."""
     try:
-        return keys_of(payload).session_id
+        return session_key(keys_of(payload).session_id)
     except (MalformedMessageError, UsageError):
         return None

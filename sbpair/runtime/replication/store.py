@@ -6,6 +6,10 @@ Keys name what is consumed, so one journal serves any number of queues and subsc
     replicated-session       DESTINATION/SESSION              the entry that decides (`core.replication.ownership`)
     replicated-message       DESTINATION/SESSION/MESSAGE      the record of a finished message
     replicated-sender        ENTITY/SESSION                   what senders go on from (`core.replication.ordering`)
+
+SESSION is the session's `service.session_key`: the two namespaces may show a session in different spellings. Journals
+of earlier builds have it as it was spelled. What they hold is found under that spelling and goes on under the key, so
+consumers of such a build are stopped before the first of a later one starts.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,6 +20,7 @@ from sbpair.core.errors import JournalConflictError, JournalError, UsageError
 from sbpair.core.replication import ownership
 from sbpair.core.replication.ownership import Finished, MessageRecord, SessionEntry, Terms
 from sbpair.ports import Entry, Journal
+from sbpair.service import session_key
 
 DESTINATION = "replicated-destination"
 SESSION = "replicated-session"
@@ -23,6 +28,8 @@ MESSAGE = "replicated-message"
 SENDER = "replicated-sender"
 FIRST_EDITION = "session"
 """Kind of the entries of journals that knew sessions by their id alone."""
+_WITHOUT_CASE = "without case"
+"""Of a destination whose sessions have never been known by their spellings."""
 _SWAPS = 20
 
 
@@ -52,6 +59,7 @@ class SessionStore:
         self.destination = destination_of(destination)
         self._journal = journal
         self._terms = terms
+        self._has_spelled_keys = True
 
     async def open(self, hosts: Iterable[str]) -> None:
         """Make sure that this journal may be used for this destination in these namespaces.
@@ -70,10 +78,11 @@ class SessionStore:
         raw = await self._journal.read(DESTINATION, self.destination)
         if raw is None:
             try:
-                document = {"destination": self.destination, "namespaces": namespaces}
+                document = {"destination": self.destination, "namespaces": namespaces, "sessions": _WITHOUT_CASE}
                 await self._journal.create(
                     DESTINATION, self.destination, document, ttl_seconds=self._terms.retention_seconds
                 )
+                self._has_spelled_keys = False
                 return
             except JournalConflictError:
                 raw = await self._journal.read(DESTINATION, self.destination)
@@ -86,6 +95,7 @@ class SessionStore:
                 hint="Use a journal of its own for each pair of namespaces.",
             )
         if raw is not None:
+            self._has_spelled_keys = raw.document.get("sessions") != _WITHOUT_CASE
             await self._renew(raw)
 
     async def _renew(self, raw: Entry) -> None:
@@ -95,11 +105,13 @@ class SessionStore:
             return  # another consumer has just done it
 
     async def read(self, session_id: str) -> Known:
-        raw = await self._journal.read(SESSION, key_of(self.destination, session_id))
-        if raw is None:
+        raw = await self._journal.read(SESSION, key_of(self.destination, session_key(session_id)))
+        found = raw if raw is not None else await self._spelled(SESSION, session_id)
+        if found is None:
             return Known(SessionEntry(self.destination, session_id), None)
         try:
-            return Known(SessionEntry.from_dict(raw.document), raw)
+            # One of an earlier build stays as it is; the next version of the entry is made under the key.
+            return Known(SessionEntry.from_dict(found.document), raw)
         except UsageError as error:
             raise JournalError(f"{self._journal.name}, session {session_id!r}: {error.message}") from error
 
@@ -107,7 +119,7 @@ class SessionStore:
         """Raises JournalConflictError if somebody wrote since `known` was read."""
         seconds = ownership.kept_seconds(entry, self._terms)
         if known.raw is None:
-            key = key_of(self.destination, entry.session_id)
+            key = key_of(self.destination, session_key(entry.session_id))
             raw = await self._journal.create(SESSION, key, entry.to_dict(), ttl_seconds=seconds)
         else:
             raw = await self._journal.replace(known.raw, entry.to_dict(), ttl_seconds=seconds)
@@ -117,12 +129,12 @@ class SessionStore:
 
     async def finished(self, session_id: str, message_id: str) -> Finished | None:
         """What the record says of a message; None if there is none. To be asked after the entry was read."""
-        raw = await self._journal.read(MESSAGE, key_of(self.destination, session_id, message_id))
+        raw = await self._message(session_id, message_id)
         return None if raw is None else self._record(raw).finished
 
     async def settled(self, session_id: str, message_id: str) -> tuple[str, ...]:
         """The sides on which the copy of a finished message is settled, as its record says."""
-        raw = await self._journal.read(MESSAGE, key_of(self.destination, session_id, message_id))
+        raw = await self._message(session_id, message_id)
         return () if raw is None else self._record(raw).settled
 
     async def record(
@@ -132,7 +144,7 @@ class SessionStore:
 
         `is_new`: there was no record a moment ago, so none is read before the first attempt.
         """
-        key = key_of(self.destination, session_id, finished.message_id)
+        key = key_of(self.destination, session_key(session_id), finished.message_id)
         for attempt in range(_SWAPS):
             try:
                 raw = None if is_new and not attempt else await self._journal.read(MESSAGE, key)
@@ -150,6 +162,16 @@ class SessionStore:
             except JournalConflictError:
                 continue  # the other copy was settled at the same time
         raise JournalError(f"{self._journal.name}, message {finished.message_id!r}: its record changes all the time.")
+
+    async def _message(self, session_id: str, message_id: str) -> Entry | None:
+        raw = await self._journal.read(MESSAGE, key_of(self.destination, session_key(session_id), message_id))
+        return raw if raw is not None else await self._spelled(MESSAGE, session_id, message_id)
+
+    async def _spelled(self, kind: str, session_id: str, *rest: str) -> Entry | None:
+        """What an earlier build has left under the session's spelling, if there is anything."""
+        if not self._has_spelled_keys or session_id == session_key(session_id):
+            return None
+        return await self._journal.read(kind, key_of(self.destination, session_id, *rest))
 
     def _record(self, raw: Entry) -> MessageRecord:
         try:

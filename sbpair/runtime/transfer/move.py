@@ -60,6 +60,7 @@ from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.restore import send_stored
 from sbpair.runtime.transfer.sinks import ArchiveSink, NamespaceSink, Sink, TransactionSink
 from sbpair.runtime.transfer.stored import StoredMessages
+from sbpair.service import session_key
 
 SESSIONS_AT_ONCE = 8
 SESSION_IN_FLIGHT_MESSAGES = 250
@@ -434,19 +435,23 @@ class _Move:
         states = frozenset({State.ACTIVE}) | (self.request.also - {State.SCHEDULED})
         going: dict[Key, str] = {}
         others: dict[str, Counter[str]] = {}
+        named: dict[str, str] = {}
+        """One spelling for each session, by which it is asked for: the service knows it by any."""
         try:
             async for page in pages(receiver, clock=self.clock, patience_seconds=self.request.patience_seconds):
                 for one in page:
                     if one.state not in states:
                         continue
                     verdict, session_id = self.judge(one), one.session_id or ""
+                    session_id = named.setdefault(session_key(session_id), session_id)
                     if isinstance(verdict, Leave):
                         others.setdefault(session_id, Counter())[verdict.because] += 1
                     else:
                         going[key_of(one)] = session_id
             held = dict(Counter(going.values()))
             if self.session_states:
-                held |= {one: 0 for one in await receiver.session_ids() if one not in held}
+                for spelled in await receiver.session_ids():
+                    held.setdefault(named.setdefault(session_key(spelled), spelled), 0)
         finally:
             await close_quietly(receiver)
         left: Counter[str] = Counter()
@@ -543,7 +548,8 @@ class _Move:
         if topic is not None or (queue is not None and not queue.settings.requires_session):
             return STATE_STAYS
         line = self._state_line(session_id)
-        if self.ledger is not None and _key_of_line(line) in self.ledger.forwarded:
+        spelled = replace(line, message_id=session_id)  # the line of an earlier build
+        if self.ledger is not None and {_key_of_line(line), _key_of_line(spelled)} & self.ledger.forwarded:
             return None  # whoever works there may have changed it since
         receiver = self.ends.target.receiver(self.seen.path, session_id=session_id)
         try:
@@ -566,7 +572,7 @@ class _Move:
         return Entry(
             queue=self.path,
             sequence_number=0,
-            message_id=session_id,
+            message_id=session_key(session_id),
             enqueued_at_ms=0,
             destination=self.seen.path,
             session_id=session_id,
