@@ -19,6 +19,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sbpair.core.cost.request import CostRequest
+    from sbpair.core.cost.result import Compared, Estimated
     from sbpair.core.failover.measured import Pinged
     from sbpair.core.failover.sent import SentMessages
     from sbpair.core.inspection.audit.result import AuditedPair
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from sbpair.core.inspection.status import StatusReport
     from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
     from sbpair.operations.cleanup import CleanupRequest, cleanup
+    from sbpair.operations.cost import compare_costs, estimate_cost
     from sbpair.operations.dead_letters import (
         BrowseRequest,
         DeadLetterReason,
@@ -74,7 +77,9 @@ __all__ = [
     "AuditedPair",
     "BrowseRequest",
     "CleanupRequest",
+    "Compared",
     "CopyRequest",
+    "CostRequest",
     "CreateEntityRequest",
     "CreateRuleRequest",
     "DeadLetterReason",
@@ -90,6 +95,7 @@ __all__ = [
     "EditRequest",
     "EditResult",
     "Ends",
+    "Estimated",
     "EvacuateRequest",
     "EvacuateResult",
     "EvacuationPlan",
@@ -124,6 +130,7 @@ __all__ = [
     "audit_snapshot",
     "browse_messages",
     "cleanup",
+    "compare_costs",
     "copy",
     "create_entity",
     "create_rule",
@@ -133,6 +140,7 @@ __all__ = [
     "doctor",
     "drain",
     "edit",
+    "estimate_cost",
     "evacuate",
     "find_message",
     "list_dead_letters",
@@ -153,9 +161,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "dead_letters": ("BrowseRequest", "DeadLetterReason", "DeadLetterReasons", "browse_messages", "list_dead_letters"),
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
     "cleanup": ("CleanupRequest", "cleanup"),
+    "cost": (
+        "Compared",
+        "CostRequest",
+        "Estimated",
+        "compare_costs",
+        "estimate_cost",
+    ),
+    "dead_letters": ("BrowseRequest", "DeadLetterReason", "DeadLetterReasons", "browse_messages", "list_dead_letters"),
     "discover": (
         "DiscoverRequest",
         "Discovery",

@@ -10,7 +10,6 @@ import typer
 from sbpair.cli.context import load_settings
 from sbpair.cli.cost import shown
 from sbpair.cli.cost.inputs import (
-    Scenario,
     parse_counts,
     parse_month,
     parse_share,
@@ -18,19 +17,21 @@ from sbpair.cli.cost.inputs import (
     parse_tiers,
     price_table,
     size_bytes_of,
-    workload_of,
 )
-from sbpair.cli.cost.usage import Usage, billed_result, read_usage, with_billed, with_traffic
+from sbpair.cli.cost.usage import Usage, read_usage, with_traffic
 from sbpair.cli.inspection.saved import choose_snapshots
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.cost.model import active_active
+from sbpair.core.cost.request import CostRequest, workload_of
+from sbpair.core.cost.result import billed_alone, price_list
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
+from sbpair.operations.cost import compare_costs, estimate_cost
 from sbpair.render.result import CommandResult
 
 
-@command(output="cli.cost.shown:Cost", checks=True)
+@command(output="core.cost.result:Cost", checks=True)
 def cost(
     options: Options,
     pair: PairArgument = None,
@@ -125,9 +126,9 @@ def cost(
     """
     table = price_table(prices or (), region=region, currency=currency, egress_per_gigabyte=egress_per_gb)
     if explain_prices:
-        return shown.price_rows(table)
+        return shown.price_rows(price_list(table), table)
     chosen, known = _pair_and_snapshot(options, pair, snapshot)
-    scenario = Scenario(
+    scenario = CostRequest(
         messages_per_day=messages_per_day,
         size_bytes=size_bytes_of(size_kb),
         copies=copies,
@@ -151,14 +152,15 @@ def cost(
     if used.traffic is not None:
         workload = with_traffic(workload, used.traffic, scenario.size_bytes)
     elif used.billed:
-        return billed_result(used.billed, table)
+        return shown.billed_result(billed_alone(used.billed, table), table)
     if replicated:
         workload = active_active(workload)
     lists: Sequence[Sequence[object]] = (scenario.queues, scenario.hosts, scenario.syphons, scenario.tiers)
     if compare or any(len(values) > 1 for values in lists):
-        return shown.comparison(workload, table, scenario)
-    result = shown.one_estimate(workload, table, chosen.name if chosen else None, known)
-    return with_billed(result, used, table)
+        return shown.comparison(compare_costs(scenario, prices=table, workload=workload))
+    return shown.one_estimate(
+        estimate_cost(scenario, pair=chosen, snapshot=known, prices=table, workload=workload, billed=used.billed)
+    )
 
 
 def _follow_seconds(text: str | None) -> int:

@@ -1,9 +1,7 @@
 """Where an estimate's numbers come from: options, a pair, a snapshot, price files."""
 
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,19 +10,14 @@ from sbpair.core.cost.model import (
     AVERAGE_MONTH,
     DOCUMENTED_MONTH,
     SYPHON_MODELS,
-    Billed,
-    Flow,
     Month,
     SyphonModel,
-    Workload,
     calendar_month,
     polling_syphon,
 )
 from sbpair.core.cost.retail import from_retail
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.snapshot import NamespaceSnapshot, Snapshot
-from sbpair.core.pairing import Pair
 from sbpair.core.prices import DEFAULT_REGION, PriceTable, built_in, exact, from_yaml, retail_query, with_egress
 from sbpair.core.redact import quoted
 from sbpair.service import Tier
@@ -32,85 +25,8 @@ from sbpair.service import Tier
 NO_SYPHON = "none"
 _COUNT = re.compile(r"[0-9]{1,9}")
 _CURRENCY = re.compile(r"[A-Z]{3}")
-UNNAMED = "one entity"
-"""What the flow is called when nobody said which entities there are."""
 MOST_KILOBYTES = 100 * 1024
 _CALENDAR = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """The scenario flags, parsed. Lists hold the values to compare; the first one is the estimate's own."""
-
-    messages_per_day: int
-    size_bytes: int
-    copies: int
-    outage_seconds: int
-    diverted_share: Fraction | None
-    redelivered_share: Fraction
-    queues: tuple[int, ...]
-    hosts: tuple[int, ...]
-    syphons: tuple[SyphonModel | None, ...]
-    tiers: tuple[Tier, ...]
-    processes: int
-    consumers: int
-    messaging_units: int
-    two_subscriptions: bool
-    month: Month
-    audits_per_day: int
-    follow_every_seconds: int
-
-
-def workload_of(scenario: Scenario, pair: Pair | None, snapshot: Snapshot | None) -> Workload:
-    """The month's workload: flags first, then what the snapshot or the pair says, then the model's defaults."""
-    days = Fraction(scenario.month.hours, 24)
-    queues = scenario.queues or ((pair.options.backlog_queue_count,) if pair else ())
-    base = Workload(
-        flows=_flows(scenario, pair.entities if pair else (), days),
-        month=scenario.month,
-        hosts=scenario.hosts[0] if scenario.hosts else 1,
-        syphon=scenario.syphons[0],
-        outage_seconds=scenario.outage_seconds,
-        diverted_share=scenario.diverted_share,
-        redelivered_share=scenario.redelivered_share,
-        processes=scenario.processes,
-        consumers=scenario.consumers,
-        audits=math.ceil(scenario.audits_per_day * days),
-        follow_every_seconds=scenario.follow_every_seconds,
-    )
-    if queues:
-        base = replace(base, queues=queues[0])
-    if pair is not None:
-        base = replace(base, ping_interval_seconds=max(1, round(pair.options.ping_interval_seconds)))
-    if scenario.audits_per_day:
-        base = replace(base, calls_per_audit=snapshot.calls.management if snapshot else base.queues + 6)
-    return replace(
-        base,
-        primary=_billed(scenario, snapshot.primary if snapshot else None, "subscription"),
-        secondary=_billed(
-            scenario,
-            snapshot.secondary if snapshot else None,
-            "second subscription" if scenario.two_subscriptions else "subscription",
-        ),
-    )
-
-
-def _flows(scenario: Scenario, entities: Sequence[str], days: Fraction) -> tuple[Flow, ...]:
-    """The messages spread evenly over the entities, so that pings are counted for each."""
-    names = entities or (UNNAMED,)
-    month = math.ceil(scenario.messages_per_day * days)
-    share, rest = divmod(month, len(names))
-    return tuple(
-        Flow(name, share + (1 if index < rest else 0), scenario.size_bytes, scenario.copies)
-        for index, name in enumerate(names)
-    )
-
-
-def _billed(scenario: Scenario, seen: NamespaceSnapshot | None, account: str) -> Billed:
-    facts = seen.facts if seen else None
-    tier = scenario.tiers[0] if scenario.tiers else (facts.tier if facts else None) or Tier.STANDARD
-    units = (facts.messaging_units if facts else None) or scenario.messaging_units
-    return Billed(tier, units, account)
 
 
 def size_bytes_of(kilobytes: float) -> int:

@@ -4,13 +4,11 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sbpair.cli.cost.shown import BilledAlone, BilledLine
 from sbpair.core.cost.model import Month, Workload
 from sbpair.core.cost.usage import (
     Billed,
@@ -23,20 +21,8 @@ from sbpair.core.cost.usage import (
     read_metrics,
 )
 from sbpair.core.errors import UsageError
-from sbpair.core.prices import UNITS, Meter, PriceTable, to_cents, total
-from sbpair.core.serialization import to_plain
-from sbpair.render.result import Column, CommandResult, Table
 
 _CALENDAR = re.compile(r"\d{4}-\d{2}")
-BILLED_COLUMNS = (
-    Column("month", "Month"),
-    Column("subscription", "Subscription"),
-    Column("meter", "Meter"),
-    Column("quantity", "Quantity", right=True),
-    Column("cost", "Billed", right=True),
-    Column("currency", "Currency"),
-    Column("at_these_prices", "At these prices", right=True),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,58 +86,3 @@ def with_traffic(workload: Workload, traffic: Traffic, size_bytes: int) -> Workl
     if share is None and not workload.outage_seconds:
         share = Fraction(0)
     return replace(workload, flows=traffic.flows(workload.month.hours, size_bytes), diverted_share=share)
-
-
-def billed_lines(billed: Sequence[Billed], prices: PriceTable) -> tuple[BilledLine, ...]:
-    """Billed quantities, with what the price table makes of them."""
-    return tuple(
-        BilledLine(
-            one.month,
-            one.subscription,
-            one.meter,
-            Decimal(f"{one.quantity.normalize():f}"),
-            to_cents(one.cost),
-            one.currency,
-            _priced(one, prices),
-        )
-        for one in billed
-    )
-
-
-def _table(lines: Sequence[BilledLine]) -> Table:
-    return Table("Billed", BILLED_COLUMNS, to_plain(lines))
-
-
-def _priced(one: Billed, prices: PriceTable) -> Decimal | None:
-    """The same quantity at our prices; None for a meter that they do not have, or in another currency."""
-    if one.meter not in list(Meter) or (one.currency and one.currency != prices.currency):
-        return None
-    meter = Meter(one.meter)
-    if not prices.has(meter):
-        return None
-    return to_cents(total(one.quantity / UNITS[meter].size, prices.bands(meter)))
-
-
-def billed_result(billed: Sequence[Billed], prices: PriceTable) -> CommandResult:
-    """Usage details alone: nothing is estimated."""
-    lines = billed_lines(billed, prices)
-    sums: dict[str, Decimal] = {}
-    for one in billed:
-        sums[one.currency] = sums.get(one.currency, Decimal(0)) + one.cost
-    money = ", ".join(f"{to_cents(amount):,} {currency}".strip() for currency, amount in sums.items())
-    months = sorted({one.month for one in billed})
-    return CommandResult(
-        "cost",
-        BilledAlone(prices.currency, lines),
-        (_table(lines),),
-        notes=(f"Prices: {prices.source} of {prices.region}, dated {prices.dated}.",),
-        summary=f"Billed for Service Bus: {money} in {', '.join(months)}.",
-    )
-
-
-def with_billed(result: CommandResult, usage: Usage, prices: PriceTable) -> CommandResult:
-    """An estimate with what was billed beside it."""
-    if not usage.billed:
-        return result
-    lines = billed_lines(usage.billed, prices)
-    return replace(result, data=replace(result.data, billed=lines), tables=(*result.tables, _table(lines)))
