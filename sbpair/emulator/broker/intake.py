@@ -149,6 +149,11 @@ class Accepting(Entity):
 
     intake: Intake
 
+    @property
+    def takes_steps(self) -> bool:
+        """Whether a single message may take so long that `accepting` is worth its own cost."""
+        return False
+
     def reserve(self, message: Message) -> int:
         """The next sequence number for a message."""
         raise NotImplementedError

@@ -119,6 +119,12 @@ class Topic(Accepting):
         self.watch_idle()
 
     @property
+    def takes_steps(self) -> bool:
+        """A rule or two, as nearly all topics have, are a step anyway."""
+        found = self.subscriptions
+        return len(found) > 2 or sum(len(one.rules) for one in found.values()) > 2
+
+    @property
     def status(self) -> EntityStatus:
         return self.description.status
 

@@ -38,7 +38,6 @@ class Sender(LinkHandler):
         self._entity = entity
         self._link = link
         self._transactions = transactions
-        self._slow = isinstance(entity, Topic)
         entity.links[self] = None
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None] | None:
@@ -48,7 +47,8 @@ class Sender(LinkHandler):
         if action is not None and action.fails and action.condition is not None:
             self._link.disposition(delivery, rejected(action.condition, action.description))
             return None
-        if transaction_of(delivery.state) is None and (self._slow or delivery.message_format == BATCH_FORMAT):
+        in_steps = delivery.message_format == BATCH_FORMAT or self._entity.takes_steps
+        if in_steps and transaction_of(delivery.state) is None:
             return self._accepting(delivery, action)
         self._answer(delivery, action, lambda: self._take(delivery))
         return None
