@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sbpair.core.access import NamespaceAccess
+from sbpair.core.errors import PairingError
 from sbpair.core.failover.machine import Policy
-from sbpair.core.pairing import Pair
+from sbpair.core.pairing import Pair, Verify
 from sbpair.core.retry import SDK_RETRIES
 from sbpair.runtime.clock import Quiet, SystemClock
 
@@ -97,17 +98,20 @@ async def open_pairing(
     observer: "Observer | None" = None,
     policy: Policy | None = None,
     hold_sessions: bool | None = None,
-    create_missing: bool = False,
+    create_missing: bool | None = None,
+    verify: Verify | None = None,
 ) -> AsyncIterator["PairedNamespaces"]:
     """Open a pairing over the Azure SDKs for an application that sends.
 
         async with open_pairing(pair) as pairing:
             result = await pairing.sender("orders").send(compose(body="hello", message_id="1"))
 
-    Nothing is asked of either namespace before the first message, and nothing of the secondary before the first failure
-    of the primary. Arguments and errors are those of `PairedNamespaces.open`; a send is tried as often as
-    azure-servicebus tries it before the failover policy hears of its failure. The backlog is brought back by
-    `sbpair syphon` or `sbpair drain`, or in this process if the pair's options enable the syphon.
+    With `verify` (by default the pair's choice, `warn`) links to the backlog queues are tried beforehand and at every
+    `verify_interval`: `warn` says by an event what is wrong, `require` raises PairingError for what would keep messages
+    from being diverted, `off` asks nothing of the secondary before the first failure of the primary. Other arguments
+    and errors are those of `PairedNamespaces.open`; `create_missing` is the pair's choice by default. A send is tried
+    as often as azure-servicebus tries it before the failover policy hears of its failure. The backlog is brought back
+    by `sbpair syphon` or `sbpair drain`, or in this process if the pair's options enable the syphon.
     """
     from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 
@@ -124,9 +128,14 @@ async def open_pairing(
                 retries=SDK_RETRIES,
             ),
             secondary_admin=sides.secondary_admin,
-            create_missing=create_missing,
+            create_missing=pair.options.create_missing if create_missing is None else create_missing,
         )
         async with pairing:
+            chosen = pair.options.verify if verify is None else verify
+            if chosen == Verify.REQUIRE and not (found := await pairing.verify()).ready:
+                raise PairingError(f"An outage of {pair.primary.host} would lose messages: {' '.join(found.problems)}")
+            if chosen != Verify.OFF:
+                pairing.keep_verifying()
             yield pairing
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.core.failover.machine import diagram
+from sbpair.core.failover.machine import diagram, error_table
 from sbpair.pipeline.spark.java import find_java, launcher_home
 from tests.readme import BLOCKS, ROOT, blocks
 from tests.survivors import mark
@@ -131,6 +131,11 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
 def test_the_diagram_is_drawn_from_the_table() -> None:
     (drawn,) = blocks("mermaid")
     assert drawn.body.strip() == diagram().strip()
+
+
+def test_the_errors_that_count_are_told_from_the_table() -> None:
+    page = (ROOT / "sbpair" / "cli" / "pages" / "failover.md").read_text(encoding="utf-8")
+    assert error_table() in page
 
 
 def test_the_demo_command_does_its_own_set_up(tmp_path: Path) -> None:

@@ -154,6 +154,9 @@ over the user's.
         policy: documented            # which errors start a failover: documented or sdk
         hold_sessions: false          # keep order within a session across failover and failback
         enable_syphon: false          # applications that open the pair bring its backlog back
+        verify: warn                  # try beforehand what an outage will need: warn, require or off
+        verify_interval: 1h           # and again so often; 0: once
+        create_missing: false         # applications create missing backlog queues, with the Manage right
         entities: [orders, invoices/incoming]
         protected: ["*/x-servicebus-transfer/0"]
         environment: production

@@ -55,6 +55,7 @@ from sbpair.clients.shared import (
 )
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, MIN_ATTEMPT_SECONDS
+from sbpair.core.inspection.diagnosis import Verification
 
 
 class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBusClient):
@@ -69,6 +70,11 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBu
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         return self
+
+    async def verify(self) -> Verification:
+        """Try what an outage of the primary will need: backlog queues, the Send right, keys and sizes of both sides. No
+        message is written. What is wrong is in `problems`; `ready` says whether messages could be diverted."""
+        return cast("Verification", await self._failover.acall(self._failover.verify()))
 
     async def close(self) -> None:
         """As the SDK's; ends the pings too. The backlog stays for `sbpair drain` or `sbpair syphon`."""

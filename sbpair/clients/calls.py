@@ -73,6 +73,8 @@ def steps(
     """
     line = part.line
     budget = budget_of(timeout, started)
+    if line.failover.unverified:
+        yield Ask(line.failover.required())
     if line.has_to_join:
         yield Ask(part.ready())
     if failed is not None and (yield from _failed(part, failed, ticket, payloads, budget)):

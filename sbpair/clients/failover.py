@@ -3,6 +3,8 @@
 Nothing here is touched by a send that the primary accepts, but for one look at a state that says so.
 """
 
+import asyncio
+import concurrent.futures
 import hashlib
 import logging
 import os
@@ -14,17 +16,18 @@ from typing import Any, TypeVar
 
 from sbpair.azure.wire import secrets_of
 from sbpair.clients.background import Background
-from sbpair.core.errors import MessageError, ServiceError
-from sbpair.core.events import Event, FailedBack, FailedOver, SideFaulted, SideRestored
+from sbpair.core.errors import MessageError, SbpairError, ServiceError
+from sbpair.core.events import Event, FailedBack, FailedOver, NotReady, PairingNoticed, SideFaulted, SideRestored
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import ROUTES, Route, State
 from sbpair.core.failover.sending import Budget, QueueStanding
-from sbpair.core.pairing import Pair
-from sbpair.ports import Messaging, Observer
+from sbpair.core.inspection.diagnosis import Verification
+from sbpair.core.pairing import Pair, Verify
+from sbpair.ports import Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT
 from sbpair.runtime.failover.entity import MonitoredEntities, MonitoredEntity
-from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext, PairingState
+from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext, PairingState, ensure_backlog_queues
 from sbpair.runtime.failover.sender import FailoverSender, SendResult
 
 T = TypeVar("T")
@@ -35,7 +38,7 @@ LOOP_NAME = "sbpair-failover"
 
 OnEvent = Callable[[Event], object]
 
-_WARNED = (FailedOver, FailedBack, SideFaulted, SideRestored)
+_WARNED = (FailedOver, FailedBack, NotReady, SideFaulted, SideRestored)
 
 
 class Process:
@@ -151,6 +154,7 @@ class Failover:
         primary: Callable[[], Messaging],
         secondary: Callable[[], Messaging],
         credential: Any,
+        make_admin: Callable[[], NamespaceAdmin],
         on_event: OnEvent | None = None,
         credentials: Sequence[Any] = (),
     ) -> None:
@@ -158,14 +162,19 @@ class Failover:
         application's event loop."""
         self.pair = pair
         self._make = primary, secondary
+        self._make_admin = make_admin
         self._audience = Audience(on_event)
         self._credential = credential
         self.credentials = credentials
         self._pairing: PairedNamespaces | None = None
+        self._opening_on: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._lines: dict[str, Line] = {}
         self._lock = threading.RLock()
         self.entities = PROCESS.entities(pair, credential)
         _failovers.add(self)
+        self.unverified = pair.options.verify == Verify.REQUIRE
+        """Nothing is sent before `required` has let it."""
+        self._verifying = False
         if pair.options.enable_syphon:
             self.call(self._opened())
 
@@ -185,8 +194,6 @@ class Failover:
 
     async def acall(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any event loop."""
-        import asyncio
-
         for credential in self.credentials:
             credential.loop = asyncio.get_running_loop()
         return await asyncio.wrap_future(PROCESS.background.submit(work))
@@ -201,27 +208,94 @@ class Failover:
         return (await self._opened()).sender(entity)
 
     async def _opened(self) -> PairedNamespaces:
-        if self._pairing is None:
-            primary, secondary = (make() for make in self._make)
-            self._pairing = await PairedNamespaces.open(
-                self.pair,
-                PairingContext(
-                    primary=primary,
-                    secondary=secondary,
-                    clock=SystemClock(),
-                    observer=_Both(Chronicle(self.pair.name), self._audience),
-                    entities=self.entities,
-                    audience=self._audience,
-                ),
-            )
-            PROCESS.opened(self._pairing)
+        async with self._opening():
+            if self._pairing is None:
+                observer = _Both(Chronicle(self.pair.name), self._audience)
+                if self.pair.options.create_missing:
+                    await self._create_missing(observer)
+                primary, secondary = (make() for make in self._make)
+                self._pairing = await PairedNamespaces.open(
+                    self.pair,
+                    PairingContext(
+                        primary=primary,
+                        secondary=secondary,
+                        clock=SystemClock(),
+                        observer=observer,
+                        entities=self.entities,
+                        audience=self._audience,
+                    ),
+                )
+                PROCESS.opened(self._pairing)
         return self._pairing
+
+    def _opening(self) -> asyncio.Lock:
+        """On the loop, which may be another one after a rest: only one opens."""
+        loop = asyncio.get_running_loop()
+        if self._opening_on is None or self._opening_on[0] is not loop:
+            self._opening_on = loop, asyncio.Lock()
+        return self._opening_on[1]
+
+    async def _create_missing(self, observer: Observer) -> None:
+        """Create missing backlog queues. What prevents that is announced: those that are there may be enough."""
+        admin = self._make_admin()
+        try:
+            await ensure_backlog_queues(self.pair, admin=admin, clock=SystemClock(), observer=observer)
+        except SbpairError as error:
+            message = f"Missing backlog queues could not be created: {error.message}"
+            observer.notify(PairingNoticed(time.time(), "not-created", message))
+        finally:
+            await admin.close()
+
+    def begin_verifying(self) -> None:
+        """See in the background, once per client, whether an outage would find what it needs."""
+        options = self.pair.options
+        if self._verifying or (options.verify == Verify.OFF and not options.create_missing):
+            return
+        self._verifying = True
+        for credential in self.credentials:
+            credential.loop = _running_loop() or credential.loop
+        begun = PROCESS.background.begin(self._verify_from_now_on())
+        begun.add_done_callback(_log_failure)
+
+    async def _verify_from_now_on(self) -> None:
+        pairing = await self._opened()
+        if self.pair.options.verify == Verify.WARN:
+            pairing.keep_verifying()
+
+    async def verify(self, entities: Sequence[str] | None = None) -> Verification:
+        """On the loop: see `PairedNamespaces.verify`."""
+        pairing = await self._opened()
+        verification = await pairing.verify(entities)
+        if self.pair.options.verify == Verify.REQUIRE and verification.ready:
+            self.unverified = False
+            pairing.keep_verifying()
+        return verification
+
+    async def required(self) -> None:
+        """On the loop: let the first call go on, or raise.
+
+        Raises:
+            ServiceBusError: an outage would find nothing to divert to.
+        """
+        from azure.servicebus import exceptions
+
+        if self.unverified and not (found := await self.verify()).ready:
+            raise exceptions.ServiceBusError(
+                message=f"Nothing was sent: an outage of the primary would lose messages, and the client was made with "
+                f"verify='require'. {' '.join(found.problems)}"
+            )
+
+    @property
+    def verification(self) -> Verification | None:
+        """The last one of this client."""
+        return None if self._pairing is None else self._pairing.verification
 
     def state(self) -> PairingState:
         """Everything at this moment: entities, backlog queues, both sides."""
         if self._pairing is None and self.entities.empty:
-            queues = tuple(QueueStanding(path, True) for path in self.pair.backlog_paths())
-            return PairingState((), queues, Condition.OPEN, Condition.OPEN, 0, 0)
+            queues = tuple(QueueStanding(path, None) for path in self.pair.backlog_paths())
+            primary = Condition.OPEN if self.entities.seen else Condition.UNKNOWN
+            return PairingState((), queues, primary, Condition.UNKNOWN, 0, 0)
         return self.call(self._state())
 
     async def _state(self) -> PairingState:
@@ -268,10 +342,23 @@ class Failover:
     def after_fork(self) -> None:
         """In a child process: begin anew; the parent keeps its links and goes on with its pings."""
         self._pairing = None
+        self._verifying = False
         self._lock = threading.RLock()
         self.entities = PROCESS.entities(self.pair, self._credential)
         for line in self._lines.values():
             line.generation += 1
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _log_failure(begun: "concurrent.futures.Future[None]") -> None:
+    if not begun.cancelled() and (error := begun.exception()) is not None:
+        LOGGER.error("What an outage would need could not be verified: %s", error)
 
 
 PROCESS = Process()
@@ -309,6 +396,8 @@ class Line:
     @property
     def plain_ticket(self) -> int | None:
         """The ticket of an attempt where there is nothing to do but to send to the primary; otherwise None."""
+        if self.failover.unverified:
+            return None
         known = self.failover.entities.known(self._key)
         if known is None:
             return 0
@@ -342,6 +431,7 @@ class Line:
 
     def note_sent(self) -> None:
         """The primary accepted a message."""
+        self.failover.entities.seen = True
         known = self._known
         if known is not None and (known.state is State.SUSPECT or known.refusal_of_primary is not None):
             PROCESS.background.begin(_tell_sent(known))

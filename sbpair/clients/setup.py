@@ -11,6 +11,7 @@ from typing import Any
 
 from azure.servicebus.aio import ServiceBusClient
 
+from sbpair.azure.connect import make_admin
 from sbpair.clients.failover import Failover, OnEvent
 from sbpair.core.access import (
     AuthMethod,
@@ -110,6 +111,7 @@ def make_failover(
         chosen,
         primary=lambda: _messaging(NamespaceAccess(chosen.primary.label, host), own, for_primary),
         secondary=make_secondary,
+        make_admin=lambda: make_admin(chosen.secondary),
         credential=credential,
         on_event=on_event,
         credentials=[one for one in made if isinstance(one, BorrowedCredential)],

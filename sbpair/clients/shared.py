@@ -13,6 +13,7 @@ from sbpair.clients.calls import Payloads, Steps, offering, steps
 from sbpair.clients.failover import Failover, OnEvent, SenderFailover
 from sbpair.clients.setup import check_keywords, make_failover, split_keywords
 from sbpair.core.failover.machine import Route
+from sbpair.core.inspection.diagnosis import Verification
 from sbpair.core.pairing import PAIR_OPTIONS, Pair, SendAvailabilityOptions
 from sbpair.runtime.failover.pairing import PairingState
 
@@ -99,7 +100,14 @@ class ClientWithFailover(Generic[S]):
         """Send the entity's messages to the primary again, whatever the pings say."""
         self._failover.fail_back(entity)
 
+    @property
+    def verification(self) -> Verification | None:
+        """What the last `verify` of this client found, in the background or by hand; None: there was none. Asks
+        nothing, so that a readiness probe may use it: `client.verification is None or client.verification.ready`."""
+        return self._failover.verification
+
     def _with_failover(self, sender: Any) -> S:
+        self._failover.begin_verifying()
         return cast("S", self._sender_class._from_sdk(sender, self._failover))
 
 
@@ -133,6 +141,7 @@ class SenderWithFailover:
         token = offering.set(True)
         try:
             yield
+            self._part.line.failover.entities.seen = True
         except (AttributeError, OSError) as error:
             # What is left of a broken link fails in closing it, which the SDK does not translate.
             self._forget_link()

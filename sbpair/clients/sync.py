@@ -59,6 +59,7 @@ from sbpair.clients.shared import (
 )
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import MIN_ATTEMPT_SECONDS
+from sbpair.core.inspection.diagnosis import Verification
 
 
 class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk.ServiceBusClient):
@@ -76,8 +77,13 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk.ServiceBusCli
         on_event: is told what happens beside the sends (`sbpair.events`), in the thread in which all clients of the
             process divert: it must return soon, and must not send.
 
-    Nothing is asked of the secondary before the primary fails. The Send right is enough there; the backlog queues are
-    created by `sbpair provision`.
+        verify: `warn` (the default) tries in the background, from the first sender on, what an outage will need, and
+            again every `verify_interval`: what is wrong is logged and announced. `require`: the first call raises for
+            it. `off`: nothing is asked of the secondary before the primary fails. `client.verify()` does it at once.
+        create_missing: create missing backlog queues with the first sender, which takes the Manage right there.
+
+    The other keys of a pair in sbpair.yaml are keywords as well, see `sbpair.pair_options`. On the secondary the Send
+    right is enough; the backlog queues are created by `sbpair provision`.
 
     Raises:
         TypeError: neither `secondary` nor `pair`, or both.
@@ -88,6 +94,11 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk.ServiceBusCli
     def __enter__(self) -> Self:
         super().__enter__()
         return self
+
+    def verify(self) -> Verification:
+        """Try what an outage of the primary will need: backlog queues, the Send right, keys and sizes of both sides. No
+        message is written. What is wrong is in `problems`; `ready` says whether messages could be diverted."""
+        return self._failover.call(self._failover.verify())
 
     def close(self) -> None:
         """As the SDK's; ends the pings too. The backlog stays for `sbpair drain` or `sbpair syphon`."""

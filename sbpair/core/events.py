@@ -97,6 +97,19 @@ class BacklogQueueReturned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NotReady(Event):
+    """What an outage of the primary needs was tried beforehand, and is not as it should be."""
+
+    problems: tuple[str, ...]
+    """What is wrong and what to do, each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Event):
+    """It is as it should be after it was not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diverted(Event):
     """Messages for `entity` were accepted by a backlog queue."""
 

@@ -34,6 +34,10 @@ def describe(event: events.Event) -> str | None:
             return f"The {side} namespace refuses: {message} It is probed until it takes messages again."
         case events.SideRestored(side=side):
             return f"The {side} namespace takes messages again."
+        case events.NotReady(problems=problems):
+            return f"An outage of the primary would not find all it needs: {' '.join(problems)}"
+        case events.Ready():
+            return "An outage of the primary would find all it needs again."
         case events.PairingNoticed(message=message):
             return f"Note: {message}"
         case events.DeadLettered(queue=queue, sequence_number=number, reason=reason, description=description):

@@ -33,8 +33,8 @@ class World:
     emulator: EmulatorThread
     events: list[Event] = field(default_factory=list)
 
-    def pair(self, *, interval: float = 0.0, hold_sessions: bool = False) -> Pair:
-        options = SendAvailabilityOptions(QUEUES, interval, False, 1.0, hold_sessions=hold_sessions)
+    def pair(self, *, interval: float = 0.0, hold_sessions: bool = False, verify: str = "off") -> Pair:
+        options = SendAvailabilityOptions(QUEUES, interval, False, 1.0, hold_sessions=hold_sessions, verify=verify)
         return Pair("embedded", self._access("contoso"), self._access("fabrikam"), options)
 
     def _access(self, name: str) -> NamespaceAccess:

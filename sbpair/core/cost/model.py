@@ -145,7 +145,7 @@ class Workload:
     crossings: int = 2
     """Times a diverted message leaves a region: to the backlog, and back."""
     connections_per_process: int = 1
-    """AMQP connections that each sending or syphoning process holds to each namespace."""
+    """Senders of each entity in a sending process; each has a connection of its own."""
     consumers: int = 1
     """Active/active: processes that run `sbpair replicate consume`."""
     replicated: bool = False
@@ -445,10 +445,25 @@ def _standard(
     )
 
 
+BROWSING_CONNECTIONS = 6
+"""What a syphon of 10 queues held besides one connection for each queue while it looked through them: 16 at its peak,
+as counted by an embedded namespace."""
+
+
 def _connections(workload: Workload, chosen: set[Side]) -> int:
-    """Connections to the chosen sides: senders hold them to each side, and so do the syphon's hosts."""
-    processes = workload.processes + (workload.hosts if workload.syphon else 0)
-    return len(chosen) * processes * workload.connections_per_process
+    """Connections to the chosen sides at the peak. Every link has one of its own: a sender one to its entity and, while
+    the primary is away, one to its backlog queue; a syphon one to each queue and to each destination."""
+    entities = len({flow.entity.lower() for flow in workload.flows}) or 1
+    senders = workload.processes * workload.connections_per_process
+    hosts = workload.hosts if workload.syphon else 0
+    connections = 0
+    if Side.PRIMARY in chosen:
+        connections += (senders + hosts) * entities
+    if Side.SECONDARY in chosen and workload.replicated:
+        connections += senders * entities
+    elif Side.SECONDARY in chosen:
+        connections += senders * min(entities, workload.queues) + hosts * (workload.queues + BROWSING_CONNECTIONS)
+    return connections
 
 
 def _basic(

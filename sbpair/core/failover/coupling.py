@@ -16,6 +16,8 @@ PARTNER_GRACE_SECONDS = 5.0
 class Condition(StrEnum):
     """How the connection to one side is."""
 
+    UNKNOWN = "unknown"
+    """Nothing was asked of it yet."""
     OPEN = "open"
     CLOSED = "closed"
     FAULTED = "faulted"

@@ -167,8 +167,11 @@ DOCUMENTED = Policy(
         **_CALLER,
     },
 )
-"""What the documents say ("Asynchronous Messaging Patterns and High Availability"): non-transient errors and
-time-outs start the timer, a busy server never does."""
+"""What the documents say, with two differences ("Asynchronous Messaging Patterns and High Availability"): non-transient
+errors and time-outs start the timer, a busy server never does. The differences: transient errors of connection, link
+and service start it, too, once the SDK's retries have not cured them, since an outage looks like that; an entity that
+is not found and a right that is missing do not, since a backlog for them could not be brought back.
+"""
 
 SDK = Policy(
     "sdk",
@@ -384,6 +387,40 @@ def diagram() -> str:
             if before is not after and signals:
                 lines.append(f"    {before.name} --> {after.name}: {' / '.join(signals)}")
     lines += [f"    note right of {state.name}: sends go to {_destination(state)}" for state in State]
+    return "\n".join(lines)
+
+
+_MEANINGS: Mapping[Category, str] = {
+    Category.TIMEOUT: "time-out",
+    Category.CONNECTION: "no connection, or it was lost",
+    Category.DETACHED: "the link was detached",
+    Category.INTERNAL: "internal error of the service",
+    Category.BUSY: "server busy (throttled)",
+    Category.DISABLED: "entity disabled",
+    Category.QUOTA: "quota exceeded, entity full",
+    Category.UNAUTHORIZED: "wrong key, missing right",
+    Category.NOT_FOUND: "entity not found",
+    Category.TOO_LARGE: "message too large",
+    Category.ARGUMENT: "message refused as such",
+    Category.UNKNOWN: "anything else",
+}
+_CONSEQUENCES: Mapping[Action, str] = {
+    Action.START_TIMER: "starts the timer",
+    Action.WAIT_AND_RESEND: f"waits {BUSY_PAUSE_SECONDS:g} s, sends again",
+    Action.RAISE: "raises, no failover",
+}
+
+
+def error_table() -> str:
+    """Which errors count, as a Markdown table for the page on failover: a row for each kind, a column for each policy,
+    and what the same error of a ping means."""
+    names = " | ".join(f"`{name}`" for name in POLICIES)
+    lines = [f"| error of a send | {names} | of a ping |", "|---|" + "---|" * (len(POLICIES) + 1)]
+    for category in Category:
+        actions = " | ".join(_CONSEQUENCES[policy.action(category)] for policy in POLICIES.values())
+        wrong = any(category in policy.entity_wrong for policy in POLICIES.values())
+        ping = "the entity is wrong: sends raise" if wrong else "still away"
+        lines.append(f"| {_MEANINGS[category]} | {actions} | {ping} |")
     return "\n".join(lines)
 
 

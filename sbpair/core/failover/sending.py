@@ -183,7 +183,8 @@ class QueueStanding:
     """One queue as `state()` shows it; `seconds_until_probe` is None for a queue in rotation."""
 
     queue: str
-    in_rotation: bool
+    in_rotation: bool | None
+    """None: not known, as nothing was asked of it yet."""
     seconds_until_probe: float | None = None
 
 
@@ -207,6 +208,8 @@ class Rotation:
         self._first_pause = first_pause_seconds
         self._max_pause = max_pause_seconds
         self._absent: dict[str, _Absence] = {}
+        self._seen: set[str] = set()
+        """Queues that took a message or a link, or refused one."""
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -214,7 +217,7 @@ class Rotation:
 
     def standings(self, now: float) -> tuple[QueueStanding, ...]:
         return tuple(
-            QueueStanding(queue, True)
+            QueueStanding(queue, True if queue in self._seen else None)
             if (absence := self._absent.get(queue)) is None
             else QueueStanding(queue, False, max(0.0, absence.until - now))
             for queue in self._queues
@@ -255,6 +258,7 @@ class Rotation:
 
     def failed(self, queue: str, now: float) -> float | None:
         """A send to the queue failed: it leaves. Returns its pause, or None if it was out already (a late failure)."""
+        self._seen.add(queue)
         absence = self._absent.get(queue)
         if absence is not None and not absence.probing:
             return None
@@ -266,7 +270,8 @@ class Rotation:
         return pause
 
     def succeeded(self, queue: str) -> bool:
-        """The queue accepted a message. True if that brought it back into rotation."""
+        """The queue accepted a message or a link. True if that brought it back into rotation."""
+        self._seen.add(queue)
         if self._all_out:
             for absence in self._absent.values():
                 absence.until = float("-inf")

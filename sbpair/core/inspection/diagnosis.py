@@ -65,3 +65,24 @@ class Diagnoses:
         able = [row.subject for row in commands if row.result is Verdict.OK]
         enough = f" These credentials are enough for: {', '.join(able)}." if able else ""
         return f"{results}.{enough} Not for: {', '.join(unable)}."
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether an outage of the primary would find what it needs, as tried at one moment. `at`: UTC epoch seconds."""
+
+    at: float
+    checks: tuple[Diagnosis, ...]
+    usable_queues: tuple[str, ...]
+    """The backlog queues that took a link."""
+
+    @property
+    def ready(self) -> bool:
+        """Messages could be diverted; what is not as it should be otherwise is in `problems`."""
+        return all(check.result is not Verdict.ERROR for check in self.checks)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong and what to do, one sentence or two each."""
+        wrong = (check for check in self.checks if check.result in (Verdict.ERROR, Verdict.WARNING))
+        return tuple(f"{check.detail} {check.next_step}".strip() for check in wrong)

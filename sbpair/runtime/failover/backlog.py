@@ -219,6 +219,23 @@ class Backlog:
     def standings(self) -> tuple[QueueStanding, ...]:
         return self._rotation.standings(self._clock.monotonic())
 
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """The queues that have not refused: messages may be tried there."""
+        return tuple(queue for queue in self._rotation.queues if queue not in self._refused)
+
+    @property
+    def seen(self) -> bool:
+        """A queue has answered, whatever it said."""
+        return any(one.in_rotation is not None for one in self.standings())
+
+    def tried(self, queue: str, error: ServiceError | None) -> None:
+        """What came of a link that was attached beforehand."""
+        if error is None:
+            self._accepted(queue)
+        else:
+            self._judge(queue, error)
+
     def refuse(self, why: str) -> None:
         """Take no more messages."""
         self._refusal = why

@@ -51,9 +51,10 @@ class MonitoredEntity:
         observer: Observer | None,
         ping_interval_seconds: float,
         on_lull: Callable[[], None],
+        on_seen: Callable[[], None],
     ) -> None:
         """`observer`: hears what concerns all users. `on_lull`: told when a ping, or the task that sends them, has
-        ended."""
+        ended. `on_seen`: told when the primary has accepted a message."""
         self.entity = entity
         self._machine = machine
         self._pinger = Pinger(self._pinged, entity)
@@ -63,6 +64,7 @@ class MonitoredEntity:
         self._observer = observer
         self._ping_interval = ping_interval_seconds
         self._on_lull = on_lull
+        self._on_seen = on_seen
         self._watch: asyncio.Task[None] | None = None
         self.pinging = False
         self.pinged: Messaging | None = None
@@ -115,6 +117,7 @@ class MonitoredEntity:
 
     def sent(self) -> None:
         self._machine.sent(self._clock.monotonic())
+        self._on_seen()
         self._accepted()
         self._follow()
 
@@ -281,6 +284,7 @@ class MonitoredEntity:
         code = None if error is None else error.code
         self._tell(PingSent(self._at(), self.entity, error is None, now - started, code))
         if error is None:
+            self._on_seen()
             self._accepted()
         else:
             self._note_refusal(error)
@@ -362,6 +366,8 @@ class MonitoredEntities:
         self._entities: dict[str, MonitoredEntity] = {}
         self._kept: list[Messaging] = []
         self._closing: asyncio.Task[None] | None = None
+        self.seen = False
+        """The primary has answered somebody; from any thread."""
 
     @property
     def resting(self) -> bool:
@@ -405,6 +411,7 @@ class MonitoredEntities:
                 observer=self._observer,
                 ping_interval_seconds=self._options.ping_interval_seconds,
                 on_lull=self._lull,
+                on_seen=self._note_seen,
             )
         one.join(member)
         return one
@@ -426,6 +433,9 @@ class MonitoredEntities:
 
     def _is_pinged(self, primary: Messaging) -> bool:
         return any(one.pinging and one.pinged is primary for one in self.all())
+
+    def _note_seen(self) -> None:
+        self.seen = True
 
     def _lull(self) -> None:
         """A ping has ended, or no more are sent."""

@@ -7,7 +7,7 @@ async with pairing:
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -24,10 +24,11 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
-from sbpair.core.events import PairingNoticed, SideEnded, SideFaulted, SideRestored, StepDone
+from sbpair.core.events import NotReady, PairingNoticed, Ready, SideEnded, SideFaulted, SideRestored, StepDone
 from sbpair.core.failover.coupling import Condition, Coupling
 from sbpair.core.failover.machine import Policy, State
 from sbpair.core.failover.sending import QueueStanding, Rotation, SessionHolds
+from sbpair.core.inspection.diagnosis import Verdict, Verification
 from sbpair.core.outcome import Result
 from sbpair.core.pairing import Pair, Side, backlog_settings
 from sbpair.core.transfer.report import DrainReport
@@ -36,6 +37,7 @@ from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
+from sbpair.runtime.inspection.application import verify
 from sbpair.runtime.links import Links, close_quietly
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
@@ -268,6 +270,8 @@ class PairedNamespaces:
         self._backlog.on_accepted = self._secondary_accepted
         self._secondary_fault: ServiceError | None = None
         self._probe: asyncio.Task[None] | None = None
+        self._verifying: asyncio.Task[None] | None = None
+        self._verification: Verification | None = None
         self._retries = context.retries
         self._primary_links = Links(context.primary)
         self._in_flight = InFlightSends()
@@ -325,8 +329,9 @@ class PairedNamespaces:
 
     @property
     def backlog_queue_count(self) -> int:
-        """Backlog queues in use: those of the pair; with `create_missing` less if some could not be made."""
-        return len(self._backlog.queues)
+        """Backlog queues that messages may be diverted to, as far as is known: those of the pair, without those that
+        were found to be missing or to refuse. After `verify` it is the number of usable queues."""
+        return len(self._backlog.usable)
 
     @property
     def backlog_queues(self) -> tuple[str, ...]:
@@ -354,6 +359,48 @@ class PairedNamespaces:
             retries=self._retries,
         )
 
+    async def verify(self, entities: Sequence[str] | None = None) -> Verification:
+        """Try beforehand what an outage will need: links to the backlog queues and the primary's entities. No message
+        is written; only Send is needed. A queue that is missing or refuses leaves the rotation.
+
+        Args:
+            entities: by default those of the pair, and those that were sent to.
+        """
+        known = (*self._pair.entities, *(one.entity for one in self._entities.all())) if entities is None else entities
+        verification = await verify(
+            self._pair,
+            primary=self._messaging[Side.PRIMARY],
+            secondary=self._messaging[Side.SECONDARY],
+            entities=tuple({path.lower(): path for path in known}.values()),
+            clock=self._clock,
+            on_queue=self._backlog.tried,
+        )
+        if any(check.check == "entity" and check.result is Verdict.OK for check in verification.checks):
+            self._entities.seen = True
+        before, self._verification = self._verification, verification
+        if verification.problems and (before is None or verification.problems != before.problems):
+            self._observer.notify(NotReady(verification.at, verification.problems))
+        elif before is not None and before.problems and not verification.problems:
+            self._observer.notify(Ready(verification.at))
+        return verification
+
+    @property
+    def verification(self) -> Verification | None:
+        """The last one; None: there was none."""
+        return self._verification
+
+    def keep_verifying(self) -> None:
+        """Verify now and at every `verify_interval` of the pair's options, in the background, until it is closed."""
+        if self._verifying is None:
+            self._verifying = asyncio.create_task(self._verify_again_and_again(), name="verification")
+
+    async def _verify_again_and_again(self) -> None:
+        while True:
+            await self.verify()
+            if not self._pair.options.verify_interval_seconds:
+                return
+            await self._clock.sleep(self._pair.options.verify_interval_seconds)
+
     def force_failover(self, entity: str) -> None:
         """Divert the entity's messages, healthy or not, until `fail_back`. It is not pinged meanwhile."""
         self._check_open()
@@ -373,8 +420,10 @@ class PairedNamespaces:
         return PairingState(
             entities=tuple(map(_entity_state, self._entities.all())),
             backlog=self._backlog.standings(),
-            primary=self._condition(Side.PRIMARY, refused=self._entities.refused()),
-            secondary=self._condition(Side.SECONDARY, refused=self._secondary_fault is not None),
+            primary=self._condition(Side.PRIMARY, refused=self._entities.refused(), seen=self._entities.seen),
+            secondary=self._condition(
+                Side.SECONDARY, refused=self._secondary_fault is not None, seen=self._backlog.seen
+            ),
             sends_under_way=len(self._in_flight),
             held_sessions=len(self._holds),
         )
@@ -414,9 +463,11 @@ class PairedNamespaces:
     def _monitored(self, entity: str) -> MonitoredEntity:
         return self._entities.of(entity, self._member)
 
-    def _condition(self, side: Side, *, refused: bool) -> Condition:
+    def _condition(self, side: Side, *, refused: bool, seen: bool) -> Condition:
         condition = self._coupling.condition(side)
-        return Condition.FAULTED if condition is Condition.OPEN and refused else condition
+        if condition is not Condition.OPEN:
+            return condition
+        return Condition.FAULTED if refused else Condition.OPEN if seen else Condition.UNKNOWN
 
     def _secondary_refused(self, error: ServiceError) -> None:
         """The key is revoked, or the queues are gone. The side counts as faulted from now on, and is probed.
@@ -472,6 +523,8 @@ class PairedNamespaces:
             await self._syphon.stop()
         if self._keeper is not None:
             await self._keeper.stop()
+        if self._verifying is not None:
+            await end(self._verifying)
         if self._probe is not None:
             await end(self._probe)
         await self._backlog.links.close()

@@ -130,9 +130,9 @@ class TestByHand:
         """50 M messages of 1 KB to 3 subscriptions, 1 % diverted, December (744 h), two Azure subscriptions.
 
         Premium: 2 units x 744 h x 0.9275 = 1,380.12, operations included. Secondary: 500,000 x 3 + 10 x 2 x 29.7 x 744
-        = 441,936 receives + 744 x 60 audit calls: within 13 M; base 744 x 0.013441 = 10.000104. Connections: (600 + 2)
-        x 2 = 1,204: 204 x 0.03 = 6.12. Traffic 500,000 x 1,024 B x 2 = 1.024 GB x 0.02 = 0.02048.
-        Together 1,396.260584.
+        = 441,936 receives + 744 x 60 audit calls: within 13 M; base 744 x 0.013441 = 10.000104. Connections: 600 x 2
+        senders and 2 syphons of 10 + 6 = 1,232: 232 x 0.03 = 6.96. Traffic 500,000 x 1,024 B x 2 = 1.024 GB x 0.02 =
+        0.02048. Together 1,397.100584.
         """
         workload = Workload(
             (Flow("events", 50_000_000, KILOBYTE, copies=3),),
@@ -148,8 +148,8 @@ class TestByHand:
             calls_per_audit=60,
         )
         result = estimate(workload, PRICES)
-        assert result.total == Decimal("1396.260584")
-        assert to_cents(result.total) == Decimal("1396.26")
+        assert result.total == Decimal("1397.100584")
+        assert to_cents(result.total) == Decimal("1397.10")
         assert by_kind(result)[Kind.SYPHON_POLL] == 441_936
 
 
@@ -312,3 +312,11 @@ class TestProperties:
     @given(workloads)
     def test_no_pairing_is_never_dearer(self, workload: Workload) -> None:
         assert estimate(without_pairing(workload), PRICES).total <= estimate(workload, PRICES).total
+
+
+def test_a_syphon_counts_a_connection_for_each_queue_and_a_sender_one_for_each_entity() -> None:
+    flows = (Flow("orders", 1, KILOBYTE), Flow("invoices", 1, KILOBYTE))
+    (line,) = (
+        line for line in estimate(Workload(flows, processes=3, hosts=1), PRICES).charges if "connections" in line.label
+    )
+    assert line.quantity == 3 * 2 + 1 * 2 + 3 * 2 + 10 + 6

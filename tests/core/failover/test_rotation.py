@@ -148,5 +148,5 @@ def test_standings_say_who_is_out_and_for_how_long() -> None:
     made = rotation(2)
     made.failed(QUEUES[1], 0.0)
     first, second = made.standings(0.25)
-    assert (first.in_rotation, first.seconds_until_probe) == (True, None)
+    assert (first.in_rotation, first.seconds_until_probe) == (None, None), "nothing was asked of it"
     assert (second.in_rotation, second.seconds_until_probe) == (False, 0.75)

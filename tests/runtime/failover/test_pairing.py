@@ -255,8 +255,8 @@ async def test_the_state_tells_what_is_going_on() -> None:
         assert (orders.state, orders.cause) == (State.SUSPECT, "connection-lost")
         assert orders.timer_seconds_left == pytest.approx(40)
         assert orders.since == pytest.approx(EPOCH, abs=0.1)
-        assert (state.primary, state.secondary) == (Condition.OPEN, Condition.OPEN)
-        assert [standing.in_rotation for standing in state.backlog] == [True, True]
+        assert (state.primary, state.secondary) == (Condition.OPEN, Condition.UNKNOWN)
+        assert [standing.in_rotation for standing in state.backlog] == [None, None]
 
 
 @virtual_time

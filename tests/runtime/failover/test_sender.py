@@ -391,7 +391,7 @@ async def test_a_healed_backlog_queue_comes_back_by_its_probe() -> None:
         world.draws[:] = [0.0]
         assert (await world.pairing.sender("orders").send(message("2"))).queue == bad
         assert [event.queue for event in world.events(BacklogQueueReturned)] == [bad]
-        assert all(standing.in_rotation for standing in world.pairing.state().backlog)
+        assert all(standing.in_rotation is not False for standing in world.pairing.state().backlog)
 
 
 @virtual_time

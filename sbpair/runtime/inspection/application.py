@@ -1,0 +1,101 @@
+"""Tries what an application will need when its primary is away, with its own credentials. No message is written.
+
+A link is attached for sending to each backlog queue and to each entity of the primary: that takes the Send right,
+proves name, route, key and right, and tells how large a message may be.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from sbpair.concurrency import abandoning, side_by_side
+from sbpair.core.errors import ServiceError
+from sbpair.core.inspection.diagnosis import Diagnosis, Verdict, Verification
+from sbpair.core.pairing import Pair
+from sbpair.core.words import counted
+from sbpair.ports import Clock, Messaging
+from sbpair.runtime.links import close_quietly
+
+LINK_SECONDS = 10.0
+AT_ONCE = 4
+"""Links that are attached at the same time; each is a connection."""
+
+OnQueue = Callable[[str, ServiceError | None], None]
+
+
+async def verify(
+    pair: Pair,
+    *,
+    primary: Messaging,
+    secondary: Messaging,
+    entities: Sequence[str],
+    clock: Clock,
+    on_queue: OnQueue = lambda queue, error: None,
+    link_seconds: float = LINK_SECONDS,
+) -> Verification:
+    """Whether messages could be diverted now, and what does not fit.
+
+    Args:
+        entities: queues and topics of the primary that the application sends to.
+        on_queue: told what came of each backlog queue, and the error if there was one.
+        link_seconds: bound of one link.
+    """
+
+    async def limit_of(messaging: Messaging, path: str) -> int | ServiceError:
+        sender = messaging.sender(path)
+        try:
+            return await abandoning(link_seconds, sender.max_message_bytes(), what=f"Link to {path}", entity=path)
+        except ServiceError as error:
+            return error
+        finally:
+            await close_quietly(sender)
+
+    queues = pair.backlog_paths()
+    theirs = await side_by_side(lambda path: limit_of(secondary, path), queues, at_once=AT_ONCE)
+    for queue, found in zip(queues, theirs, strict=True):
+        on_queue(queue, found if isinstance(found, ServiceError) else None)
+    ours = await side_by_side(lambda path: limit_of(primary, path), entities, at_once=AT_ONCE)
+    checks = [
+        *_of_backlog(pair, dict(zip(queues, theirs, strict=True))),
+        *(_of_entity(entity, found) for entity, found in zip(entities, ours, strict=True)),
+        *_of_sizes(theirs, ours),
+    ]
+    usable = tuple(queue for queue, found in zip(queues, theirs, strict=True) if isinstance(found, int))
+    return Verification(clock.now().timestamp(), tuple(checks), usable)
+
+
+def _of_backlog(pair: Pair, found: dict[str, int | ServiceError]) -> Iterator[Diagnosis]:
+    """One line for all queues that are well, and one for each kind of error."""
+    usable = sum(isinstance(one, int) for one in found.values())
+    verdict = Verdict.WARNING if usable else Verdict.ERROR
+    errors = {queue: one for queue, one in found.items() if isinstance(one, ServiceError)}
+    kinds = Counter(error.code for error in errors.values())
+    if usable:
+        yield Diagnosis("backlog", "secondary", Verdict.OK, f"{counted(usable, 'backlog queue')} would take messages.")
+    for code, count in kinds.items():
+        queue, error = next((queue, error) for queue, error in errors.items() if error.code == code)
+        more = f" ({counted(count - 1, 'other queue')} as well)" if count > 1 else ""
+        detail = f"The backlog queue {queue} on {pair.secondary.host} cannot take messages{more}: {error.message}"
+        yield Diagnosis("backlog", "secondary", verdict, detail, error.hint or _NEXT, error.exit_name)
+
+
+_NEXT = "Run: sbpair provision --dry-run"
+
+
+def _of_entity(entity: str, found: int | ServiceError) -> Diagnosis:
+    """A primary that is away is no reason not to divert."""
+    if isinstance(found, int):
+        return Diagnosis("entity", entity, Verdict.OK, f"{entity} takes messages up to {found} bytes.")
+    return Diagnosis.of_error("entity", entity, found, verdict=Verdict.WARNING)
+
+
+def _of_sizes(theirs: Sequence[int | ServiceError], ours: Sequence[int | ServiceError]) -> Iterator[Diagnosis]:
+    backlog = min((one for one in theirs if isinstance(one, int)), default=None)
+    largest = max((one for one in ours if isinstance(one, int)), default=None)
+    if backlog is not None and largest is not None and backlog < largest:
+        yield Diagnosis(
+            "size",
+            "secondary",
+            Verdict.WARNING,
+            f"The primary takes {largest} bytes a message, a backlog queue {backlog}; larger ones cannot be diverted.",
+            "Raise the limit of the backlog queues, or use a secondary of the primary's tier.",
+        )

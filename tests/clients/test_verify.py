@@ -1,0 +1,160 @@
+"""An application learns before an outage whether its failover exists."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from azure.servicebus import ServiceBusMessage, exceptions
+
+import sbpair.aio
+from sbpair import ServiceBusClient, open_pairing
+from sbpair.core.errors import PairingError
+from sbpair.core.failover.coupling import Condition
+from sbpair.emulator import EmulatorThread, NamespaceConfig
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.namespace import new_auth_rule
+from sbpair.events import NotReady, Ready
+from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, wait_until
+
+
+def a_client(world: World, verify: str, **more: object) -> ServiceBusClient:
+    arguments: dict[str, object] = {"pair": world.pair(verify=verify), "on_event": world.events.append, **FAST} | more
+    return ServiceBusClient.from_connection_string(world.connection_string(), **arguments)  # type: ignore[arg-type]
+
+
+def take_away(world: World, count: int = QUEUES) -> None:
+    for index in range(count):
+        world.emulator.namespace("fabrikam").delete_queue(backlog_queue(index))
+
+
+def test_nothing_is_said_of_what_was_not_seen(world: World) -> None:
+    with a_client(world, "off") as client:
+        state = client.state()
+        assert (state.primary, state.secondary) == (Condition.UNKNOWN, Condition.UNKNOWN)
+        assert {queue.in_rotation for queue in state.backlog} == {None}
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("1"))
+        assert client.state().primary is Condition.OPEN
+        assert client.verification is None
+
+
+def test_all_is_there(world: World) -> None:
+    with a_client(world, "off") as client:
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("1"))
+        found = client.verify()
+        assert (found.ready, found.problems) == (True, ())
+        assert found.usable_queues == tuple(map(backlog_queue, range(QUEUES)))
+        state = client.state()
+        assert (state.primary, state.secondary) == (Condition.OPEN, Condition.OPEN)
+        assert {queue.in_rotation for queue in state.backlog} == {True}
+    assert world.backlog() == []
+    assert world.bodies("orders") == ["1"]
+    assert world.of(NotReady) == []
+
+
+def test_a_warning_comes_once_and_its_end_is_announced(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    take_away(world)
+    with a_client(world, "warn", verify_interval=0.2) as client:
+        sender = client.get_queue_sender("orders")
+        wait_until(lambda: world.of(NotReady) != [])
+        sender.send_messages(ServiceBusMessage("1"))
+        wait_until(lambda: client.state().secondary is Condition.FAULTED)
+        assert client.verification is not None
+        assert not client.verification.ready
+        assert {queue.in_rotation for queue in client.state().backlog} == {False}
+        for index in range(QUEUES):
+            world.emulator.namespace("fabrikam").create_queue(backlog_queue(index))
+        wait_until(lambda: world.of(Ready) != [])
+        wait_until(lambda: client.verification is not None and client.verification.ready)
+        assert client.state().secondary is Condition.OPEN
+    told = [event.problems for event in world.of(NotReady) if isinstance(event, NotReady)]
+    assert len(told) == len(set(told)), "the same is not repeated"
+    assert "created with: sbpair provision" in caplog.text
+    assert "2 other queues as well" in caplog.text
+
+
+def test_one_missing_queue_is_a_problem_and_no_obstacle(world: World) -> None:
+    take_away(world, 1)
+    with a_client(world, "require") as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("1"))
+        assert client.verification is not None
+        (problem,) = client.verification.problems
+        assert backlog_queue(0) in problem
+
+
+def test_a_key_that_may_not_send_is_found(world: World) -> None:
+    rule = new_auth_rule("listener", {"Listen"})
+    world.emulator.namespace("fabrikam").set_auth_rule(rule)
+    secondary = world.emulator.connection_string("fabrikam", "listener")
+    client = ServiceBusClient.from_connection_string(
+        world.connection_string(), secondary=secondary, backlog_queues=QUEUES, verify="off", **FAST
+    )
+    with client:
+        found = client.verify()
+    assert not found.ready
+    assert "Send" in " ".join(found.problems)
+
+
+def test_an_entity_that_is_missing_is_named(world: World) -> None:
+    with a_client(world, "off") as client:
+        found = client._failover.call(client._failover.verify(["missing"]))
+    assert found.ready
+    assert "missing" in " ".join(found.problems)
+
+
+def test_a_backlog_that_takes_less_than_the_primary_is_named() -> None:
+    with EmulatorThread([NamespaceConfig("contoso", tier=Tier.PREMIUM), "fabrikam"]) as emulator:
+        emulator.namespace("contoso").create_queue("orders")
+        for index in range(QUEUES):
+            emulator.namespace("fabrikam").create_queue(backlog_queue(index))
+        with a_client(World(emulator), "off") as client:
+            found = client._failover.call(client._failover.verify(["orders"]))
+    assert found.ready
+    assert "larger ones cannot be diverted" in " ".join(found.problems)
+
+
+@pytest.mark.parametrize("simple", [True, False])
+def test_require_raises_at_the_first_call_until_all_is_there(world: World, simple: bool) -> None:
+    take_away(world)
+    with a_client(world, "require") as client:
+        sender = client.get_queue_sender("orders")
+        message = ServiceBusMessage("1")
+        with pytest.raises(exceptions.ServiceBusError, match="verify='require'"):
+            sender.send_messages(message if simple else [message])
+        world.emulator.namespace("fabrikam").create_queue(backlog_queue(1))
+        sender.send_messages(message)
+    assert world.bodies("orders") == ["1"]
+
+
+async def test_the_asynchronous_client_as_well(world: World) -> None:
+    await asyncio.to_thread(take_away, world)
+    client = sbpair.aio.ServiceBusClient.from_connection_string(
+        world.connection_string(), pair=world.pair(verify="require"), **FAST
+    )
+    async with client:
+        assert not (await client.verify()).ready
+        sender = client.get_queue_sender("orders")
+        with pytest.raises(exceptions.ServiceBusError, match="verify='require'"):
+            await sender.send_messages(ServiceBusMessage("1"))
+
+
+def test_missing_queues_are_created_where_that_is_asked_for(world: World) -> None:
+    take_away(world)
+    pair = world.pair(verify="require")
+    pair = replace(pair, secondary=replace(pair.secondary, ca_file=str(world.emulator.ca_path)))
+    with (
+        a_client(world, "require", pair=pair, create_missing=True) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("1"))
+        assert client.verify().usable_queues == tuple(map(backlog_queue, range(QUEUES)))
+
+
+async def test_a_pairing_of_ones_own_requires_it_too(world: World) -> None:
+    await asyncio.to_thread(take_away, world)
+    with pytest.raises(PairingError, match="would lose messages"):
+        async with open_pairing(world.pair(verify="require")):
+            pass
+    async with open_pairing(world.pair(verify="off")) as pairing:
+        assert pairing.backlog_queue_count == QUEUES
+        await pairing.verify()
+        assert pairing.backlog_queue_count == 0
