@@ -23,6 +23,10 @@ _BLOCK = re.compile(
 )
 
 
+PATIENT = {"SBPAIR_TIMEOUT": "5m"}
+"""On a busy machine an answer takes longer than a command waits for it."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block with the comment on the line above it."""
@@ -87,7 +91,9 @@ def reader(folder: Path) -> Iterator[Place]:
     for name in ("sbpair.yaml", "seed.yaml", "Config.json", "test_shop.py"):
         (folder / name).write_text(file_named(name), encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_", "GITHUB_"))}
-    environment = kept | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+    environment = (
+        kept | PATIENT | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+    )
     command = ["sbpair", "emulator", "--namespace", "contoso-weu", "--namespace", "contoso-neu"]
     emulator = subprocess.Popen(
         [*command, "--port", "0", "--seed", "seed.yaml"],

@@ -15,7 +15,7 @@ import pytest
 
 from sbpair.core.failover.machine import diagram, error_table
 from sbpair.pipeline.spark.java import find_java, launcher_home
-from tests.readme import BLOCKS, ROOT, blocks
+from tests.readme import BLOCKS, PATIENT, ROOT, blocks
 from tests.survivors import mark
 from tests.waiting import LIMIT_SECONDS
 
@@ -31,7 +31,7 @@ class Reader:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_THE_READERS)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         java = str(launcher_home(find_java(), folder / "java"))  # that of the extra where the machine has none
-        self.environment = kept | {"HOME": str(folder), "PATH": path, "JAVA_HOME": java}
+        self.environment = kept | PATIENT | {"HOME": str(folder), "PATH": path, "JAVA_HOME": java}
 
     def paste(self, script: str, codes: set[int], timeout: float = 600) -> str:
         """Run it to its end; what it exports stays. Returns what was said."""

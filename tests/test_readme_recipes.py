@@ -189,7 +189,7 @@ def test_the_line_for_nagios_is_a_plugin(place: Place) -> None:
     status, _, performance = well.stdout.splitlines()[0].partition(" | ")
     assert status
     assert all(re.fullmatch(r"'[^'=]+'=-?[0-9.e+]+", one) for one in performance.split())
-    away = place.run(f"CONTOSO_NEU={shlex.quote(_nobody(place))} {line}")
+    away = place.run(f"SBPAIR_TIMEOUT=5s CONTOSO_NEU={shlex.quote(_nobody(place))} {line}")
     assert (away.returncode, away.stdout.startswith("SBPAIR UNKNOWN - ")) == (3, True), away
 
 

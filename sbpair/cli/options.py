@@ -9,6 +9,7 @@ all options that the set declares: what several commands share is declared once.
 """
 
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -32,6 +33,8 @@ from sbpair.render.output import Format
 if TYPE_CHECKING:
     from sbpair.render.result import CommandResult
 
+TIMEOUT_VARIABLE = "SBPAIR_TIMEOUT"
+"""A time-out of one request for all commands: on a slow network, or a busy machine."""
 COMPLETION_VARIABLE = "_SBPAIR_COMPLETE"
 """Set by the completion scripts when they ask for completions."""
 
@@ -117,11 +120,14 @@ class Options:
 
     @property
     def given_timeout_seconds(self) -> float | None:
-        """What --timeout says; None without it."""
+        """What --timeout says, or without it the variable; None without either."""
+        name, text = "--timeout", self.timeout
+        if text is None:
+            name, text = TIMEOUT_VARIABLE, os.environ.get(TIMEOUT_VARIABLE) or None
         try:
-            return duration_option(self.timeout)
+            return duration_option(text)
         except typer.BadParameter as error:
-            raise UsageError(f"--timeout: {error.message}") from error
+            raise UsageError(f"{name}: {error.message}") from error
 
 
 class Once:

@@ -35,6 +35,7 @@ def environment_names() -> dict[str, str]:
 
 _CONNECTION_STRING = "The connection string itself; one with EntityPath serves that entity alone"
 _OF_COMMANDS = {
+    "SBPAIR_TIMEOUT": "Time-out of one request, for commands that are given no --timeout",
     "SBPAIR_JAVA": "Java that Spark runs on: its home folder or program",
     "SBPAIR_JOURNAL": "Journal of active/active consumers, as `replicate consume --journal` takes it",
     "SBPAIR_COSMOS_KEY": "Key of the Cosmos DB account of a journal, unless --journal-key names another variable",

@@ -51,6 +51,14 @@ def test_a_namespace_that_says_nothing_is_given_up_when_told(mute: Sbpair, line:
     assert 1 < took < AT_MOST_SECONDS, (took, ran.stderr)  # a send keeps a part of its time for the backlog
 
 
+def test_a_variable_says_it_for_every_command_and_the_option_comes_first(mute: Sbpair) -> None:
+    for line, variable in (("status", "1s"), ("status --timeout 1s", "1h")):
+        ran = mute(*line.split(), env={"SBPAIR_TIMEOUT": variable})
+        assert (ran.code, "no answer within 1s" in ran.stderr) == (6, True), ran
+    ran = mute("status", env={"SBPAIR_TIMEOUT": "soon"})
+    assert (ran.code, "SBPAIR_TIMEOUT: " in ran.stderr) == (2, True), ran
+
+
 def test_no_time_at_all_is_a_second(mute: Sbpair) -> None:
     ran = mute("audit", "--timeout", "0s")
     assert ran.code == 6, ran
