@@ -192,3 +192,11 @@ def test_a_rule_may_look_at_so_much_and_the_next_one_has_a_share_of_its_own(benc
             rule(view)
     assert MAX_FILTER_STEPS_PER_RULE < 30_000 * 2**7
     assert Rule("p", RuleDescription(filter=SqlFilter(expression="p LIKE '%a%'")), 0.0).matches(view)
+
+
+async def test_a_batch_of_several_keys_is_refused_in_steps_as_well(bench):
+    queue = bench.queue(enable_partitioning=True)
+    messages = [one for key in "ab" for one in queue.intake.read(bench.message("x", key=key), 0)]
+    with pytest.raises(BrokerError):
+        list(queue.accepting(messages))
+    assert len(list(queue.accepting(messages, in_one_transfer=False))) == 2

@@ -24,7 +24,12 @@ from sbpair.emulator.engine.performatives import (
     accepted,
 )
 from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.limits import MAX_HELD_BYTES, MAX_OPEN_TRANSACTIONS, TRANSACTION_HEADROOM_BYTES
+from sbpair.emulator.limits import (
+    MAX_HELD_BYTES,
+    MAX_OPEN_TRANSACTIONS,
+    MAX_PARTS_PER_TRANSACTION,
+    TRANSACTION_HEADROOM_BYTES,
+)
 from sbpair.emulator.server import Emulator
 from tests.emulator.broker.test_transactions import COORDINATOR_HANDLE, Asking, connected, message, texts
 from tests.emulator.engine.dialects import Dialect
@@ -176,3 +181,40 @@ async def test_a_declaration_for_which_there_is_no_memory_leaves_nothing(emulato
     assert caught.value.condition == errors.QUOTA
     assert client.ended_with == errors.QUOTA
     assert (len(transactions), client.budget.open_transactions, client.budget.held_bytes) == (0, 0, 0)
+
+
+async def test_a_commit_does_so_many_things_at_once_and_no_more(emulator: Emulator) -> None:
+    transactions, client = Transactions(ManualClock()), Spender()
+    transaction = transactions.declare(client.budget)
+    for _ in range(MAX_PARTS_PER_TRANSACTION):
+        transaction.change(lambda: None, lambda: None)
+    with pytest.raises(BrokerError) as caught:
+        transaction.change(lambda: None, lambda: None)
+    assert caught.value.condition == errors.QUOTA
+    with pytest.raises(BrokerError, match="rolled back"):
+        list(transactions.committing(transaction.id, client.budget))
+    assert client.budget.held_bytes == 0
+
+
+async def test_a_request_that_outlives_its_transaction_holds_nothing(emulator: Emulator) -> None:
+    transactions, client = Transactions(ManualClock()), Spender()
+    transaction = transactions.declare(client.budget)
+    transactions.roll_back(transaction.id, client.budget)
+    with pytest.raises(BrokerError) as caught:
+        transaction.hold(1000)
+    assert (caught.value.condition, client.budget.held_bytes) == (UNKNOWN_ID, 0)
+
+
+async def test_a_commit_that_is_broken_off_while_rules_are_gone_through_is_a_rollback(emulator: Emulator) -> None:
+    transactions, client = Transactions(ManualClock()), Spender()
+    namespace = emulator.namespace("primary")
+    topic = namespace.create_topic("events")
+    subscription = namespace.create_subscription("events", "all")
+    transaction = transactions.declare(client.budget)
+    for body in (b"one", b"two"):
+        transaction.send(topic, topic.intake.read(message(body), 0))
+    work = transactions.committing(transaction.id, client.budget)
+    next(work)
+    assert subscription.counts().active == 0
+    work.close()
+    assert (subscription.counts().active, len(transactions), client.budget.held_bytes) == (0, 0, 0)
