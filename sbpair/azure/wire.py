@@ -1,4 +1,4 @@
-"""The lossless wire: the one file that touches private parts of azure-servicebus (release line 7.15).
+"""The lossless wire: the one file that touches private parts of azure-servicebus (7.15 and later releases of 7).
 
 The SDK makes the connection: DNS, TLS or WebSocket, SASL, claims, token refresh, the attach of the link, the request
 and response of `$management`. Then this file takes over what crosses the connection, by attributes of these instances
@@ -16,7 +16,8 @@ only; nothing is patched for other users of the SDK in the process:
   as fast as credit allows, confirmed in any order.
 
 `self_test` proves on synthetic bytes that these hooks still take; a release that moved them is refused with a clear
-message instead of altering messages.
+message instead of altering messages, whatever its number. Those before 7.15 fail it: they read past the end of frames
+whose last fields are left out.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ _READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
 _GOODBYE_SECONDS = 2.0
 _ATTACHED = 3
-_SUPPORTED_RELEASE = "7.15."
+_MAJOR_RELEASE = "7."
 _TRANSFER, _HANDLE, _DELIVERY_ID, _DELIVERY_TAG, _SETTLED, _MORE, _ABORTED, _PAYLOAD = 20, 0, 1, 2, 4, 5, 9, 11
 _MAX_SERIAL = 1 << 32
 _DECLARED, _COORDINATOR, _TRANSACTIONAL, _COORDINATOR_CREDIT = "declared", 0x30, 0x34, 1000
@@ -1185,7 +1186,7 @@ def self_test() -> None:
     """Prove once per process that the hooks above still take, on synthetic bytes.
 
     Raises:
-        IncompatibleSdkError: the installed azure-servicebus is another release line, or its inside moved.
+        IncompatibleSdkError: the installed azure-servicebus has another major number, or its inside moved.
     """
     global _tested
     if _tested:
@@ -1204,8 +1205,8 @@ def self_test() -> None:
 
 
 def _test_release(version: str) -> None:
-    if not version.startswith(_SUPPORTED_RELEASE):
-        raise ValueError(f"this release of sbpair was made for {_SUPPORTED_RELEASE}x")
+    if not version.startswith(_MAJOR_RELEASE):
+        raise ValueError(f"this release of sbpair was made for azure-servicebus {_MAJOR_RELEASE}x")
 
 
 def _test_private_names() -> None:

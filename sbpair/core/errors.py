@@ -401,7 +401,7 @@ class SameNamespaceError(PairingError):
 
 class IncompatibleSdkError(SbpairError):
     code = "incompatible-sdk"
-    hint = "Install the release line this version was made for: pip install 'azure-servicebus>=7.15,<7.16'"
+    hint = "Install a release that sbpair works with: pip install 'azure-servicebus>=7.15,<8'"
 
 
 class InterruptedWorkError(SbpairError):
