@@ -15,6 +15,7 @@ from sbpair.core.transfer.report import DrainReport
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.namespace import Namespace
+from sbpair.service import session_key
 from tests.simulation.trace import Trace
 
 Stored = tuple[str, int]
@@ -193,7 +194,7 @@ class Truth:
 
     def _in_order(self, key: str, sent: Sent) -> None:
         assert sent.session_id is not None
-        place = f"{sent.side}/{sent.destination}", sent.session_id
+        place = f"{sent.side}/{sent.destination}", session_key(sent.session_id)
         last = self.last_in_session.get(place, -1)
         if sent.number < last:
             raise Violation(f"message {key} of session {sent.session_id} was overtaken by number {last}")

@@ -31,7 +31,7 @@ from sbpair.runtime.transfer import reading
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import SyphonRun, serve, syphon_until
-from tests.simulation.brokers import Broker
+from tests.simulation.brokers import Broker, beyond_ascii
 from tests.simulation.determinism import take_over, wall
 from tests.simulation.disk import Disk
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
@@ -429,8 +429,12 @@ class World:
         broker.run(put)
 
     def _message(self, side: str, destination: str, session: str | None, *, backlog: bool = False) -> tuple[str, bytes]:
-        """A new message: its id and its bytes."""
+        """A new message: its id and its bytes. Senders spell a session in two ways, in some worlds beyond ASCII."""
         self.number += 1
+        if session is not None and beyond_ascii(self.plan.seed):
+            session = f"é{session}"
+        if session is not None and self.number % 2:
+            session = session.upper()
         number, key = self.number, f"m{self.number}"
         body = self.dice.randbytes(self.dice.choice(self.plan.body_bytes)) + number.to_bytes(4, "big")
         self.truth.sent[key] = Sent(number, side, destination, session, body, backlog)

@@ -16,6 +16,7 @@ from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, Time, co
 from sbpair.core.summary import MessageSummary, plain
 from sbpair.core.transfer.reasons import meaning_of
 from sbpair.core.words import counted
+from sbpair.service import session_key
 
 BodyEncoding = Literal["text", "hex", "json"]
 
@@ -232,15 +233,16 @@ def readable_body(payload: bytes) -> tuple[BodyEncoding, str]:
 
 
 def grouped(messages: Iterable[PeekedMessage], keys: tuple[GroupKey, ...]) -> tuple[Group, ...]:
-    """The messages by these keys; the biggest group first. A destination has the spelling that came first."""
-    spellings: dict[str, str] = {}
+    """The messages by these keys; the biggest group first. Destinations and sessions are compared without case, and
+    have the spelling that came first."""
+    spellings: dict[tuple[GroupKey, str], str] = {}
     groups: dict[tuple[str | None, ...], list[PeekedMessage]] = {}
 
     def value(key: GroupKey, message: PeekedMessage) -> str | None:
         found = key.of(message)
-        if key is not GroupKey.DESTINATION or found is None:
+        if key not in (GroupKey.DESTINATION, GroupKey.SESSION) or found is None:
             return found
-        return spellings.setdefault(found.lower(), found)
+        return spellings.setdefault((key, session_key(found)), found)
 
     for message in messages:
         groups.setdefault(tuple(value(key, message) for key in keys), []).append(message)

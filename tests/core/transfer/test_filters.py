@@ -8,6 +8,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.message import Origin, Received
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter, parse_where
+from sbpair.core.transfer.peeked import GroupKey, grouped, peeked
 
 MESSAGE = for_backlog(
     compose(
@@ -132,3 +133,12 @@ def test_a_filter_travels_to_other_processes_and_names_itself() -> None:
     assert pickle.loads(pickle.dumps(given)) == given
     assert given.text() == "destination orders, since 2026-09-21T14:13:20.000Z, where amount = 1"
     assert (EVERYTHING.text(), EVERYTHING.is_set, given.is_set) == ("", False, True)
+
+
+def test_groups_have_one_line_for_a_session_in_all_its_spellings() -> None:
+    shown = []
+    for number, session in enumerate(("Order-7", "ORDER-7", "other")):
+        payload = for_backlog(compose(body=b"", message_id=f"m{number}", session_id=session), "orders")
+        shown.append(peeked("q", Received(payload, number, "q"), describe(payload), with_body=False))
+    groups = grouped(shown, (GroupKey.SESSION,))
+    assert [(one.values, one.messages) for one in groups] == [({"session": "Order-7"}, 2), ({"session": "other"}, 1)]
