@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sbpair.operations.doctor import DoctorRequest, doctor
     from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
     from sbpair.operations.edit import EditRequest, EditResult, edit, find_message
+    from sbpair.operations.empty import EmptyRequest, empty
     from sbpair.operations.ends import Ends, Sides
     from sbpair.operations.entity import (
         CreateEntityRequest,
@@ -94,6 +95,7 @@ __all__ = [
     "DrainResult",
     "EditRequest",
     "EditResult",
+    "EmptyRequest",
     "Ends",
     "Estimated",
     "EvacuateRequest",
@@ -140,6 +142,7 @@ __all__ = [
     "doctor",
     "drain",
     "edit",
+    "empty",
     "estimate_cost",
     "evacuate",
     "find_message",
@@ -161,6 +164,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "empty": ("EmptyRequest", "empty"),
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
     "cleanup": ("CleanupRequest", "cleanup"),
     "cost": (

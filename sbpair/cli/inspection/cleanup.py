@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import AllPairsOption, YesOption, can_ask, pairs_to_write
-from sbpair.cli.context import load_settings, open_sides, run_async, unchanged
+from sbpair.cli.context import EventLog, load_settings, open_sides, run_async, unchanged
 from sbpair.cli.inspection.plans import (
     DryRunOption,
     PairPlans,
@@ -183,18 +183,23 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
 
 def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str]:
     """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
-    from sbpair.cli.transfer.emptying import Emptied, empty_queues
-    from sbpair.operations.log import OperationsLog
+    from sbpair.operations.empty import EmptyRequest, empty
+    from sbpair.render.progress import MoveProgress
 
-    async def work(stop: "asyncio.Event") -> list[Emptied]:
-        with OperationsLog(operations_log()) as log:
-            return [
-                await empty_queues(options, pair, queues, archive, stop, log)
-                for pair, plan in plans
-                if not stop.is_set() and (queues := [step.queue for step in plan.steps if holds_messages(step)])
-            ]
+    async def work(stop: "asyncio.Event") -> list[str]:
+        notes: list[str] = []
+        for pair, plan in plans:
+            queues = tuple(step.queue for step in plan.steps if holds_messages(step))
+            if stop.is_set() or not queues:
+                continue
+            request = EmptyRequest(queues, archive, operations_log())
+            log = None if options.quiet else EventLog(verbose=options.verbose).notify
+            with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
+                async with open_sides(pair) as sides:
+                    notes += (await empty(sides, request, observer=progress, stop=stop)).notes
+        return notes
 
-    return [note for emptied in run_async(options, work) for note in emptied.notes()]
+    return run_async(options, work)
 
 
 def _planned(options: Options, pairs: Sequence[Pair], request: "CleanupRequest") -> list[tuple[Pair, Plan]]:

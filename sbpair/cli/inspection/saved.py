@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import json_text
 from sbpair.render.console import write_file
-from sbpair.settings import DocumentError, Settings, parse_json, read_text
+
+if TYPE_CHECKING:
+    from sbpair.settings import Settings
 
 
 def read_saved(path: Path, noun: str) -> list[Any]:
@@ -18,6 +20,8 @@ def read_saved(path: Path, noun: str) -> list[Any]:
     Raises:
         UsageError: unreadable, not JSON, or not such a file.
     """
+    from sbpair.settings import DocumentError, parse_json, read_text
+
     try:
         document = parse_json(read_text(path))
     except DocumentError as error:
@@ -57,7 +61,7 @@ def write_snapshots(path: Path, snapshots: Iterable[Snapshot]) -> None:
     write_file(path, json_text(document, indent=1) + "\n", private=True)
 
 
-def configured_pairs(settings: Settings, affected: str) -> tuple[list[Pair], list[str]]:
+def configured_pairs(settings: "Settings", affected: str) -> tuple[list[Pair], list[str]]:
     """Every pair of the configuration, for what looks across pairs, and why some are left out of `affected`."""
     pairs, notes = [], []
     for name in settings.pair_names():

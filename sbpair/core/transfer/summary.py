@@ -202,6 +202,32 @@ class EditResult:
         return self.moved.plan
 
 
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """What became of the messages and of the dead letters of queues that are to be deleted."""
+
+    pair: str
+    primary: str
+    """As sentences name it."""
+    active: DrainReport
+    dead: DrainReport
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What happened, in sentences."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        for report, noun in ((self.active, "message"), (self.dead, "dead letter")):
+            number = counted(report.forwarded, noun)
+            if report.archive is not None and report.forwarded:
+                yield f"{self.pair}: {number} archived in {report.archive}."
+            elif report.forwarded:
+                yield f"{self.pair}: {number} back on {self.primary}."
+            for left in report.left:
+                yield f"{self.pair}: {counted(left.count, noun)} left: {left.reason}."
+
+
 def with_unreached(report: DrainReport, planned: DrainReport) -> DrainReport:
     """The report of a run whose time was up, with how many of the planned messages it did not come to."""
     if report.ended_by != "time":
