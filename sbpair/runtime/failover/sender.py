@@ -221,9 +221,9 @@ class FailoverSender:
         self._retries = retries
         self._kept = KeptQueue()
         self._closed = False
-        self._answered = False
+        self.answered = False
         """Either side has taken a message."""
-        self._unreached: _Unreached | None = None
+        self._patient = _PatientSender(self, failover, clock)
 
     @property
     def entity(self) -> str:
@@ -296,7 +296,7 @@ class FailoverSender:
 
         async def one(position: int, item: _Item) -> Sent:
             try:
-                return Sent(position, await self._send_patiently(item, timeout_seconds, retry_seconds, stop))
+                return Sent(position, await self._patient.send(item, timeout_seconds, retry_seconds, stop))
             except SbpairError as error:
                 return Sent(position, error=error)
 
@@ -362,56 +362,6 @@ class FailoverSender:
         queue, self._kept.queue = self._kept.queue, None
         if queue is not None:
             self._failover.give_queue_back(queue)
-
-    async def _send_patiently(
-        self, item: _Item, timeout_seconds: float | None, retry_seconds: float, stop: asyncio.Event | None
-    ) -> SendResult:
-        with waiting("") as wait:
-            if retry_seconds:
-                wait.afterwards = "tried again"
-            return await self._send_until(item, timeout_seconds, retry_seconds, stop, wait)
-
-    async def _send_until(
-        self,
-        item: _Item,
-        timeout_seconds: float | None,
-        retry_seconds: float,
-        stop: asyncio.Event | None,
-        wait: Wait,
-    ) -> SendResult:
-        began = self._clock.monotonic()
-        deadline = began + retry_seconds
-        if self._unreached is not None and not self._answered and began < self._unreached.until:
-            raise self._unreached.anew()
-        uncertain = False
-        failures = 0
-        _current.set(wait)
-        while True:
-            try:
-                result = await self.send(item, timeout_seconds=timeout_seconds)
-                return replace(result, uncertain=True) if uncertain else result
-            except ServiceError as error:
-                uncertain = error.uncertain = uncertain or error.uncertain
-                failures += 1
-                pause = SENDER.seconds(failures)
-                stopped = stop is not None and stop.is_set()
-                now = self._clock.monotonic()
-                if stopped or not self._failover.worth_retrying(error) or now + pause > deadline:
-                    raise
-                diverts = ROUTES[self._failover.state] is Route.BACKLOG  # so the backlog has failed, too
-                if diverts and not self._answered and now - began >= UNREACHED_SECONDS:
-                    self._unreached = _Unreached(error, now + UNREACHED_SECONDS)
-                    raise
-                self._note_wait(wait, error, deadline)
-            await self._clock.sleep(pause)
-
-    def _note_wait(self, wait: Wait, error: ServiceError, deadline: float) -> None:
-        """What becomes of a message that the primary has not taken yet, and when."""
-        left, diverts_in = deadline - self._clock.monotonic(), self._failover.timer_seconds_left
-        wait.afterwards = "given up"
-        if diverts_in is not None and diverts_in < left:
-            left, wait.afterwards = diverts_in, "sent to the backlog"
-        wait.error, wait.until = error.message, time.monotonic() + left
 
     async def _deliver(
         self,
@@ -506,7 +456,7 @@ class FailoverSender:
                 if not await self._is_to_be_retried(error, failures, budget):
                     await self._after_failure(error, ticket, budget)
             else:
-                self._answered = True
+                self.answered = True
                 self._failover.sent()
                 return SendResult(
                     Where.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
@@ -571,7 +521,7 @@ class FailoverSender:
             if (refusal := self._refusal_of_both(error)) is None:
                 raise
             raise refusal from error
-        self._answered = True
+        self.answered = True
         return SendResult(
             Where.BACKLOG,
             queue=diversion.queues[0],
@@ -594,6 +544,64 @@ class FailoverSender:
         refusal = self._failover.refusal().with_state(f"The backlog did not take the message either: {error.message}")
         refusal.uncertain = error.uncertain
         return refusal
+
+
+class _PatientSender:
+    """Tries an item of `send_all` again for as long as its caller allows."""
+
+    def __init__(self, sender: FailoverSender, failover: MonitoredEntity, clock: Clock) -> None:
+        self._sender = sender
+        self._failover = failover
+        self._clock = clock
+        self._unreached: _Unreached | None = None
+
+    async def send(
+        self, item: _Item, timeout_seconds: float | None, retry_seconds: float, stop: asyncio.Event | None
+    ) -> SendResult:
+        """`FailoverSender.send`, again after errors that time may cure. Raises as it does."""
+        with waiting("") as wait:
+            if retry_seconds:
+                wait.afterwards = "tried again"
+            began = self._clock.monotonic()
+            if self._unreached is not None and not self._sender.answered and began < self._unreached.until:
+                raise self._unreached.anew()
+            _current.set(wait)
+            return await self._send_until(item, timeout_seconds, began, began + retry_seconds, stop)
+
+    async def _send_until(
+        self, item: _Item, timeout_seconds: float | None, began: float, deadline: float, stop: asyncio.Event | None
+    ) -> SendResult:
+        uncertain = False
+        failures = 0
+        while True:
+            try:
+                result = await self._sender.send(item, timeout_seconds=timeout_seconds)
+                return replace(result, uncertain=True) if uncertain else result
+            except ServiceError as error:
+                uncertain = error.uncertain = uncertain or error.uncertain
+                failures += 1
+                pause = SENDER.seconds(failures)
+                stopped = stop is not None and stop.is_set()
+                now = self._clock.monotonic()
+                if stopped or not self._failover.worth_retrying(error) or now + pause > deadline:
+                    raise
+                diverts = ROUTES[self._failover.state] is Route.BACKLOG  # so the backlog has failed, too
+                if diverts and not self._sender.answered and now - began >= UNREACHED_SECONDS:
+                    self._unreached = _Unreached(error, now + UNREACHED_SECONDS)
+                    raise
+                self._note_wait(error, deadline)
+            await self._clock.sleep(pause)
+
+    def _note_wait(self, error: ServiceError, deadline: float) -> None:
+        """What becomes of a message that the primary has not taken yet, and when."""
+        wait = _current.get()
+        if wait is None:
+            return
+        left, diverts_in = deadline - self._clock.monotonic(), self._failover.timer_seconds_left
+        wait.afterwards = "given up"
+        if diverts_in is not None and diverts_in < left:
+            left, wait.afterwards = diverts_in, "sent to the backlog"
+        wait.error, wait.until = error.message, time.monotonic() + left
 
 
 def _as_batch(payloads: _Item) -> Sequence[bytes]:
