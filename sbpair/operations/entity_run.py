@@ -33,6 +33,7 @@ from sbpair.runtime.transfer.drain import ToArchive, TransferRequest, entity_fac
 from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Ledger, Way
 from sbpair.runtime.transfer.move import move as move_messages
+from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.sinks import NamespaceSink
 
 NOTHING_MOVED = "Nothing was moved."
@@ -228,18 +229,20 @@ class _Started:
         if run.target is None or run.act.keep or plan.at_least_once_because is not None:
             ends = replace(ends, transactions=None)
         return await move_messages(
-            transfer,
-            ends,
-            plan.judge,
-            seen=plan.destination,
-            facts=plan.facts,
-            clock=self.clock,
-            observer=Quiet() if transfer.dry_run else self.observer,
-            ledger=ledger,
-            stop=self.stop,
-            keep=run.act.keep,
-            session_states=run.session_states,
-            topic=plan.topic,
+            MoveJob(
+                transfer,
+                ends,
+                plan.judge,
+                seen=plan.destination,
+                facts=plan.facts,
+                clock=self.clock,
+                observer=Quiet() if transfer.dry_run else self.observer,
+                ledger=ledger,
+                stop=self.stop,
+                copy=run.act.keep,
+                session_states=run.session_states,
+                topic=plan.topic,
+            )
         )
 
     def _told(self, plan: MovePlan, report: DrainReport) -> MoveResult:

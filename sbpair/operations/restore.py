@@ -30,7 +30,7 @@ from sbpair.core.rewrite import as_sent, for_primary
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.restored import Restorable, Restored, RestorePlan, RestoreResult, Unsendable
-from sbpair.core.transfer.state import Forward, key_of
+from sbpair.core.transfer.state import Forward, Limits, key_of
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
 from sbpair.files import make_private_folder, write_private
@@ -137,11 +137,13 @@ async def restore(
             clock=SystemClock(),
             observer=observer or Quiet(),
             stop=stop,
-            rate_per_second=request.rate_per_second,
-            budget_per_second=request.budget_per_second,
-            concurrency=request.concurrency,
-            patience_seconds=request.patience_seconds,
-            unreached_seconds=request.unreached_seconds,
+            limits=Limits(
+                sends=request.concurrency,
+                rate_per_second=request.rate_per_second,
+                budget_per_second=request.budget_per_second,
+                patience_seconds=request.patience_seconds,
+                unreached_seconds=request.unreached_seconds,
+            ),
         )
     return replace(way.result(plan, replace(restored, left=restored.left | plan.left), False), kept_in=kept_in)
 

@@ -26,7 +26,7 @@ from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
 from sbpair.runtime.browse import Found
 from sbpair.runtime.replication import lease, session, store
-from sbpair.runtime.transfer import carrying, drain, ledger, move, sinks
+from sbpair.runtime.transfer import carrying, drain, ledger, move_sessions, sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,7 +463,7 @@ def _session_not_kept() -> None:
         """Renew nothing."""
         await clock.sleep(1e9)
 
-    put(move, "keep_session", keep)
+    put(move_sessions, "keep_session", keep)
 
 
 @defect("the state of a session is cleared and not taken along")
@@ -471,7 +471,7 @@ def _state_not_taken_along() -> None:
     async def place(self: Any, session_id: str, state: bytes) -> None:
         """Set nothing at the destination."""
 
-    put(move._Move, "_place_state", place)
+    put(move_sessions.SessionMove, "_place_state", place)
 
 
 @defect("a destination that failed is not tried again")

@@ -30,6 +30,7 @@ from sbpair.runtime.transfer.drain import ToQueue, TransferRequest, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.move import move
+from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.sinks import NamespaceSink
 from tests.simulation.determinism import wall
 from tests.simulation.loop import Process
@@ -301,15 +302,17 @@ class Moves:
 
             async def run(wanted: TransferRequest, to_ledger: Ledger | None) -> DrainReport:
                 return await move(
-                    wanted,
-                    ends,
-                    judge,
-                    seen=seen,
-                    facts=facts,
-                    clock=world.clock,
-                    observer=Quiet(),
-                    ledger=to_ledger,
-                    stop=stop,
+                    MoveJob(
+                        wanted,
+                        ends,
+                        judge,
+                        seen=seen,
+                        facts=facts,
+                        clock=world.clock,
+                        observer=Quiet(),
+                        ledger=to_ledger,
+                        stop=stop,
+                    )
                 )
 
             await run(_dry(request), None)

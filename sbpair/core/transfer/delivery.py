@@ -17,7 +17,7 @@ neither locks nor delivery counts churn. Past the patience it is *abandoned*: wh
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from sbpair.core.errors import Category, SendIncompleteError, ServiceError
+from sbpair.core.errors import Category, MalformedMessageError, SendIncompleteError, ServiceError
 from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer.custody import Custody
 from sbpair.core.transfer.lanes import PROBE_SECONDS, Destination, comes_before
@@ -81,9 +81,7 @@ class Destinations:
         self._leave_missing = leave_missing
         self._by_name: dict[str, Destination] = {}
         self._spelled: dict[str, Destination] = {}
-        """The same by the name as a message gives it."""
-        self._ended: dict[LaneKey, Item] = {}
-        """Sessions that go no further, with the message at which they end."""
+        self._ended = _EndedSessions()
         self._sending = 0
 
     def of(self, path: str) -> Destination:
@@ -123,7 +121,7 @@ class Destinations:
         self._custody.add_payload(item, verdict.payload)
         if destination.abandoned is not None:
             self._custody.leave(item, destination.abandoned)
-        elif self._ended and self._is_past_the_end(item):
+        elif self._ended.is_past(item):
             self._custody.leave(item, WAITS_IN_SESSION)
         elif not self._fits(destination, item):
             self._dead_letter(item, *_too_large(destination))
@@ -139,13 +137,11 @@ class Destinations:
             return True
         if item.session_id is None:
             return False
-        self._custody.replace_payload(item, without_tied_key(item.payload))
+        try:
+            self._custody.replace_payload(item, without_tied_key(item.payload))
+        except MalformedMessageError:
+            return False  # nothing of it can be left out
         return not destination.too_large(item)
-
-    def _is_past_the_end(self, item: Item) -> bool:
-        """Whether its session goes no further than a message before it."""
-        end = None if item.lane is None else self._ended.get(item.lane)
-        return end is not None and comes_before(end, item)
 
     def release(self, item: Item, now: float, *, comes_first: bool = True) -> None:
         """Release a message that waits. `comes_first`: what lies behind it in its session waits until it is back."""
@@ -183,8 +179,7 @@ class Destinations:
         """It stays, so what comes after it in its session may not go either."""
         if not self._sessions_wait or item.lane is None:
             return
-        end = self._ended.get(item.lane)
-        self._ended[item.lane] = item if end is None or comes_before(item, end) else end
+        self._ended.end_at(item.lane, item)
         destination = self.of(item.destination)
         for behind in list(destination.lane(item.lane)):
             if comes_before(item, behind):
@@ -381,8 +376,7 @@ class Destinations:
         if self._custody.stopping:
             return
         for destination in self._by_name.values():
-            probe_at = destination.next_probe(now)
-            if probe_at is not None and probe_at <= now:
+            if (probe_at := destination.next_probe(now)) is not None and probe_at <= now:
                 self._measure(destination)
 
     def release_in_a_long_pause(self, now: float) -> None:
@@ -411,6 +405,24 @@ class Destinations:
             if not self._custody.stopping and (probe_at := destination.next_probe(now)) is not None:
                 yield probe_at
         yield from self._window.deadlines(now, waiting=waiting)
+
+
+class _EndedSessions:
+    """Sessions that go no further, with the message at which they end."""
+
+    def __init__(self) -> None:
+        self._ends: dict[LaneKey, Item] = {}
+
+    def end_at(self, lane: LaneKey, item: Item) -> None:
+        """The session ends here, if not before."""
+        end = self._ends.get(lane)
+        if end is None or comes_before(item, end):
+            self._ends[lane] = item
+
+    def is_past(self, item: Item) -> bool:
+        """Whether its session goes no further than a message before it."""
+        end = None if item.lane is None else self._ends.get(item.lane)
+        return end is not None and comes_before(end, item)
 
 
 def _too_large(destination: Destination) -> tuple[str, str]:

@@ -462,12 +462,7 @@ class FailoverSender:
                     Where.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
                 )
 
-    async def _offer(
-        self,
-        payloads: Sequence[bytes],
-        budget: Budget,
-        attempt: _Attempt,
-    ) -> list[int]:
+    async def _offer(self, payloads: Sequence[bytes], budget: Budget, attempt: _Attempt) -> list[int]:
         """One attempt on the primary, in the time that is its own."""
         seconds = max(budget.for_primary(self._clock.monotonic()), MIN_ATTEMPT_SECONDS)
         offering = attempt(self._primary.to(self.entity), payloads, seconds)

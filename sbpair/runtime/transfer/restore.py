@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sbpair.concurrency import NO_USE_WAITING
 from sbpair.core.errors import Category, ServiceError
@@ -30,6 +31,8 @@ RECEIVE_MESSAGES = 500
 INTERRUPTED = "interrupted"
 NOT_TO_BE_WAITED_FOR = NO_USE_WAITING - {Category.NOT_FOUND}
 """A destination that refuses for these reasons is given up at once; one that is missing is decided on by itself."""
+
+USUAL_LIMITS = Limits(patience_seconds=PATIENCE_SECONDS, unreached_seconds=UNREACHED_SECONDS)
 
 
 async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, clock: Clock) -> int:
@@ -75,15 +78,14 @@ async def restore(
     clock: Clock,
     observer: Observer,
     stop: asyncio.Event,
-    rate_per_second: float | None = None,
-    budget_per_second: float | None = None,
-    concurrency: int = 8,
-    patience_seconds: float = PATIENCE_SECONDS,
-    unreached_seconds: float = UNREACHED_SECONDS,
+    limits: Limits = USUAL_LIMITS,
 ) -> Restored:
     """Send the messages, given in the order in which they were put into the backlog. `stop` ends it after the batches
-    under way; what the ledger has is not sent again. A destination that fails for `patience_seconds`, or from the
-    beginning for `unreached_seconds`, keeps its messages.
+    under way; what the ledger has is not sent again.
+
+    Args:
+        limits: how fast, and how long a destination may fail before it keeps its messages; what else it bounds is
+            decided here.
 
     Raises:
         OSError: the ledger cannot be written; what was sent and not recorded will be sent again.
@@ -91,13 +93,9 @@ async def restore(
     done = ledger.forwarded if ledger is not None else frozenset()
     todo = {key_of(one.received): one for one in messages}
     todo = {key: one for key, one in todo.items() if key not in done}
-    limits = Limits(
-        sends=concurrency,
-        rate_per_second=rate_per_second,
-        budget_per_second=budget_per_second,
+    limits = replace(
+        limits,
         shared=False,
-        patience_seconds=patience_seconds,
-        unreached_seconds=unreached_seconds,
         left_messages=len(todo) + 1,  # all of them are in memory already
         no_use_waiting=NOT_TO_BE_WAITED_FOR,
     )

@@ -4,13 +4,13 @@ import asyncio
 import base64
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sbpair.core.errors import ArgumentRefusedError, SbpairError
 from sbpair.core.redact import json_text
 from sbpair.core.transfer.state import Item
 from sbpair.files import AppendedFile, make_private_folder
-from sbpair.ports import MessageSender, Messaging, Moves
+from sbpair.ports import MessageReceiver, MessageSender, Messaging, Moves
 from sbpair.runtime.links import Links
 
 SEND_SECONDS = 30.0
@@ -131,3 +131,16 @@ def _archived(item: Item) -> bytes:
         "payload_base64": base64.b64encode(item.payload).decode(),
     }
     return json_text(line).encode() + b"\n"
+
+
+class KeptOpen:
+    """A receiver, with the lock of its session, or a sink that outlives the pump it is lent to."""
+
+    def __init__(self, lent: MessageReceiver | Sink) -> None:
+        self._lent = lent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lent, name)
+
+    async def close(self) -> None:
+        """Its owner closes it."""

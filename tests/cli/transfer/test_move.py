@@ -27,6 +27,7 @@ from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import sent_in
 from sbpair.runtime.transfer.move import move
+from sbpair.runtime.transfer.moving import MoveJob
 from tests.cli.process import Sbpair
 from tests.cli.screens import answer
 from tests.cli.transfer.entities import Entities
@@ -190,21 +191,23 @@ def test_what_is_scheduled_no_more_is_left_with_the_reason_and_its_session_goes_
         seen = DestinationSeen(other)
         interrupting = cast(TransactedMessaging, _Interrupts(sides.primary, "m2", in_doubt=in_doubt))
         return await move(
-            TransferRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
-            Ends(
-                sides.primary,
-                sides.primary,
-                transactions=interrupting,
-                source_access=sides.pair.primary,
-                target_access=sides.pair.primary,
-            ),
-            Resender(seen, Selection(), same_entity=False, now=time.time),
-            seen=seen,
-            facts={},
-            clock=SystemClock(),
-            observer=RecordingObserver(),
-            ledger=None,
-            stop=asyncio.Event(),
+            MoveJob(
+                TransferRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
+                Ends(
+                    sides.primary,
+                    sides.primary,
+                    transactions=interrupting,
+                    source_access=sides.pair.primary,
+                    target_access=sides.pair.primary,
+                ),
+                Resender(seen, Selection(), same_entity=False, now=time.time),
+                seen=seen,
+                facts={},
+                clock=SystemClock(),
+                observer=RecordingObserver(),
+                ledger=None,
+                stop=asyncio.Event(),
+            )
         )
 
     report = made.do(work)
@@ -262,16 +265,18 @@ async def moved_without_facts(
 ) -> DrainReport:
     seen = DestinationSeen(target)
     return await move(
-        TransferRequest((source,), to=ToQueue(target), leave_missing=True),
-        Ends(sides.primary, sides.primary, source_access=sides.pair.primary, target_access=sides.pair.primary),
-        Resender(seen, Selection(), same_entity=False, now=time.time),
-        seen=seen,
-        facts={},
-        clock=SystemClock(),
-        observer=RecordingObserver(),
-        ledger=None,
-        stop=stop,
-        keep=keep,
+        MoveJob(
+            TransferRequest((source,), to=ToQueue(target), leave_missing=True),
+            Ends(sides.primary, sides.primary, source_access=sides.pair.primary, target_access=sides.pair.primary),
+            Resender(seen, Selection(), same_entity=False, now=time.time),
+            seen=seen,
+            facts={},
+            clock=SystemClock(),
+            observer=RecordingObserver(),
+            ledger=None,
+            stop=stop,
+            copy=keep,
+        )
     )
 
 

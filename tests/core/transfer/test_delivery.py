@@ -12,6 +12,7 @@ from sbpair.core.errors import (
     ServerBusyError,
 )
 from sbpair.core.message import Disposition, Received
+from sbpair.core.rewrite import compose
 from sbpair.core.transfer.delivery import CALM_SECONDS, HOLD_SECONDS, WAITS_IN_SESSION
 from sbpair.core.transfer.lanes import PROBE_SECONDS
 from sbpair.core.transfer.machine import Settlement
@@ -31,6 +32,7 @@ from sbpair.core.transfer.state import (
 
 QUEUE = "backlog/0"
 SILENCE = ConnectionLostError("silence")
+LARGE = compose(body=bytes(200), message_id="1")
 
 
 class Bench:
@@ -312,7 +314,7 @@ def test_a_session_goes_no_further_than_a_message_that_had_to_be_left():
     bench = Bench(sessions_wait=True, undeliverable=None, limit_bytes=None)
     bench.arrive(1, 2, 3, session="s")
     bench.arrive(4, session="t")
-    bench.item(2).payload = bytes(200)
+    bench.item(2).payload = LARGE
     bench.poll()
     bench.destinations.limit_known("orders", 150)
     assert bench.custody.left() == {
@@ -327,7 +329,7 @@ def test_a_session_goes_no_further_than_a_message_that_had_to_be_left():
 def test_elsewhere_a_session_goes_on_after_a_message_that_had_to_be_left():
     bench = Bench(undeliverable=None, limit_bytes=None)
     bench.arrive(1, 2, session="s")
-    bench.item(1).payload = bytes(200)
+    bench.item(1).payload = LARGE
     bench.poll()
     bench.destinations.limit_known("orders", 150)
     assert [numbers(batch) for batch in bench.sends()] == [[2]]

@@ -18,7 +18,7 @@ from sbpair.core.errors import (
 from sbpair.core.message import Disposition, Origin, Received
 from sbpair.core.rewrite import compose, describe
 from sbpair.core.transfer.restored import Restorable, Restored
-from sbpair.core.transfer.state import Forward
+from sbpair.core.transfer.state import Forward, Limits
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger, outcomes_in
 from sbpair.runtime.transfer.restore import INTERRUPTED, restore
@@ -59,8 +59,7 @@ class World:
             clock=self.clock,
             observer=Quiet(),
             stop=self.stop,
-            patience_seconds=patience_seconds,
-            unreached_seconds=unreached_seconds,
+            limits=Limits(patience_seconds=patience_seconds, unreached_seconds=unreached_seconds),
         )
 
     def arrived(self, queue: str = "orders") -> list[int]:

@@ -1,0 +1,98 @@
+"""What a move works with, and the drain of what can be received, which all its ways share."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+
+from sbpair.core.entities import QueueFacts
+from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.state import LockClock
+from sbpair.core.transfer.verdict import Judge
+from sbpair.ports import Clock, Ends, MessageMover, Observer
+from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainJob, TransferRequest, drain
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.reading import Source
+from sbpair.runtime.transfer.sinks import ArchiveSink
+
+
+@dataclass(frozen=True, slots=True)
+class MoveJob:
+    """One move: what is to go, between which entities, and who is told of it.
+
+    Args:
+        request: its only queue is what the messages come from. `deferred` and `scheduled` ask for those too,
+            `with_dead_letter` for the dead letters; a dry run is a browse of all that is asked for.
+        judge: `Resender`, `Purger` or `Archiver`, or a `Planned` around it, which leaves what came later.
+        seen: what was learnt about the destination, where session states go.
+        facts: of the source, by its path; they say whether it hands out messages by session.
+        ledger: what it has is completed without being sent again.
+        stop: ends the move within about 10 seconds once it is set.
+        copy: nothing is completed.
+        session_states: take the states of sessions along. Not where only some messages are meant.
+        topic: the source is one: what is scheduled is all that can be seen and taken there.
+        archive: where all parts put their messages, instead of sending them; left open.
+    """
+
+    request: TransferRequest
+    ends: Ends
+    judge: Judge
+    _: KW_ONLY
+    seen: DestinationSeen
+    facts: Mapping[str, QueueFacts | None]
+    clock: Clock
+    observer: Observer
+    ledger: Ledger | None
+    stop: asyncio.Event
+    copy: bool = False
+    session_states: bool = True
+    topic: bool = False
+    archive: ArchiveSink | None = None
+
+    @property
+    def path(self) -> str:
+        """The entity that the messages come from."""
+        return self.request.queues[0]
+
+    @property
+    def lock_seconds(self) -> float | None:
+        """How long its locks last; None: not known."""
+        known = self.facts.get(self.path)
+        return known.settings.lock_duration_seconds if known is not None else None
+
+    def less(self, request: TransferRequest, parts: Sequence[DrainReport]) -> TransferRequest | None:
+        """What is still asked for after these parts; None: nothing."""
+        if self.stop.is_set() or any(part.broken_off is not None for part in parts):
+            return None
+        if request.max_messages is None:
+            return request
+        rest = request.max_messages - sum(part.forwarded + part.purged for part in parts)
+        return replace(request, max_messages=rest) if rest > 0 else None
+
+    async def drained(
+        self, request: TransferRequest, source: Source | None = None, mover: MessageMover | None = None
+    ) -> DrainReport:
+        """`drain` of what can be received. `source`: one session instead of the entity. `mover`: what receives, if it
+        moves in transactions as well."""
+        sources = None if source is None else [source]
+        if source is None and mover is not None:
+            sources = [Source(self.path, mover, LockClock(self.lock_seconds), wait_seconds=IDLE_SECONDS)]
+        return await drain(
+            DrainJob(
+                request,
+                secondary=self.ends.source,
+                primary=self.ends.target,
+                admin=self.ends.admin if source is None else None,  # counts are of all sessions
+                primary_admin=self.ends.target_admin,
+                clock=self.clock,
+                observer=self.observer,
+                ledger=self.ledger,
+                stop=self.stop,
+                facts=self.facts if source is None else {},
+                judge=self.judge,
+                undeliverable=None,
+                sources=sources,
+                mover=mover,
+                archive=self.archive,
+            )
+        )
