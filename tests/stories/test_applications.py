@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,40 @@ def test_fastapi(world: World) -> None:
         assert users.portal is not None
         users.portal.call(client.close)
     assert world.bodies("orders") == [str(number) for number in range(3 * PART)]
+
+
+OVERLAPPING = 20
+"""Requests under way at the same time."""
+
+
+async def test_fastapi_with_requests_that_overlap(world: World) -> None:
+    """One shared sender, as a service has it: no request fails before, during and after two outages."""
+    fastapi = pytest.importorskip("fastapi")
+    httpx = pytest.importorskip("httpx")
+
+    app = fastapi.FastAPI()
+    client = sbpair.aio.ServiceBusClient.from_connection_string(world.connection_string(), pair=world.pair(), **QUICK)
+    sender = client.get_queue_sender("orders")
+
+    @app.post("/orders/{number}", status_code=202)
+    async def order(number: str) -> None:
+        await sender.send_messages(ServiceBusMessage(number, message_id=number))
+
+    async def visits(phase: str) -> Counter[int]:
+        answers = await asyncio.gather(*(users.post(f"/orders/{phase}{number}") for number in range(OVERLAPPING)))
+        return Counter(answer.status_code for answer in answers)
+
+    transport = httpx.ASGITransport(app=app)
+    async with client, httpx.AsyncClient(transport=transport, base_url="http://shop", timeout=120) as users:
+        for outage in range(2):
+            assert await visits(f"before {outage} ") == {202: OVERLAPPING}
+            await asyncio.to_thread(world.dark)
+            assert await visits(f"during {outage} ") == {202: OVERLAPPING}
+            await asyncio.to_thread(world.light)
+            await asyncio.to_thread(wait_until, lambda: state_of(client.state()) is State.HEALTHY)
+        assert await visits("after ") == {202: OVERLAPPING}
+    assert await asyncio.to_thread(world.drain) == 2 * OVERLAPPING
+    assert len(set(await asyncio.to_thread(world.bodies, "orders"))) == 5 * OVERLAPPING
 
 
 def test_taskiq(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
