@@ -394,21 +394,9 @@ def text(random_: random.Random) -> None:
     assert not line.lstrip().startswith("::")
 
 
-async def run(
-    cases: int,
-    seed: int,
-    folder: Path,
-    told: Callable[[int], None] = lambda number: None,
-    *,
-    targets: Sequence[str] = (),
-    until: float = math.inf,
-) -> dict[str, int]:
-    """The number of cases of each kind that were run: `cases`, or until this process has used `until` seconds.
-
-    Raises:
-        FuzzFailure: one ended in something else than a value or its reader's error, or took too long.
-    """
-    kinds: dict[str, Case] = {
+def targets_in(folder: Path) -> dict[str, Case]:
+    """What can be fuzzed, by name; files that a reader wants are written into the folder."""
+    return {
         "message": message,
         "backlog_message": backlog_message,
         "frame": frame,
@@ -425,6 +413,39 @@ async def run(
         "pattern": pattern,
         "text": text,
     }
+
+
+class Decisions(random.Random):
+    """Takes every decision from bytes, so that a fuzzer which watches the code's branches can steer the cases."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(0)
+        self._left = int.from_bytes(data, "little")
+
+    def getrandbits(self, k: int) -> int:
+        taken = self._left & ((1 << k) - 1)
+        self._left >>= k
+        return taken
+
+    def random(self) -> float:
+        return self.getrandbits(53) / (1 << 53)
+
+
+async def run(
+    cases: int,
+    seed: int,
+    folder: Path,
+    told: Callable[[int], None] = lambda number: None,
+    *,
+    targets: Sequence[str] = (),
+    until: float = math.inf,
+) -> dict[str, int]:
+    """The number of cases of each kind that were run: `cases`, or until this process has used `until` seconds.
+
+    Raises:
+        FuzzFailure: one ended in something else than a value or its reader's error, or took too long.
+    """
+    kinds = targets_in(folder)
     names = list(targets or kinds)
     if unknown := set(names) - set(kinds):
         raise SystemExit(f"No target {', '.join(sorted(unknown))}; there are {', '.join(kinds)}.")

@@ -1,0 +1,43 @@
+"""The fuzzer's targets steered by the branches that they reach: `python -m tests.guided TARGET --minutes N`.
+
+Needs atheris (`pip install atheris`), whose libFuzzer changes the bytes from which a case takes its decisions and keeps
+what reaches something new. It begins with `tests/corpus/TARGET`.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target", help="see tests.fuzz")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    options = parser.parse_args()
+    try:
+        import atheris
+    except ModuleNotFoundError:
+        raise SystemExit("This needs atheris: pip install atheris") from None
+    with atheris.instrument_imports(include=["sbpair"]):
+        from tests import fuzz
+    folder = Path(tempfile.mkdtemp(prefix="sbpair-guided-"))
+    found = folder / "found"
+    found.mkdir()
+    case = fuzz.targets_in(folder)[options.target]
+
+    def one_input(data: bytes) -> None:
+        case(fuzz.Decisions(data))
+
+    flags = [f"-max_total_time={max(1, round(options.minutes * 60))}", "-timeout=10", f"-artifact_prefix={folder}/"]
+    # What is new goes to the first folder; the other is read.
+    atheris.Setup([sys.argv[0], *flags, str(found), str(CORPUS / options.target)], one_input)
+    print(f"What reaches something new, and an input that fails, are in {folder}.")
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
