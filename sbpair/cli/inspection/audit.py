@@ -9,7 +9,6 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.context import choose_pairs, event_log, load_settings, run_async, stoppable
-from sbpair.cli.inspection.saved import choose_snapshots, configured_pairs, write_snapshots
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
@@ -102,6 +101,8 @@ def audit(
     else:
         result, notes = _of_namespaces(options, pairs, check or (), ignore or ())
     if snapshot_out is not None:
+        from sbpair.cli.inspection.saved import write_snapshots
+
         write_snapshots(snapshot_out, [pair.snapshot for pair in result.pairs])
     if history is not None:
         from sbpair.operations.audit import append_history
@@ -114,6 +115,7 @@ def audit(
 
 
 def _of_file(path: Path, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]) -> "AuditResult":
+    from sbpair.cli.inspection.saved import choose_snapshots
     from sbpair.core.inspection.audit.result import AuditResult
     from sbpair.operations.audit import AuditRequest, audit_snapshot
 
@@ -126,6 +128,7 @@ def _of_namespaces(
     options: Options, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]
 ) -> "tuple[AuditResult, list[str]]":
     """The audit of the chosen pairs, several at a time, and why pairs are left out of the checks across pairs."""
+    from sbpair.cli.inspection.saved import configured_pairs
     from sbpair.connect import open_sides
     from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, FailedPair
     from sbpair.operations.audit import AuditRequest
