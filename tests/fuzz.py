@@ -35,14 +35,19 @@ from sbpair.core.transfer.restored import Unsendable
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.emulator.admin.calls import Call
 from sbpair.emulator.auth import AuthError, authenticate, make_bearer_token, make_sas_token
+from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.engine.connection import Connection
 from sbpair.emulator.engine.frames import FramingError
 from sbpair.emulator.engine.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, OPEN, TRANSFER, perform
 from sbpair.emulator.errors import EntityError
+from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.seed import SeedError, plant
+from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
 from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of
 from sbpair.runtime.transfer.ledger import Ledger, Way, outcomes_in
+from sbpair.settings import parse_yaml_with_lines
 from sbpair.settings.documents import DocumentError, parse_json
 from sbpair.settings.files import read_file
 from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
@@ -376,6 +381,30 @@ def configuration(random_: random.Random, path: Path) -> None:
         assert "Traceback" not in str(error)
 
 
+_SEED = b"""queues:
+  orders: {requires_duplicate_detection: true, messages: [{body: {n: 7}, message_id: m, properties: {amount: 12}}]}
+  late: {lock_duration_seconds: 30, messages: [{body: x, scheduled_in_seconds: 7200}], forward_to: orders}
+topics:
+  events: {subscriptions: {big: {rules: {large: {sql: "amount > 1000", action: "SET a = 1"}}}}}
+keys: {sender: [Send]}
+"""
+_MICROSOFT_SEED = b"""{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": "q", "Properties":
+ {"LockDuration": "PT1M", "MaxDeliveryCount": 3}}], "Topics": [{"Name": "t", "Subscriptions": [{"Name": "s",
+ "Rules": [{"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "a = 1"}}}]}]}]}]}}"""
+
+
+def seed(random_: random.Random) -> None:
+    """A seed of ours, or Microsoft's Config.json: entities and messages of a namespace, or one error with the place."""
+    text = damaged(random_, random_.choice((_SEED, _MICROSOFT_SEED)))
+    namespace = Namespace("contoso", clock=ManualClock())
+    with suppress(SeedError, EntityError, DocumentError, UnicodeDecodeError):
+        read = parse_yaml_with_lines(text.decode())
+        contents = seed_of(read) if is_microsoft_config(read) else {"contoso": read}
+        for body in contents.values():
+            plant(namespace, body, {})
+    namespace.close()
+
+
 def pattern(random_: random.Random) -> None:
     def text(size: int) -> str:
         return "".join(random_.choice("ab%_\\\n") for _ in range(random_.randrange(size)))
@@ -410,6 +439,7 @@ def targets_in(folder: Path) -> dict[str, Case]:
         "token": token,
         "http_body": http_body,
         "configuration": lambda random_: configuration(random_, folder / "sbpair.yaml"),
+        "seed": seed,
         "pattern": pattern,
         "text": text,
     }
