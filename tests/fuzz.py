@@ -175,6 +175,9 @@ class _View:
     def new_id(self) -> uuid.UUID:
         return uuid.UUID(int=1)
 
+    def spend(self, steps: int) -> None:
+        assert steps >= 0
+
 
 _WORDS = (
     *(
