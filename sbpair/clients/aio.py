@@ -34,6 +34,7 @@ from sbpair.clients.calls import (
     AGAIN,
     DIVERTED,
     PRIMARY_SECONDS,
+    LateTurnError,
     Offer,
     Steps,
     is_simple,
@@ -50,7 +51,6 @@ from sbpair.clients.shared import (
     ClientWithFailover,
     SenderWithFailover,
     is_wrong,
-    late_turn,
     refuse_diverted,
 )
 from sbpair.core.failover.machine import Route
@@ -119,7 +119,7 @@ class _Turn:
         try:
             while not mine.done():
                 if (left := until - time.monotonic()) <= 0:
-                    raise late_turn()
+                    raise LateTurnError()
                 await asyncio.wait({mine}, timeout=min(left, WAIT_SLICE_SECONDS))
                 if gone():
                     return False

@@ -96,9 +96,17 @@ def steps(
                 return result
 
 
+class LateTurnError(exceptions.OperationTimeoutError):
+    """A call waited for others on the same sender until no time was left. It offered nothing to the primary, and says
+    nothing about it."""
+
+    def __init__(self) -> None:
+        super().__init__(message="The message was not sent: other calls on this sender did not end within its time.")
+
+
 def _failed(part: SenderFailover, error: Exception, ticket: int, payloads: Payloads | None, budget: Budget) -> Steps:
     """Whether the call's messages were diverted after this failure; otherwise the primary is to be asked again."""
-    if isinstance(error, ValueError):  # too large: the message's own fault
+    if isinstance(error, ValueError | LateTurnError):  # too large: the message's own fault; nothing was offered
         raise error
     failure = translate_sdk_error(error, f"send to {part.line.entity}", part.line.entity)
     encoded = None if payloads is None else payloads()

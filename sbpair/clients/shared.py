@@ -170,13 +170,6 @@ def refuse_diverted(sequence_numbers: int | list[int]) -> None:
         )
 
 
-def late_turn() -> exceptions.OperationTimeoutError:
-    """What a call raises that waited for others on the same sender until no time was left."""
-    return exceptions.OperationTimeoutError(
-        message="The message was not sent: other calls on this sender did not end within its time."
-    )
-
-
 def is_wrong(timeout: float | None) -> bool:
     """The SDK says what is wrong with it."""
     return timeout is not None and timeout <= 0

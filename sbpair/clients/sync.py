@@ -38,6 +38,7 @@ from sbpair.clients.calls import (
     DIVERTED,
     PRIMARY_SECONDS,
     Ask,
+    LateTurnError,
     Offer,
     Steps,
     is_simple,
@@ -54,7 +55,6 @@ from sbpair.clients.shared import (
     ClientWithFailover,
     SenderWithFailover,
     is_wrong,
-    late_turn,
     refuse_diverted,
 )
 from sbpair.core.failover.machine import Route
@@ -236,7 +236,7 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
             if taken:
                 self._turn.release()
             return False
-        raise late_turn()
+        raise LateTurnError()
 
     def _forget_link(self) -> None:
         close_forgotten(forget_connection(self))

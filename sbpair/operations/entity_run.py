@@ -51,6 +51,7 @@ class EntityRun:
             MessageIds that it was seen to have got within the window of its duplicate detection.
         target: path of the queue or topic where the messages go; None: they are archived or deleted.
         session_states: the states of sessions go along.
+        states_alone: they go even where no message does.
         despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
         one_message: a single message is dealt with, and the result does not mention the others.
         ledger, new_ledger: the file that records each message, and whether it is begun anew.
@@ -62,6 +63,7 @@ class EntityRun:
     make_judge: Callable[[DestinationSeen, frozenset[str]], Judge]
     target: str | None = None
     session_states: bool = False
+    states_alone: bool = False
     despite_duplicate_detection: bool = False
     one_message: bool = False
     ledger: Path | None = None
@@ -104,7 +106,7 @@ class _Started:
                 plan = await self._plan()
         if run.transfer.dry_run:
             return self._told(plan, plan.report)
-        if not plan.has_work and not self._waits:
+        if not (plan.has_work or self._waits or run.states_alone):
             return self._told(plan, replace(plan.report, dry_run=False))
         return self._told(plan, with_unreached(await self._carried_out(plan), plan.report))
 

@@ -329,6 +329,7 @@ class _Evacuation:
             resender(self.ends, move.entity, move.to, ALL_MESSAGES),
             move.to,
             session_states=True,
+            states_alone=True,
             despite_duplicate_detection=True,
             ledger=request.ledger,
         )

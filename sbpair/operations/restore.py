@@ -267,7 +267,7 @@ def _messages(file: Path, to: str | None) -> Iterator[Restorable | Unsendable]:
                     message = Unsendable(file, number, begins_at, len(line), error.reason, error.description)
                     known = True
                 except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError):
-                    if not line.endswith(b"\n") and not opened.read(1):
+                    if not line.endswith(b"\n") and not opened.peek(1):
                         break
                     message = Unsendable(file, number, begins_at, len(line), NO_MESSAGE, _NO_MESSAGE)
                 if known:
@@ -338,18 +338,28 @@ def _keep(lines: Sequence[Unsendable]) -> tuple[Path, ...]:
         by_file.setdefault(line.file, []).append(line)
     kept_in = []
     for file, found in by_file.items():
-        folder = file.parent if file.parent.name == UNSENT else file.parent / UNSENT
-        kept = folder / file.name
-        kept_in.append(kept)
-        if kept == file:
+        if file.parent.name == UNSENT:
+            kept_in.append(file)
             continue
+        folder = file.parent / UNSENT
         try:
             make_private_folder(folder)
             with file.open("rb") as source:
-                write_private(kept, b"".join(_line_at(source, line) for line in found))
+                lines_of_file = b"".join(_line_at(source, line) for line in found)
+            kept_in.append(_kept(folder / file.name, lines_of_file))
         except OSError as error:
-            raise unwritable(kept, error).with_state("Nothing was sent.") from error
+            raise unwritable(folder / file.name, error).with_state("Nothing was sent.") from error
     return tuple(kept_in)
+
+
+def _kept(path: Path, lines: bytes) -> Path:
+    """The file with exactly these lines. One with others is left as it is: somebody may have corrected them."""
+    free, number = path, 1
+    while free.exists() and free.read_bytes() != lines:
+        free, number = path.with_name(f"{path.stem}.{number}{path.suffix}"), number + 1
+    if not free.exists():
+        write_private(free, lines)
+    return free
 
 
 UNSENT = "unsent"

@@ -140,6 +140,12 @@ async def test_a_message_that_cannot_be_sent_holds_up_no_other_and_is_kept(
     assert any(f"sbpair restore {kept} --to QUEUE" in note for note in done.notes), done.notes
     again = await restore(sides, RestoreRequest((kept,)))
     assert (again.restored.sent, again.kept_in) == ({}, (kept,)), "their destinations are no better now"
+    first = kept.read_bytes()
+    kept.write_bytes(first.replace(b"payload", b"payLoad"))  # as somebody who corrects a line would leave it
+    beside = await restore(sides, RestoreRequest((tmp_path,), ledger=tmp_path / "restored.ledger"))
+    assert beside.kept_in[0] != kept
+    assert (beside.kept_in[0].read_bytes(), b"payLoad" in kept.read_bytes()) == (first, True)
+    kept.write_bytes(first)
     world.emulator.namespace("contoso").create_queue("odd")
     last = await restore(sides, RestoreRequest((kept,), to="odd"))
     assert (last.restored.sent, last.exit, world.waiting("odd")) == ({"odd": 6}, Exit.OK, 6)
