@@ -153,7 +153,11 @@ def parse_connection_string(text: str) -> dict[str, str]:
         key, separator, value = part.partition("=")
         if not separator:
             raise ConfigurationError("A connection string is `Name=value` parts separated by `;`; one part has no `=`.")
-        parts[key.strip().lower()] = value.strip()
+        name = key.strip().lower()
+        if name in parts or name == "hostname":
+            # Which of them counts, others decide in other ways: what was judged has to be what is contacted.
+            raise ConfigurationError(f"The connection string names its host or key twice, by {quoted(name[:30])}.")
+        parts[name] = value.strip()
     if not parts.get("endpoint", "").lower().startswith("sb://"):
         raise ConfigurationError("The connection string has no `Endpoint=sb://...` part.")
     if not HOST.fullmatch(_authority_of(parts["endpoint"])):
@@ -176,7 +180,12 @@ def namespace_name(access: NamespaceAccess) -> str:
 
 def has_own_host(label: str, host: str) -> bool:
     """Whether the host is the one that a namespace of this name has in one of Azure's clouds."""
-    return host.lower() in {f"{label.lower()}{suffix}" for suffix in SERVICE_BUS_SUFFIXES}
+    bare, _, port = host.lower().partition(":")
+    return port in _PORTS and bare.removesuffix(".") in {f"{label.lower()}{suffix}" for suffix in SERVICE_BUS_SUFFIXES}
+
+
+_PORTS = ("", "443", "5671")
+"""None, and those that every namespace has."""
 
 
 def shown_name(access: NamespaceAccess) -> str:

@@ -100,7 +100,9 @@ class NamespaceByName:
             access = settings.side("source", "primary")
         except ConfigurationError as error:
             said = error.message.replace("pairs.source.primary.", "").replace("pairs.source.primary", "namespace")
-            raise ConfigurationError(f"The options of the source: {said}", hint=error.hint) from error
+            beside = "Give the options `namespace` and `host` where the name does not tell the host."
+            hint = beside if "host" in (error.hint or "") or "its name" in (error.hint or "") else error.hint
+            raise ConfigurationError(f"The options of the source: {said}", hint=hint) from error
         if access is None:
             raise ConfigurationError(
                 "Nothing says which namespace is meant.",

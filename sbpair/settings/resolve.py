@@ -278,16 +278,20 @@ class Settings:
             if access is None:
                 raise ConfigurationError(f"No {side} was named.", hint=f"Name it: --{side} contoso-weu")
         primary, secondary = (access for access in found.values() if access is not None)
-        hosts, beside = (primary.host.lower(), secondary.host.lower()), []
-        for other in self.pair_names():
+        hosts = primary.host.lower(), secondary.host.lower()
+        of_project = self.pairs_of_project()
+        beside: list[str] = []
+        for other in self._pairs_of_files_first():
             sides = [self._side_if_right(other, side) for side in SIDES]
-            names = tuple(one.host.lower() if one is not None else None for one in sides)
-            if names == hosts:
+            names = tuple(access.host.lower() if access is not None else None for access in sides)
+            if names == hosts and not (other in of_project and beside):
                 return self._build_pair(other)
             if set(names) & set(hosts):
-                beside.append(f"pairs.{other}.")
-        protected = [pattern for prefix in beside for pattern in self._pair_value(prefix, "protected")]
-        environments = [one for prefix in beside if (one := self._pair_value(prefix, "environment"))]
+                beside.append(other)
+        # What a folder's file calls a namespace of the user's own does not count.
+        naming = [other for other in beside if other not in of_project] or beside
+        protected = [pattern for other in beside for pattern in self._pair_value(f"pairs.{other}.", "protected")]
+        environments = [found for other in naming if (found := self._pair_value(f"pairs.{other}.", "environment"))]
         return Pair(
             name=name,
             primary=primary,
@@ -386,7 +390,7 @@ class Settings:
             return reached, True
         if namespace is None:
             return reached, True  # its name is the first label of the host
-        if "." in namespace and _host(namespace, None, "").lower() != reached.lower():
+        if "." in namespace and not is_at(_host(namespace, None, ""), reached):
             raise other_host(_host(namespace, None, ""), reached)
         return reached, "." in namespace
 

@@ -367,3 +367,61 @@ def test_two_namespaces_make_a_pair_that_no_file_names(tmp_path: Path) -> None:
     for wrong in ("contoso-weu:contoso-weu", "no name:contoso-neu", "a:b:c", ":contoso-neu"):
         with pytest.raises((ConfigurationError, PairingError, UsageError)):
             settings.pair(wrong)
+
+
+OWN = """\
+version: 1
+pairs:
+  orders-prod:
+    primary: {namespace: contoso-weu}
+    secondary: {namespace: contoso-neu}
+    protected: ["*/0"]
+    environment: production
+"""
+FOLDERS = """\
+version: 1
+pairs:
+  aaa:
+    primary: {namespace: contoso-weu}
+    secondary: {namespace: %s}
+    entities: [x]
+    environment: test
+"""
+
+
+@pytest.mark.parametrize("secondary", ["contoso-neu", "fabrikam-neu"])
+@pytest.mark.parametrize("named", ["contoso-weu:contoso-neu", "contoso-weu:fabrikam-neu", "fabrikam-weu:contoso-neu"])
+def test_a_folders_pair_does_not_stand_for_ones_own_namespaces(tmp_path: Path, secondary: str, named: str) -> None:
+    home, project = tmp_path / "home" / ".config" / "sbpair", tmp_path / "project"
+    for folder in (home, project):
+        folder.mkdir(parents=True)
+    write(home, OWN)
+    write(project, FOLDERS % secondary)
+    pair = load(environ=environ(tmp_path), directory=project).pair(named)
+    assert (pair.environment, pair.entities) == ("production", ())
+    assert "*/0" in pair.protected
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "contoso-weu.servicebus.windows.net:5671",
+        "contoso-weu.servicebus.windows.net:443",
+        "contoso-weu.servicebus.windows.net.",
+    ],
+)
+def test_a_port_of_the_service_is_no_other_host(tmp_path: Path, host: str) -> None:
+    text = STRANGE % ", connection_string: {env: KEY}"
+    settings = load(config=write(tmp_path, text), environ=environ(tmp_path, KEY=CONNECTION.format(host=host)))
+    assert settings.pair().primary.host == host
+    elsewhere = environ(tmp_path, KEY=CONNECTION.format(host=host.replace("contoso", "fabrikam")))
+    with pytest.raises(ConfigurationError, match="leads to 'fabrikam"):
+        load(config=write(tmp_path, text), environ=elsewhere).pair()
+
+
+@pytest.mark.parametrize("more", [";Endpoint=sb://evil.example/", ";HostName=sb://evil.example", ";SharedAccessKey=x"])
+def test_a_connection_string_that_names_its_host_or_key_twice_is_refused(tmp_path: Path, more: str) -> None:
+    text = STRANGE % ", connection_string: {env: KEY}"
+    key = CONNECTION.format(host="contoso-weu.servicebus.windows.net") + more
+    with pytest.raises(ConfigurationError, match="twice"):
+        load(config=write(tmp_path, text), environ=environ(tmp_path, KEY=key)).pair()

@@ -11,6 +11,7 @@ side                  secondary (default) or primary, whose queues and subscript
 Of `servicebus`, which needs no configuration:
 
 namespace             name or host of a namespace, reached with an Entra ID credential
+host                  where it is, if its name does not tell: an alias, a custom endpoint, an embedded namespace
 auth                  the credential: azure-cli, managed-identity, workload-identity, environment, default, ...
 connectionStringEnv, connectionStringFile     instead: environment variable or file that holds a connection string;
                       driver and executors look it up themselves
@@ -55,7 +56,9 @@ from sbpair.runtime.inspection.backlog import index_of
 
 MESSAGES_PER_PARTITION = 10_000
 _BACKLOG_OPTIONS = ("pair", "config", "queues", "side")
-ENTITY_OPTIONS = ("namespace", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity")
+ENTITY_OPTIONS = (
+    *("namespace", "host", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity"),
+)
 _LOOK_OPTIONS = ("deadLetters", "messagesPerPartition", "includePayload")
 _BATCH_OPTIONS = ("firstSequence", "lastSequence", "ranges", "messagesPerSecond")
 _STREAM_OPTIONS = ("startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch")
@@ -217,6 +220,8 @@ def namespace_in(options: Mapping[str, str]) -> NamespaceByName:
     for option, known in (("auth", AuthMethod), ("transport", Transport)):
         if option in options:
             settings[option] = _one_of(known, option, options[option])
+    if "host" in options:
+        settings["host"] = options["host"].strip()
     if "caFile" in options:
         settings["ca_file"] = options["caFile"]
     return NamespaceByName(settings)

@@ -49,6 +49,7 @@ def entity_options(stage: Stage, entity: str) -> dict[str, str]:
     key_file = str(stage.folder / "shop-weu.key")
     return {
         "namespace": "shop-weu",
+        "host": "localhost",
         "connectionStringFile": key_file,
         "caFile": str(stage.emulator.ca_path),
         "entity": entity,

@@ -64,6 +64,7 @@ def test_a_stream_needs_a_ledger_and_a_destination_that_stores(tmp_path: Path) -
 def to_entity(stage: Stage, entity: str = "orders") -> dict[str, str]:
     return {
         "namespace": "shop-weu",
+        "host": "localhost",
         "connectionStringFile": str(stage.folder / "shop-weu.key"),
         "caFile": str(stage.emulator.ca_path),
         "entity": entity,
