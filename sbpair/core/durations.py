@@ -57,7 +57,10 @@ def parse_iso_duration(text: str) -> float | None:
     """Seconds of an ISO 8601 duration, as the service and its clients write them; None if it is none. Thousands of
     entities and messages have the same few."""
     ticks = None if text.startswith("-") else duration_ticks(text, of_anyone=True)
-    return None if ticks is None else ticks / TICKS_PER_SECOND
+    try:
+        return None if ticks is None else ticks / TICKS_PER_SECOND
+    except OverflowError:  # hundreds of digits: no duration that anything could have
+        return None
 
 
 def format_duration(seconds: float | None) -> str:

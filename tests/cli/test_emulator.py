@@ -320,7 +320,8 @@ def test_what_is_not_emulated_is_written_down(sbpair: Sbpair) -> None:
 def test_the_clients_that_were_tried_are_written_down(sbpair: Sbpair) -> None:
     rows = sbpair("emulator", "--compatibility", "-o", "json").data
     assert {row["language"] for row in rows} >= {"Python", "Java"}
-    assert all(0 < row["passed"] == row["scenarios"] - len(row["failed"]) for row in rows)
+    # A suite of others names its failures in groups.
+    assert all(0 < row["passed"] <= row["scenarios"] - len(row["failed"]) for row in rows)
 
 
 def test_the_help_of_faults_names_every_kind_and_key(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sbpair.azure.messaging import AzureMessaging
-from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.errors import LockLostError, SessionUnavailableError
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose
@@ -53,7 +53,7 @@ async def namespace() -> AsyncIterator[tuple[ManualClock, AzureMessaging]]:
             compose(body=b"one", message_id="m1", session_id="s1")
         )
         text = emulator.connection_string("contoso")
-        access = NamespaceAccess("contoso", "localhost", AuthMethod.CONNECTION_STRING, connection_string=Secret(text))
+        access = NamespaceAccess("contoso", host_of(text), AuthMethod.CONNECTION_STRING, connection_string=Secret(text))
         messaging = AzureMessaging(access)
         yield clock, messaging
         await messaging.close()

@@ -76,7 +76,7 @@ def test_one_destination_is_deleted_one_disabled_one_full_and_the_advice_brings_
     for cure in ("Create it and drain again", "Enable it and drain again", "Make room there"):
         assert cure in first.stderr
     (advice,) = _COMMAND.findall(first.stderr)
-    assert advice == "sbpair drain shop --ledger drain.jsonl"
+    assert advice == "sbpair drain shop --ledger drain.jsonl --give-up-after 4s"
     assert f"{120 - fitted} messages are waiting in 3 queues" in first.stderr
 
     primary.create_queue("gone", QueueDescription())

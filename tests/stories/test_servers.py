@@ -27,11 +27,16 @@ PART = 6
 CLIENT = """
 import os
 from azure.servicebus import ServiceBusMessage
-from sbpair import SendAvailabilityOptions, ServiceBusClient
+from sbpair import AuthMethod, NamespaceAccess, Pair, Secret, SendAvailabilityOptions, ServiceBusClient
 
+def access(name, text):
+    host = text.partition("sb://")[2].partition(";")[0].rstrip("/")
+    return NamespaceAccess(name, host, AuthMethod.CONNECTION_STRING, Secret(text))
+
+primary, secondary = access("contoso", os.environ["PRIMARY"]), access("fabrikam", os.environ["SECONDARY"])
 client = ServiceBusClient.from_connection_string(
-    os.environ["PRIMARY"], secondary=os.environ["SECONDARY"], retry_total=1, retry_backoff_factor=0.05,
-    options=SendAvailabilityOptions(1, 0.0, False, 1.0),
+    os.environ["PRIMARY"], retry_total=1, retry_backoff_factor=0.05,
+    pair=Pair("shop", primary, secondary, SendAvailabilityOptions(1, 0.0, False, 1.0)),
 )
 sender = client.get_queue_sender("orders")
 sender.send_messages(ServiceBusMessage("loaded"))  # connected before the fork

@@ -61,12 +61,13 @@ async def test_one_line_of_another_pair_among_many_is_noticed(tmp_path: Path) ->
     assert refused.value.message.isprintable()
 
 
-async def test_lines_of_earlier_versions_say_nothing_of_namespaces_and_are_taken(tmp_path: Path) -> None:
+async def test_lines_that_say_nothing_of_namespaces_are_no_reason_to_complete_a_message(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    assert b"from_namespace" not in await written(path, entry(), way=None)
-    ledger = Ledger(path, resume=True, way=WAY)
-    await ledger.close()
-    assert ledger.forwarded == {KEY}
+    before = await written(path, entry(), way=None)
+    assert b"from_namespace" not in before
+    with pytest.raises(UsageError, match="does not say between which namespaces"):
+        Ledger(path, resume=True, way=WAY)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
