@@ -135,7 +135,8 @@ def test_a_partitioned_queue_is_read_once_whatever_order_its_partitions_fill_in(
     with reading(entity_options(stage, "split"), of_backlog=False, maxRowsPerBatch=4) as reader:
         offset = reader.initialOffset()
         for part in range(5):
-            stage.send("primary", "split", messages(6, prefix=f"p{part}", sessions=6))
+            for payload in messages(6, prefix=f"p{part}", sessions=6):  # a batch has one partition key
+                stage.send("primary", "split", [payload])
             offset, some = step(reader, offset)
             assert 0 < len(some) <= 4
             read += some
