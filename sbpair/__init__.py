@@ -27,6 +27,7 @@ folders carry the same words on every floor: transfer (drain, syphon), failover 
     concurrency.py      bounded concurrency, time limits, ending tasks for certain
     { core              decisions and values: pure, no clock, no I/O
       emulator }        a Service Bus namespace in a process, for the command line and tests; knows only what is below
+    engine              the server's side of AMQP: ports, connections, sessions, links, tokens, budgets
     amqp                AMQP 1.0 bytes <-> typed values: pure
     sqlfilter           Service Bus SQL: subscription rules and every `--where`: pure
     service.py          nouns and rules of the service that core and emulator share

@@ -34,15 +34,15 @@ from sbpair.core.summary import plain
 from sbpair.core.transfer.restored import Unsendable
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.emulator.admin.calls import Call
-from sbpair.emulator.auth import AuthError, authenticate, make_bearer_token, make_sas_token
-from sbpair.emulator.clock import ManualClock
-from sbpair.emulator.engine.connection import Connection
-from sbpair.emulator.engine.frames import FramingError
-from sbpair.emulator.engine.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, OPEN, TRANSFER, perform
-from sbpair.emulator.errors import EntityError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
+from sbpair.engine.auth import AuthError, authenticate, make_bearer_token, make_sas_token
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.connection import Connection
+from sbpair.engine.errors import EntityError
+from sbpair.engine.frames import FramingError
+from sbpair.engine.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, OPEN, TRANSFER, perform
 from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of

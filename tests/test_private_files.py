@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.emulator.errors import StoreError
 from sbpair.emulator.store import open_store
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.errors import StoreError
+from sbpair.engine.tls import TlsFiles
 from sbpair.files import AppendedFile, make_private_file, make_private_folder, write_private
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.operations.log import OperationsLog

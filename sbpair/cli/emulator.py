@@ -204,7 +204,7 @@ def emulator(
         return _limitations()
     if compatibility:
         return _compatibility()
-    from sbpair.emulator.errors import EmulatorError, StoreError
+    from sbpair.engine.errors import EmulatorError, StoreError
 
     doors = Doors(host, port, microsoft_ports, standard_ports, emulator_doors.http_port(os.environ))
     if seed is None and not sample:
@@ -226,7 +226,7 @@ def emulator(
 
     async def serve(stop: "asyncio.Event") -> CommandResult:
         from sbpair.emulator import Emulator
-        from sbpair.emulator.clock import AdvancingClock
+        from sbpair.engine.clock import AdvancingClock
 
         clock = AdvancingClock() if ui else None
         async with Emulator(
@@ -366,8 +366,8 @@ def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -
 
 
 def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
-    from sbpair.emulator.errors import EntityError
     from sbpair.emulator.seed import SeedError, plant
+    from sbpair.engine.errors import EntityError
 
     for name, body in seed.items():
         try:
@@ -383,7 +383,7 @@ def _plant_sample(running: "Emulator", names: Sequence[str]) -> str:
 
 
 def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
-    from sbpair.emulator.faults import FaultError, Faults
+    from sbpair.engine.faults import FaultError, Faults
 
     head, slash, tail = text.partition("/")
     name, spec = (head, tail) if slash and head in names else (names[0], text)

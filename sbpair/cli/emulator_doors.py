@@ -51,7 +51,7 @@ class Doors:
 
     @property
     def on_loopback(self) -> bool:
-        from sbpair.emulator.engine.origins import is_loopback
+        from sbpair.engine.origins import is_loopback
 
         return is_loopback(self.host)
 
@@ -149,8 +149,8 @@ def _partitions(name: str, seed: Mapping[str, Any]) -> int:
 
 def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """The keys that somebody has chosen: the environment before the seed, and Microsoft's where there is neither."""
-    from sbpair.emulator.auth import ROOT_KEY_NAME
     from sbpair.emulator.seed import SeedError, chosen_keys
+    from sbpair.engine.auth import ROOT_KEY_NAME
 
     try:
         chosen = {ROOT_KEY_NAME: MICROSOFT_KEY} if doors.microsoft else {}

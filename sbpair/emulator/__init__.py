@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sbpair.emulator.clock import Clock, ManualClock, SystemClock
-    from sbpair.emulator.errors import EmulatorError
-    from sbpair.emulator.faults import FaultError, FaultKind, FaultRule, Faults, Operation
     from sbpair.emulator.namespace import Namespace
     from sbpair.emulator.server import Emulator, NamespaceConfig
     from sbpair.emulator.testing import EmbeddedNamespace
     from sbpair.emulator.thread import EmulatorThread
+    from sbpair.engine.clock import Clock, ManualClock, SystemClock
+    from sbpair.engine.errors import EmulatorError
+    from sbpair.engine.faults import FaultError, FaultKind, FaultRule, Faults, Operation
     from sbpair.service import Tier
 
 __all__ = [
@@ -40,20 +40,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "clock": ("Clock", "ManualClock", "SystemClock"),
-    "errors": ("EmulatorError",),
-    "faults": ("FaultError", "FaultKind", "FaultRule", "Faults", "Operation"),
-    "geo_recovery": ("AliasConfig",),
-    "limits": ("Tier",),
-    "namespace": ("Namespace",),
-    "server": ("Emulator", "NamespaceConfig"),
-    "testing": ("EmbeddedNamespace",),
-    "thread": ("EmulatorThread",),
+    "sbpair.engine.clock": ("Clock", "ManualClock", "SystemClock"),
+    "sbpair.engine.errors": ("EmulatorError",),
+    "sbpair.engine.faults": ("FaultError", "FaultKind", "FaultRule", "Faults", "Operation"),
+    "sbpair.emulator.geo_recovery": ("AliasConfig",),
+    "sbpair.emulator.namespace": ("Namespace",),
+    "sbpair.emulator.server": ("Emulator", "NamespaceConfig"),
+    "sbpair.emulator.testing": ("EmbeddedNamespace",),
+    "sbpair.emulator.thread": ("EmulatorThread",),
+    "sbpair.service": ("Tier",),
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

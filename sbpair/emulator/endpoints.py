@@ -8,25 +8,25 @@ Refused, in this order: an address that leads nowhere (`amqp:not-found`), a miss
 from typing import TYPE_CHECKING
 
 from sbpair.amqp.types import Ulong
-from sbpair.emulator import errors
-from sbpair.emulator.auth import LISTEN, SEND, rights_for
 from sbpair.emulator.broker.addresses import Location, locate
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import TransactionGroup, Transactions
-from sbpair.emulator.engine.link import Link, LinkHandler
-from sbpair.emulator.engine.receivers import (
+from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.receivers import (
     PEEK_MODE_PROPERTY,
     SESSION_FILTER,
     Browser,
     Receiver,
     session_wish,
 )
-from sbpair.emulator.engine.senders import Coordinator, Sender
-from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.senders import Coordinator, Sender
+from sbpair.engine import errors
+from sbpair.engine.auth import LISTEN, SEND, rights_for
+from sbpair.engine.errors import BrokerError
+from sbpair.engine.link import Link, LinkHandler
 from sbpair.service import EntityStatus
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from sbpair.emulator.entities import (
     SqlFilter,
     TrueFilter,
 )
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_MESSAGE, MAX_FILTER_STEPS_PER_RULE
+from sbpair.engine.errors import BrokerError
 from sbpair.sqlfilter import values
 from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
 from sbpair.sqlfilter.parser import Property, parse_action, parse_filter

@@ -14,8 +14,8 @@ from typing import Any
 
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.errors import EmulatorError, EntityError
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.errors import EmulatorError, EntityError
 from sbpair.service import Tier
 
 PRIMARY = "Primary"

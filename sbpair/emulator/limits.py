@@ -31,33 +31,16 @@ MIN_TTL_SECONDS = 1.0
 MIN_AUTO_DELETE_SECONDS = 300.0
 MIN_DUPLICATE_WINDOW_SECONDS, MAX_DUPLICATE_WINDOW_SECONDS = 20.0, 7 * 86400.0
 NEXT_SESSION_TIMEOUT_SECONDS = 60.0
-MAX_HELD_BYTES = 128 * 1024 * 1024
-"""What one connection may make us hold of unfinished messages, or of answers that it does not read: more than the
-largest message the service knows, which has 100 MB."""
-MAX_HELD_BYTES_BEFORE_TOKEN = 512 * 1024
-"""The same for a connection that has not shown a token yet: requests to `$cbs`, which have a few KB each."""
-TRANSACTION_HEADROOM_BYTES = 8 * 1024 * 1024
-"""Of the same: so much is left for messages that are still coming when open transactions hold as much as they may."""
-MAX_HELD_BYTES_TOGETHER = 384 * 1024 * 1024
-"""The same for all connections of an emulator together."""
-MAX_LINKS_PER_CONNECTION = 5000
-MAX_LINKS_BEFORE_TOKEN = 64
 MAX_REQUEST_ITEMS = 65_536
 """Items in a management request: some thousand messages to schedule, or as many lock tokens."""
 MAX_BODY_ITEMS = 2000
 """Tags, attributes and lines, or entries, in the body of an administration request: some 5 ms to read or to write."""
 MAX_REQUEST_NUMBERS = 2000
 """Messages that a management request cancels or receives by their numbers, all or none: our own bound."""
-MAX_PERFORMATIVE_BYTES = 16 * 1024
-MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024
-"""Frames have up to 64 KB, but all of that is for messages: an attach with a session filter has some 500 bytes."""
-MAX_SESSIONS_BEFORE_TOKEN = 64
 TRANSACTION_SECONDS = 120.0
 MAX_MESSAGES_PER_TRANSACTION = 100
 MAX_PARTS_PER_TRANSACTION = 2000
 """Messages, settlements and cancellations, which a commit does all at once: our own bound."""
-MAX_OPEN_TRANSACTIONS = 1000
-"""Of a connection: our own bound."""
 
 
 @dataclass(frozen=True, slots=True)

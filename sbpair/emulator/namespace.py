@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from sbpair.emulator import validation
-from sbpair.emulator.auth import Rights, Signer
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.entity import Entity as AnyEntity
 from sbpair.emulator.broker.journal import Journal
@@ -17,9 +16,6 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.budgets import Background
-from sbpair.emulator.clock import Clock
-from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.entities import (
     DEFAULT_RULE_NAME,
     ROOT_KEY_NAME,
@@ -29,17 +25,6 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import (
-    SERVER_BUSY,
-    STORE_FULL,
-    BrokerError,
-    EntityError,
-    bad_request,
-    conflict,
-    not_found,
-    quota_exceeded,
-)
-from sbpair.emulator.faults import ActiveFault, Faults
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.limits import (
@@ -50,6 +35,21 @@ from sbpair.emulator.limits import (
     TierLimits,
 )
 from sbpair.emulator.throttling import Throttling
+from sbpair.engine.auth import Rights, Signer
+from sbpair.engine.budgets import Background
+from sbpair.engine.clock import Clock
+from sbpair.engine.errors import (
+    SERVER_BUSY,
+    STORE_FULL,
+    BrokerError,
+    EntityError,
+    bad_request,
+    conflict,
+    not_found,
+    quota_exceeded,
+)
+from sbpair.engine.faults import ActiveFault, Faults
+from sbpair.engine.trace import Trace
 from sbpair.service import PARTITION_COUNT, Tier, session_key
 
 __all__ = ["EntityError", "Namespace", "Tier"]

@@ -16,21 +16,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sbpair.emulator.auth import ROOT_KEY_NAME
-from sbpair.emulator.budgets import Memory, Turns
-from sbpair.emulator.clock import Clock, SystemClock
 from sbpair.emulator.control.port import ControlPort
 from sbpair.emulator.endpoints import Endpoints
-from sbpair.emulator.engine.origins import OwnNames, is_loopback
-from sbpair.emulator.engine.port import Port
-from sbpair.emulator.engine.trace import Trace
-from sbpair.emulator.errors import EmulatorError
-from sbpair.emulator.faults import Faults
 from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
 from sbpair.emulator.limits import PREMIUM_PARTITIONS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.budgets import Memory, Turns
+from sbpair.engine.clock import Clock, SystemClock
+from sbpair.engine.errors import EmulatorError
+from sbpair.engine.faults import Faults
+from sbpair.engine.origins import OwnNames, is_loopback
+from sbpair.engine.port import Port
+from sbpair.engine.tls import TlsFiles
+from sbpair.engine.trace import Trace
 from sbpair.service import EMBEDDED_NAMES, Tier
 
 if TYPE_CHECKING:

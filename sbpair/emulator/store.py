@@ -40,9 +40,9 @@ from sbpair.emulator.entities import (
     TopicDescription,
     TrueFilter,
 )
-from sbpair.emulator.errors import BrokerError, StoreError
 from sbpair.emulator.filters import FilterSyntaxError, Rule
 from sbpair.emulator.namespace import Namespace, NamespaceStore
+from sbpair.engine.errors import BrokerError, StoreError
 from sbpair.files import make_private_file, make_private_folder
 from sbpair.service import EntityStatus
 

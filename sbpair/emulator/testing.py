@@ -26,16 +26,16 @@ from sbpair.emulator.admin.fields import parse_duration
 from sbpair.emulator.broker.messages import Message, State, as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.clock import AdvancingClock
-from sbpair.emulator.engine.trace import Trace
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.errors import BrokerError, EmulatorError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.outgoing import payload
 from sbpair.emulator.seed import plant
 from sbpair.emulator.seed.reading import only
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.thread import EmulatorThread
+from sbpair.engine.clock import AdvancingClock
+from sbpair.engine.errors import BrokerError, EmulatorError
+from sbpair.engine.trace import Trace
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from sbpair.emulator.clock import Clock
-from sbpair.emulator.engine.trace import Trace
-from sbpair.emulator.faults import Faults
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.server import DEFAULT_HOST, Emulator, NamespaceConfig
+from sbpair.engine.clock import Clock
+from sbpair.engine.faults import Faults
+from sbpair.engine.trace import Trace
 
 if TYPE_CHECKING:
     from sbpair.emulator.geo_recovery import AliasConfig

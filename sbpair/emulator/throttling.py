@@ -14,8 +14,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from sbpair.emulator.clock import Clock
-from sbpair.emulator.errors import QUOTA, SERVER_BUSY, BrokerError, EntityError
+from sbpair.engine.clock import Clock
+from sbpair.engine.errors import QUOTA, SERVER_BUSY, BrokerError, EntityError
 from sbpair.service import Tier
 
 MANAGEMENT_CREDITS: Final = 10

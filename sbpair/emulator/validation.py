@@ -19,9 +19,9 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import bad_request
 from sbpair.emulator.filters import FilterSyntaxError, compile_action, compile_filter
 from sbpair.emulator.limits import LIMITS
+from sbpair.engine.errors import bad_request
 from sbpair.service import MAX_ENTITY_PATH_CHARACTERS, PARTITION_COUNT, Tier
 
 Description = QueueDescription | TopicDescription | SubscriptionDescription

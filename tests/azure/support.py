@@ -9,7 +9,7 @@ from sbpair.amqp import sections
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.azure.credentials import NamedCredential
 from sbpair.core.access import AuthMethod
-from sbpair.emulator.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
+from sbpair.engine.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
 
 
 class FixedTokens:

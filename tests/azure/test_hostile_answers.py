@@ -25,10 +25,10 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.serialization import from_plain, to_plain
-from sbpair.emulator.engine.link import IncomingDelivery, Link
-from sbpair.emulator.engine.performatives import BEGIN, CLOSE, OPEN, perform
-from sbpair.emulator.engine.performatives import error as amqp_error
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.link import IncomingDelivery, Link
+from sbpair.engine.performatives import BEGIN, CLOSE, OPEN, perform
+from sbpair.engine.performatives import error as amqp_error
+from sbpair.engine.tls import TlsFiles
 from tests.azure.support import FixedCredential, message
 from tests.core.test_fuzz import BACKLOG, ODD
 from tests.emulator.admin.raw import ENTRY

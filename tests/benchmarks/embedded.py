@@ -15,10 +15,10 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator import Emulator
 from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
+from sbpair.engine.clock import SystemClock
 from tests.benchmarks.processes import ask
 
 BACKLOG = tuple(f"primary/x-servicebus-transfer/{index}" for index in range(10))

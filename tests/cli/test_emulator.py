@@ -13,7 +13,7 @@ import pytest
 
 from sbpair.cli.emulator_doors import Doors, configs, http_port, microsoft_config
 from sbpair.core.errors import ConfigurationError
-from sbpair.emulator.faults import _KEYS, FaultKind
+from sbpair.engine.faults import _KEYS, FaultKind
 from tests.cli.inside import run_inside
 from tests.cli.process import Sbpair
 from tests.emulator.addresses import own_address

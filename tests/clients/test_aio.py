@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 from sbpair.aio import ServiceBusClient, ServiceBusSender
 from sbpair.clients.setup import BorrowedCredential
 from sbpair.core.failover.machine import State
-from sbpair.emulator.faults import parse_text
+from sbpair.engine.faults import parse_text
 from tests.clients.conftest import FAST, World, own_threads, state_of
 from tests.waiting import LIMIT_SECONDS
 

@@ -23,7 +23,7 @@ from sbpair.core.encoded import EncodedMessage
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import SendAvailabilityOptions
 from sbpair.core.rewrite import for_primary
-from sbpair.emulator.auth import make_sas_token
+from sbpair.engine.auth import make_sas_token
 from sbpair.events import Diverted, FailedBack, FailedOver, SideFaulted
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, own_threads, state_of, wait_until
 

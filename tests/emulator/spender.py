@@ -1,6 +1,6 @@
 """Who pays for what a test asks of the broker without a connection."""
 
-from sbpair.emulator.budgets import Budget, Memory
+from sbpair.engine.budgets import Budget, Memory
 
 
 class Spender:

@@ -18,7 +18,7 @@ from sbpair.emulator.admin.arm_models import ArmFacts, Scope, namespace_resource
 from sbpair.emulator.keys import KeptKeys
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.emulator.server import AMQP_PORT, AMQPS_PORT, HTTPS_PORT, MICROSOFT_ADMINISTRATION_PORT
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.tls import TlsFiles
 from tests.emulator.addresses import own_address
 
 MICROSOFT = "Endpoint=sb://{};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;{}"

@@ -10,8 +10,8 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from sbpair.emulator import AliasConfig, Emulator, EmulatorError, EmulatorThread, NamespaceConfig, Tier
 from sbpair.emulator.entities import QueueDescription, RuleDescription, SqlFilter, SubscriptionDescription
-from sbpair.emulator.errors import EntityError
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.errors import EntityError
 from tests.waiting import LIMIT_SECONDS
 
 PREMIUM = [NamespaceConfig(name, tier=Tier.PREMIUM) for name in ("here", "there")]

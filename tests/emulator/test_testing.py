@@ -14,11 +14,11 @@ from azure.servicebus.exceptions import ServiceBusError
 
 import sbpair
 from sbpair.emulator import EmbeddedNamespace, EmulatorError, EmulatorThread
-from sbpair.emulator.clock import AdvancingClock
-from sbpair.emulator.errors import EntityError
 from sbpair.emulator.limitations import compatibility
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError
+from sbpair.engine.clock import AdvancingClock
+from sbpair.engine.errors import EntityError
 from tests.cli.test_contents import parse
 from tests.waiting import LIMIT_SECONDS
 

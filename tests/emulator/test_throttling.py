@@ -13,9 +13,9 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from sbpair.emulator import Emulator, ManualClock, NamespaceConfig, Tier
-from sbpair.emulator.engine.receivers import Receiver
-from sbpair.emulator.errors import QUOTA, SERVER_BUSY, BrokerError, EntityError
+from sbpair.emulator.receivers import Receiver
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits, limits_of
+from sbpair.engine.errors import QUOTA, SERVER_BUSY, BrokerError, EntityError
 from tests.waiting import LIMIT_SECONDS
 
 START = 1_800_000_000.0

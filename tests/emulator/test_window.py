@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 from sbpair.emulator import Emulator
-from sbpair.emulator.clock import AdvancingClock
 from sbpair.emulator.seed import plant
 from sbpair.emulator.window import Window, open_window
+from sbpair.engine.clock import AdvancingClock
 from tests.render.chromium import browser, executable
 
 FOREIGN = "<img src=x onerror=document.title='stolen'><script>document.title='stolen'</script>"

@@ -11,14 +11,14 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.emulator.broker.journal import KeptEntity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.sessions import Consumer, Lock, Session
-from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.endpoints import Endpoints
-from sbpair.emulator.engine.port import FirstBytes, Port
 from sbpair.emulator.entities import ROOT_KEY_NAME
-from sbpair.emulator.faults import Faults
 from sbpair.emulator.namespace import Namespace, NamespaceStore
 from sbpair.emulator.store import Store
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.clock import SystemClock
+from sbpair.engine.faults import Faults
+from sbpair.engine.port import FirstBytes, Port
+from sbpair.engine.tls import TlsFiles
 from sbpair.service import ascii_session_key, session_key
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Network

@@ -10,8 +10,8 @@ import pytest
 from sbpair.amqp.types import Long
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator.broker.messages import Message
-from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.clock import SystemClock
 from tests.simulation.brokers import Notes
 from tests.simulation.trace import Trace
 from tests.simulation.truth import Sent, Truth, Violation

@@ -21,9 +21,9 @@ from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.report import DrainReport
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.messages import Message
-from sbpair.emulator.engine.connection import IDLE_TIMEOUT_SECONDS
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.connection import IDLE_TIMEOUT_SECONDS
 from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext

@@ -49,13 +49,13 @@ from sbpair.emulator.admin.fields import (
     subscription_runtime,
     topic_runtime,
 )
-from sbpair.emulator.auth import RESOURCE_MANAGER_AUDIENCES, AuthError, authenticate
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.errors import EntityError, not_found
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.auth import RESOURCE_MANAGER_AUDIENCES, AuthError, authenticate
+from sbpair.engine.errors import EntityError, not_found
 
 TAGS_API_VERSION = "2022-09-01"
 API_VERSIONS = frozenset(

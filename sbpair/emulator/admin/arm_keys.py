@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from sbpair.emulator.admin.arm_models import Json, Scope, object_at, rule_rights, text, wrong_type
 from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed, page_of
 from sbpair.emulator.entities import ROOT_KEY_NAME, AuthorizationRule
-from sbpair.emulator.errors import bad_request, not_found
 from sbpair.emulator.namespace import Namespace, new_auth_rule
+from sbpair.engine.errors import bad_request, not_found
 
 
 @dataclass(frozen=True, slots=True)

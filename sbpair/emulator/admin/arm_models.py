@@ -22,8 +22,8 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import EntityError, bad_request
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.errors import EntityError, bad_request
 from sbpair.service import Tier
 
 Json = dict[str, object]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sbpair.emulator.admin.arm_keys import listed
 from sbpair.emulator.admin.arm_models import ArmFacts, Json, Scope, namespace_resource, object_at, text, wrong_type
 from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed
-from sbpair.emulator.errors import bad_request, not_found
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.errors import bad_request, not_found
 from sbpair.service import Tier
 
 MESSAGING_UNITS = (1, 2, 4, 8, 16)

@@ -8,10 +8,10 @@ from sbpair.emulator import geo_recovery
 from sbpair.emulator.admin.arm_keys import access_keys, handle_rules, listed, namespace_holder
 from sbpair.emulator.admin.arm_models import ArmDirectory, Json, Scope, object_at, text
 from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed
-from sbpair.emulator.errors import bad_request, not_found
 from sbpair.emulator.geo_recovery import ALONE, PRIMARY, SECONDARY
 from sbpair.emulator.geo_recovery import wrong_state as _wrong_state
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.errors import bad_request, not_found
 from sbpair.service import Tier
 
 _COLLECTION = "disasterRecoveryConfigs"

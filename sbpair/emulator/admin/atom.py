@@ -35,7 +35,6 @@ from sbpair.emulator.admin.fields import (
     subscription_runtime,
     topic_runtime,
 )
-from sbpair.emulator.auth import LISTEN, MANAGE, SEND, AuthError, Rights, authenticate, service_bus_audiences
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
@@ -45,9 +44,10 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import EntityError, bad_request, conflict, not_found
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.auth import LISTEN, MANAGE, SEND, AuthError, Rights, authenticate, service_bus_audiences
+from sbpair.engine.errors import EntityError, bad_request, conflict, not_found
 from sbpair.service import Tier
 
 # Who may administer what on the data plane.

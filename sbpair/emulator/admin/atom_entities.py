@@ -26,8 +26,8 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import bad_request
 from sbpair.emulator.namespace import new_auth_rule
+from sbpair.engine.errors import bad_request
 
 RIGHTS = ("Manage", "Send", "Listen")
 FIRST_VERSION_WITH_MESSAGE_SIZE = "2021-05"

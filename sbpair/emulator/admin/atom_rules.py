@@ -36,7 +36,7 @@ from sbpair.emulator.entities import (
     SqlFilter,
     TrueFilter,
 )
-from sbpair.emulator.errors import bad_request
+from sbpair.engine.errors import bad_request
 from sbpair.service import TICKS_PER_SECOND
 
 COMPATIBILITY_LEVEL = 20

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 from sbpair.emulator.admin import atom_xml
 from sbpair.emulator.admin.fields import format_log_time
-from sbpair.emulator.errors import EntityError, bad_request
 from sbpair.emulator.limits import MAX_BODY_ITEMS
+from sbpair.engine.errors import EntityError, bad_request
 
 # Refusals as the two administration APIs write them, with the tracking text every answer of the service carries.
 

@@ -11,10 +11,10 @@ itself is never hit by a fault that is answered over HTTP, so that a fault can a
 
 from sbpair.emulator.admin.atom import allow
 from sbpair.emulator.admin.calls import Call, Reply, arm_error, json_reply, method_not_allowed
-from sbpair.emulator.errors import EntityError, bad_request, not_found
-from sbpair.emulator.faults import FaultError, FaultRule, fault_to_json, parse_json
 from sbpair.emulator.geo_recovery import fail_over_pair
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.errors import EntityError, bad_request, not_found
+from sbpair.engine.faults import FaultError, FaultRule, fault_to_json, parse_json
 
 RESOURCE = "$emulator/faults"
 """What a token for this endpoint alone is signed for."""

@@ -19,7 +19,7 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import EntityError, bad_request
+from sbpair.engine.errors import EntityError, bad_request
 from sbpair.service import TICKS_PER_SECOND, EntityStatus
 
 # Texts of the administration APIs: ISO 8601 durations and times, as .NET writes them.

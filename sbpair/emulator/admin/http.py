@@ -22,11 +22,11 @@ from sbpair.emulator.admin.atom import AtomApi
 from sbpair.emulator.admin.atom import entity_of as atom_entity
 from sbpair.emulator.admin.calls import Call, Reply, arm_error, atom_error
 from sbpair.emulator.admin.fault_control import handle_control, is_control_path
-from sbpair.emulator.budgets import SLICE_SECONDS, Budget, Memory, Turns
-from sbpair.emulator.engine.wire import cut
-from sbpair.emulator.errors import STORE_FULL, UNKNOWN_OUTCOME, EntityError
-from sbpair.emulator.faults import Action, FaultKind, Operation
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.budgets import SLICE_SECONDS, Budget, Memory, Turns
+from sbpair.engine.errors import STORE_FULL, UNKNOWN_OUTCOME, EntityError
+from sbpair.engine.faults import Action, FaultKind, Operation
+from sbpair.engine.wire import cut
 
 LARGEST_BODY_BYTES = 512 * 1024
 BODY_SECONDS = 60.0

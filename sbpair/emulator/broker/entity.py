@@ -5,16 +5,16 @@ places for messages, dead-lettering, forwarding, counts.
 from collections.abc import Callable
 from typing import Protocol
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.forwarding import ForwardingNamespace, Transfers
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mailbox
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import Counts, QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import TierLimits
 from sbpair.emulator.throttling import Throttling
+from sbpair.engine import errors
+from sbpair.engine.clock import Timer
+from sbpair.engine.errors import BrokerError
 from sbpair.service import EntityStatus
 
 # How many bytes an entity holds and may hold, kept by adding and subtracting.

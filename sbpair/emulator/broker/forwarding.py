@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Protocol
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox, MailboxNamespace, Quota
 from sbpair.emulator.broker.messages import Message, State
-from sbpair.emulator.budgets import finish
-from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_FORWARDING_HOPS
+from sbpair.engine import errors
+from sbpair.engine.budgets import finish
+from sbpair.engine.clock import Timer
+from sbpair.engine.errors import BrokerError
 
 RETRY_SECONDS = 5.0
 PLACE = "transfer"

@@ -5,13 +5,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from sbpair.amqp.sections import PropertyField
-from sbpair.emulator import errors
 from sbpair.emulator.broker.duplicates import DuplicateHistory, Identity
 from sbpair.emulator.broker.entity import Entity, Quota
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message, parse, split_batch
 from sbpair.emulator.broker.partitions import check_batch_keys, check_keys
 from sbpair.emulator.entities import QueueDescription, TopicDescription
-from sbpair.emulator.errors import BrokerError
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 
 class Intake:

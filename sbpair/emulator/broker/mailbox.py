@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Protocol
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.journal import Journal
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, Numbering, ReadyLine, check_open, partition_of
 from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
-from sbpair.emulator.budgets import Background
-from sbpair.emulator.clock import Clock, Timer
-from sbpair.emulator.errors import BrokerError
+from sbpair.engine import errors
+from sbpair.engine.budgets import Background
+from sbpair.engine.clock import Clock, Timer
+from sbpair.engine.errors import BrokerError
 from sbpair.service import PARTITION_COUNT
 
 # Peeking: pages of messages by sequence number, without locks, in whatever state they are.

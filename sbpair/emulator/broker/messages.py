@@ -18,9 +18,9 @@ from sbpair.amqp.codec import decode_all, encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section, Span
 from sbpair.amqp.types import AmqpError, Long, MapPairs, Symbol, Timestamp, Uint
 from sbpair.amqp.types import Int as AmqpInt
-from sbpair.emulator import errors
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_ID_CHARACTERS
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 BATCH_FORMAT = 0x80013700
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"

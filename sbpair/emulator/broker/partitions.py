@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import Head, Message
-from sbpair.emulator.errors import BrokerError
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 from sbpair.service import session_key
 
 PARTITION_SHIFT = 48

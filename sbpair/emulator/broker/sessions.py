@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import Message, MessageLog
 from sbpair.emulator.broker.partitions import ReadyLine
-from sbpair.emulator.clock import Clock, Timer
-from sbpair.emulator.errors import BrokerError
+from sbpair.engine import errors
+from sbpair.engine.clock import Clock, Timer
+from sbpair.engine.errors import BrokerError
 from sbpair.service import session_key
 
 # Receivers as a mailbox sees them.

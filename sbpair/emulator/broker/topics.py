@@ -10,16 +10,16 @@ A topic may have millions of rules. They are gone through in slices of time befo
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.entity import EntityNamespace, MessageEntity, Quota
 from sbpair.emulator.broker.intake import Accepting, Intake
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.budgets import finish
-from sbpair.emulator.clock import Timer
 from sbpair.emulator.entities import Counts, SubscriptionDescription, TopicDescription
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
+from sbpair.engine import errors
+from sbpair.engine.budgets import finish
+from sbpair.engine.clock import Timer
+from sbpair.engine.errors import BrokerError
 from sbpair.service import EntityStatus
 
 # Scheduled messages of a topic: they wait in the topic itself and are published when their time comes.

@@ -23,22 +23,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.intake import Prepared
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.messages import Head, Message
 from sbpair.emulator.broker.partitions import key_of, partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
-from sbpair.emulator.budgets import Budget
-from sbpair.emulator.clock import Clock, Timer
-from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.limits import (
-    MAX_MESSAGES_PER_TRANSACTION,
-    MAX_OPEN_TRANSACTIONS,
-    MAX_PARTS_PER_TRANSACTION,
-    TRANSACTION_SECONDS,
-)
+from sbpair.emulator.limits import MAX_MESSAGES_PER_TRANSACTION, MAX_PARTS_PER_TRANSACTION, TRANSACTION_SECONDS
+from sbpair.engine import errors
+from sbpair.engine.budgets import Budget
+from sbpair.engine.clock import Clock, Timer
+from sbpair.engine.errors import BrokerError
+from sbpair.engine.limits import MAX_OPEN_TRANSACTIONS
 from sbpair.service import session_key
 
 UNKNOWN_ID = "amqp:transaction:unknown-id"

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from sbpair.emulator.auth import make_sas_token
+from sbpair.engine.auth import make_sas_token
 
 _TOKEN_SECONDS = 300
 _MOST_BYTES = 16 * 1024 * 1024

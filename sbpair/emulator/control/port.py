@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
-from sbpair.emulator.budgets import Memory
-from sbpair.emulator.clock import Clock
-from sbpair.emulator.engine.origins import OwnNames
-from sbpair.emulator.engine.port import PATIENCE_SECONDS, FirstRequests, closing
-from sbpair.emulator.errors import EmulatorError, not_found
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.budgets import Memory
+from sbpair.engine.clock import Clock
+from sbpair.engine.errors import EmulatorError, not_found
+from sbpair.engine.origins import OwnNames
+from sbpair.engine.port import PATIENCE_SECONDS, FirstRequests, closing
+from sbpair.engine.tls import TlsFiles
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -6,10 +6,10 @@ Locked, deferred and scheduled messages stay. Not available on partitioned entit
 """
 
 from sbpair.amqp.types import Int
-from sbpair.emulator import errors
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_BATCH_DELETE_MESSAGES
 from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 
 def delete_messages(call: Call) -> Answering:

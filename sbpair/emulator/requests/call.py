@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from sbpair.amqp.types import Array
-from sbpair.emulator import errors
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.limits import MAX_REQUEST_NUMBERS
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ Response  200 messages: [{lock-token: uuid, message: binary}], in the order aske
           are there, deferred and not locked.
 """
 
-from sbpair.emulator import errors
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 _DELETE = 0
 

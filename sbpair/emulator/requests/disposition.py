@@ -9,11 +9,11 @@ Response  200, or 410 message-lock-lost at the first token whose lock has ended 
 import uuid
 from functools import partial
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.messages import as_mapping
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 
 def update_disposition(call: Call) -> Answering:

@@ -12,22 +12,22 @@ from functools import partial
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int, Symbol
-from sbpair.emulator import errors
-from sbpair.emulator.auth import LISTEN, SEND, rights_for
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection, LinkHandler
-from sbpair.emulator.engine.performatives import accepted, in_transaction, rejected, transaction_of
-from sbpair.emulator.engine.replies import Replies
-from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.faults import FaultKind
 from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_REQUEST_ITEMS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
+from sbpair.engine import errors
+from sbpair.engine.auth import LISTEN, SEND, rights_for
+from sbpair.engine.errors import BrokerError
+from sbpair.engine.faults import FaultKind
+from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkHandler
+from sbpair.engine.performatives import accepted, in_transaction, rejected, transaction_of
+from sbpair.engine.replies import Replies
 
 AT_COMMIT, REFUSED = WithinTransaction.AT_COMMIT, WithinTransaction.REFUSED
 

@@ -6,12 +6,12 @@ At most 250 messages and no more bytes than a link's message may have, so a page
 on partitioned entities a page comes from one partition.
 """
 
-from sbpair.emulator import errors
 from sbpair.emulator.broker.mailbox import page
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.limits import MAX_PEEK_MESSAGES
 from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
 
 
 def peek_message(call: Call) -> Answering:

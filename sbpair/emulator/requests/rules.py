@@ -10,7 +10,6 @@ enumerate   skip int, top int -> 200 rules: [{rule-description: described list (
 from collections.abc import Mapping
 
 from sbpair.amqp.types import Described, Int, Ulong
-from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import as_mapping, milliseconds
 from sbpair.emulator.broker.topics import Subscription
 from sbpair.emulator.entities import (
@@ -22,9 +21,10 @@ from sbpair.emulator.entities import (
     SqlFilter,
     TrueFilter,
 )
-from sbpair.emulator.errors import BrokerError, EntityError
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError, EntityError
 
 _RULE, _EMPTY_ACTION, _SQL_ACTION = 0x13700000004, 0x13700000005, 0x13700000006
 _SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = 0x1370000006, 0x1370000007, 0x1370000008, 0x1370000009

@@ -9,12 +9,12 @@ In a transaction both are done at its commit; the numbers are given at once.
 """
 
 from sbpair.amqp.types import Array, Long
-from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import Message, as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 _LONG = 0x81
 

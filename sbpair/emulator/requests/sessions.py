@@ -11,11 +11,11 @@ list        last-updated-time timestamp, skip int, top int -> 200 sessions-ids (
 """
 
 from sbpair.amqp.types import Array, Int
-from sbpair.emulator import errors
 from sbpair.emulator.broker.messages import milliseconds
 from sbpair.emulator.broker.sessions import Sessions
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
 
 _STRING = 0xB1
 _END_OF_TIME_MILLISECONDS = 253_402_300_799_000

@@ -41,10 +41,10 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import EntityError
 from sbpair.emulator.namespace import Namespace, new_auth_rule
 from sbpair.emulator.seed.messages import put_messages
 from sbpair.emulator.seed.reading import SeedError, mapping_of, only
+from sbpair.engine.errors import EntityError
 from sbpair.lines import like, line_of
 from sbpair.service import SETTABLE_STATUSES, EntityStatus
 

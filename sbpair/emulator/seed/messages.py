@@ -18,9 +18,9 @@ from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.errors import BrokerError
 from sbpair.emulator.outgoing import payload
 from sbpair.emulator.seed.reading import SeedError, mapping_of, only
+from sbpair.engine.errors import BrokerError
 from sbpair.lines import line_of
 
 _TEXTS: Final = (

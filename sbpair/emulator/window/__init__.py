@@ -26,13 +26,13 @@ from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.messages import Message, parse
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.clock import AdvancingClock, Clock
-from sbpair.emulator.engine.origins import OwnNames
-from sbpair.emulator.engine.port import closing
-from sbpair.emulator.errors import BrokerError, EmulatorError, EntityError
-from sbpair.emulator.faults import ActiveFault, FaultError, fault_to_json
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.outgoing import payload
+from sbpair.engine.clock import AdvancingClock, Clock
+from sbpair.engine.errors import BrokerError, EmulatorError, EntityError
+from sbpair.engine.faults import ActiveFault, FaultError, fault_to_json
+from sbpair.engine.origins import OwnNames
+from sbpair.engine.port import closing
 
 if TYPE_CHECKING:
     from aiohttp import web

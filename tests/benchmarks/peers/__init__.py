@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from sbpair.core.access import NamespaceAccess, parse_connection_string
-from sbpair.emulator.auth import make_sas_token
+from sbpair.engine.auth import make_sas_token
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded, embedded
 from tests.benchmarks.movers import measure
 from tests.benchmarks.table import Row

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from sbpair.emulator.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
+from sbpair.engine.tls import TlsFiles
 from tests.cli.conftest import embedded_pair
 from tests.cli.process import Ran, Sbpair
 

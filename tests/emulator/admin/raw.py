@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from sbpair.emulator.auth import make_sas_token
 from sbpair.emulator.entities import ROOT_KEY_NAME
+from sbpair.engine.auth import make_sas_token
 
 from .conftest import AdminServer
 

@@ -13,11 +13,11 @@ from aiohttp import web
 from sbpair.emulator.admin.arm import ArmApi, Context
 from sbpair.emulator.admin.atom import AtomApi
 from sbpair.emulator.admin.http import LARGEST_BODY_BYTES, make_app, make_runner
-from sbpair.emulator.auth import ROOT_KEY_NAME, make_sas_token
-from sbpair.emulator.budgets import Budget, Memory, Turns
-from sbpair.emulator.clock import SystemClock
 from sbpair.emulator.limits import MAX_BODY_ITEMS
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
+from sbpair.engine.budgets import Budget, Memory, Turns
+from sbpair.engine.clock import SystemClock
 
 ATOM_ROUTES = {
     AtomApi._route: ["$namespaceinfo", "$Resources/queues"],

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sbpair.emulator.auth import make_bearer_token
+from sbpair.engine.auth import make_bearer_token
 
 from .conftest import ARM_TOKEN, FAR_FUTURE, AdminServer
 from .raw import ENTRY, Answer, sas, send

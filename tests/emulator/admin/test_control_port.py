@@ -10,7 +10,7 @@ import pytest
 
 from sbpair.emulator import EmulatorThread
 from sbpair.emulator.control.client import ControlError, FaultControl
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.tls import TlsFiles
 
 
 def control(emulator: EmulatorThread, *, key: str | None = None, namespace: str = "primary") -> FaultControl:

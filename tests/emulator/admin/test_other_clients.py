@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sbpair.emulator.auth import make_sas_token, resource_path
+from sbpair.engine.auth import make_sas_token, resource_path
 
 from .conftest import ARM_TOKEN, FAR_FUTURE, AdminServer
 from .raw import ENTRY, Answer, send

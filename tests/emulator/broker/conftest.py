@@ -12,10 +12,10 @@ from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.clock import ManualClock
 
 
 @dataclass(eq=False)

@@ -17,8 +17,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from sbpair.emulator import Emulator
-from sbpair.emulator.auth import ROOT_KEY_NAME, make_sas_token
-from sbpair.emulator.errors import EmulatorError
+from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
+from sbpair.engine.errors import EmulatorError
 from tests.emulator.process import Process
 from tests.waiting import LIMIT_SECONDS
 

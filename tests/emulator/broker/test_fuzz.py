@@ -15,7 +15,7 @@ from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp
 from sbpair.emulator.broker.messages import BATCH_FORMAT
 from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.errors import BrokerError
+from sbpair.engine.errors import BrokerError
 from tests.core.test_fuzz import BACKLOG, ODD
 from tests.hostile import bounded, damaged, tame
 

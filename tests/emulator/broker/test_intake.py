@@ -7,7 +7,8 @@ import pytest
 from sbpair.amqp.sections import PropertyField, build
 from sbpair.emulator.broker.messages import BATCH_FORMAT, PING_CONTENT_TYPE
 from sbpair.emulator.entities import EntityStatus, QueueDescription
-from sbpair.emulator.errors import (
+from sbpair.emulator.limits import Tier
+from sbpair.engine.errors import (
     ARGUMENT_ERROR,
     DECODE_ERROR,
     DISABLED,
@@ -16,7 +17,6 @@ from sbpair.emulator.errors import (
     SIZE_EXCEEDED,
     BrokerError,
 )
-from sbpair.emulator.limits import Tier
 
 
 def refused(entity, payload, message_format=0):

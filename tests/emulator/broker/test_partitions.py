@@ -4,9 +4,9 @@ import pytest
 
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.errors import INTERNAL_ERROR, NOT_ALLOWED, BrokerError, EntityError
-from sbpair.emulator.faults import FaultError
 from sbpair.emulator.limits import Tier
+from sbpair.engine.errors import INTERNAL_ERROR, NOT_ALLOWED, BrokerError, EntityError
+from sbpair.engine.faults import FaultError
 from tests.emulator.spender import Spender
 
 

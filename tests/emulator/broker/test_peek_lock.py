@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from sbpair.amqp.sections import Section
-from sbpair.emulator.errors import MESSAGE_LOCK_LOST, BrokerError
+from sbpair.engine.errors import MESSAGE_LOCK_LOST, BrokerError
 
 
 async def test_messages_come_in_order_and_completing_deletes(bench):

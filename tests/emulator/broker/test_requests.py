@@ -6,9 +6,11 @@ import pytest
 
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ulong
 from sbpair.emulator.broker.addresses import locate
-from sbpair.emulator.budgets import finish
 from sbpair.emulator.entities import CorrelationFilter, RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.errors import (
+from sbpair.emulator.requests.call import Call
+from sbpair.emulator.requests.node import OPERATIONS
+from sbpair.engine.budgets import finish
+from sbpair.engine.errors import (
     ARGUMENT_ERROR,
     ARGUMENT_OUT_OF_RANGE,
     ENTITY_EXISTS,
@@ -19,8 +21,6 @@ from sbpair.emulator.errors import (
     SESSION_LOCK_LOST,
     BrokerError,
 )
-from sbpair.emulator.requests.call import Call
-from sbpair.emulator.requests.node import OPERATIONS
 
 ALL_SESSIONS = Timestamp(253_402_300_800_000)
 

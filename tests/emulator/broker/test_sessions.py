@@ -4,16 +4,16 @@ import pytest
 
 from sbpair.amqp.sections import PropertyField, build
 from sbpair.emulator.broker.partitions import partition_of
-from sbpair.emulator.clock import ManualClock
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.errors import (
+from sbpair.emulator.namespace import Namespace
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.errors import (
     MESSAGE_LOCK_LOST,
     NOT_ALLOWED,
     SESSION_CANNOT_BE_LOCKED,
     SESSION_LOCK_LOST,
     BrokerError,
 )
-from sbpair.emulator.namespace import Namespace
 from sbpair.service import ascii_session_key, session_key
 
 

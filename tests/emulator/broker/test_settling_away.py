@@ -5,7 +5,7 @@ import pytest
 from sbpair.amqp.sections import Section, read, scan
 from sbpair.amqp.types import Int, same
 from sbpair.emulator.broker.messages import State
-from sbpair.emulator.errors import MESSAGE_NOT_FOUND, NOT_ALLOWED, BrokerError
+from sbpair.engine.errors import MESSAGE_NOT_FOUND, NOT_ALLOWED, BrokerError
 
 
 async def test_a_deferred_message_is_had_by_number_only(bench):

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from sbpair.emulator.broker.messages import State, parse
-from sbpair.emulator.budgets import Background
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.errors import RESOURCE_DELETED, BrokerError
 from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
 from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_RULE
+from sbpair.engine.budgets import Background
+from sbpair.engine.errors import RESOURCE_DELETED, BrokerError
 from tests.emulator.engine.wire_client import seen
 
 RULES = 40

@@ -16,11 +16,11 @@ import pytest
 import sbpair.emulator
 from sbpair.amqp.types import Array, Int, Long, Timestamp
 from sbpair.emulator.broker.addresses import locate
-from sbpair.emulator.engine.link import LinkHandler
 from sbpair.emulator.entities import RuleDescription, SqlAction
 from sbpair.emulator.limits import MAX_REQUEST_NUMBERS
 from sbpair.emulator.requests.call import Call
 from sbpair.emulator.requests.node import OPERATIONS
+from sbpair.engine.link import LinkHandler
 
 LONGEST_STEP_SECONDS = 0.05
 COUNT = 4000

@@ -22,9 +22,9 @@ from sbpair.emulator.entities import (
     SqlFilter,
     TopicDescription,
 )
-from sbpair.emulator.errors import BrokerError, StoreError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import open_store
+from sbpair.engine.errors import BrokerError, StoreError
 from tests.waiting import LIMIT_SECONDS
 
 
@@ -205,8 +205,8 @@ VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from sbpair.amqp.sections import build
-from sbpair.emulator.clock import SystemClock
-from sbpair.emulator.errors import BrokerError
+from sbpair.engine.clock import SystemClock
+from sbpair.engine.errors import BrokerError
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.store import open_store
 

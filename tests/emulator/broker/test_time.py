@@ -6,7 +6,7 @@ from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Timestamp
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.errors import MESSAGE_NOT_FOUND, BrokerError
+from sbpair.engine.errors import MESSAGE_NOT_FOUND, BrokerError
 
 
 async def test_an_expired_message_is_dropped_when_somebody_receives(bench):

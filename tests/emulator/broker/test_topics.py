@@ -13,7 +13,7 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.errors import MESSAGE_NOT_FOUND, QUOTA, BrokerError
+from sbpair.engine.errors import MESSAGE_NOT_FOUND, QUOTA, BrokerError
 
 
 @pytest.fixture

@@ -8,12 +8,16 @@ import pytest
 
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Ulong
-from sbpair.emulator import errors
-from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.broker.transactions import UNKNOWN_ID, Transactions
-from sbpair.emulator.budgets import TRANSACTION_BYTES, Memory
-from sbpair.emulator.clock import ManualClock
-from sbpair.emulator.engine.performatives import (
+from sbpair.emulator.limits import MAX_PARTS_PER_TRANSACTION
+from sbpair.emulator.server import Emulator
+from sbpair.engine import errors
+from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.budgets import TRANSACTION_BYTES, Memory
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.errors import BrokerError
+from sbpair.engine.limits import MAX_HELD_BYTES, MAX_OPEN_TRANSACTIONS, TRANSACTION_HEADROOM_BYTES
+from sbpair.engine.performatives import (
     ACCEPTED,
     ATTACH,
     DECLARE,
@@ -23,14 +27,6 @@ from sbpair.emulator.engine.performatives import (
     TRANSFER,
     accepted,
 )
-from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.limits import (
-    MAX_HELD_BYTES,
-    MAX_OPEN_TRANSACTIONS,
-    MAX_PARTS_PER_TRANSACTION,
-    TRANSACTION_HEADROOM_BYTES,
-)
-from sbpair.emulator.server import Emulator
 from tests.emulator.broker.test_transactions import COORDINATOR_HANDLE, Asking, connected, message, texts
 from tests.emulator.engine.dialects import Dialect
 from tests.emulator.engine.wire_client import Client, seen

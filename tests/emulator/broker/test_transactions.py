@@ -12,11 +12,15 @@ import pytest
 
 from sbpair.amqp.sections import PropertyField, Section, build, read, scan
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Uint, Ulong
-from sbpair.emulator.auth import ROOT_KEY_NAME
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.broker.partitions import partition_of
-from sbpair.emulator.clock import ManualClock
-from sbpair.emulator.engine.performatives import (
+from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.emulator.testing import stored_message
+from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.performatives import (
     ACCEPTED,
     ATTACH,
     DECLARED,
@@ -30,10 +34,6 @@ from sbpair.emulator.engine.performatives import (
     accepted,
     rejected,
 )
-from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
-from sbpair.emulator.server import Emulator, NamespaceConfig
-from sbpair.emulator.testing import stored_message
 from tests.emulator.broker.conftest import Inbox
 from tests.emulator.engine.dialects import DIALECTS, Dialect
 from tests.emulator.engine.wire_client import Client, Frame, modified, seen

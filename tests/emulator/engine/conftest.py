@@ -15,18 +15,18 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from sbpair.amqp.types import Described
-from sbpair.emulator.auth import ALL_RIGHTS, LISTEN, SEND, Signer
-from sbpair.emulator.clock import ManualClock
-from sbpair.emulator.engine.link import AttachService, IncomingDelivery, Link
-from sbpair.emulator.engine.performatives import (
+from sbpair.emulator.throttling import Throttling
+from sbpair.engine.auth import ALL_RIGHTS, LISTEN, SEND, Signer
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.faults import Faults
+from sbpair.engine.link import AttachService, IncomingDelivery, Link
+from sbpair.engine.performatives import (
     accepted,
     rejected,
 )
-from sbpair.emulator.engine.port import Port
-from sbpair.emulator.engine.trace import Trace
-from sbpair.emulator.faults import Faults
-from sbpair.emulator.throttling import Throttling
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.port import Port
+from sbpair.engine.tls import TlsFiles
+from sbpair.engine.trace import Trace
 from tests.emulator.engine.dialects import Dialect
 from tests.emulator.engine.wire_client import Client
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sbpair.amqp.types import Symbol, Ubyte, Uint
-from sbpair.emulator.engine.performatives import (
+from sbpair.engine.performatives import (
     ATTACH,
     BEGIN,
     CLOSE,

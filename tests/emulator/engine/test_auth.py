@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.emulator.auth import (
+from sbpair.engine.auth import (
     ALL_RIGHTS,
     LISTEN,
     NO_RIGHTS,
@@ -16,7 +16,7 @@ from sbpair.emulator.auth import (
     resource_path,
     rights_for,
 )
-from sbpair.emulator.engine.performatives import DETACH
+from sbpair.engine.performatives import DETACH
 from tests.emulator.engine.conftest import SEND_KEY
 
 NOW = 1_000_000.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.types import Uint
-from sbpair.emulator.engine.performatives import DISPOSITION, FLOW, TRANSFER, accepted
+from sbpair.engine.performatives import DISPOSITION, FLOW, TRANSFER, accepted
 from tests.emulator.engine.dialects import AZURE_SERVICEBUS, DOTNET, PROTON, Dialect
 
 DELIVERIES = 10_000

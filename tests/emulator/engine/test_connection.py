@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.types import Uint
-from sbpair.emulator.engine.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
+from sbpair.engine.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
 
 
 async def test_sasl_offers_what_the_service_offers_and_lets_anonymous_in(connect: Any) -> None:

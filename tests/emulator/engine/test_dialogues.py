@@ -9,8 +9,11 @@ import pytest
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import Described, Symbol, Uint, Ulong, same
-from sbpair.emulator.auth import ROOT_KEY_NAME
-from sbpair.emulator.engine.performatives import (
+from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.limits import Tier
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.performatives import (
     ATTACH,
     DETACH,
     DISPOSITION,
@@ -20,9 +23,6 @@ from sbpair.emulator.engine.performatives import (
     accepted,
     rejected,
 )
-from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
-from sbpair.emulator.server import Emulator, NamespaceConfig
 from tests.emulator.engine.dialects import Dialect
 from tests.emulator.engine.wire_client import Client, Frame
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from sbpair.emulator.clock import ManualClock
-from sbpair.emulator.engine.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
-from sbpair.emulator.faults import (
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.faults import (
     FaultError,
     FaultKind,
     FaultRule,
@@ -20,6 +19,7 @@ from sbpair.emulator.faults import (
     rule_to_json,
     rule_to_text,
 )
+from sbpair.engine.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
 from tests.emulator.engine.wire_client import seen
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.types import Described, Symbol, Uint
-from sbpair.emulator.engine.link import Link
-from sbpair.emulator.engine.performatives import (
+from sbpair.engine.link import Link
+from sbpair.engine.performatives import (
     ACCEPTED,
     ATTACH,
     DETACH,

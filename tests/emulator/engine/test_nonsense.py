@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sbpair.amqp.codec import encode
 from sbpair.amqp.types import Described, Int, Symbol, Ubyte, Uint, Ulong
-from sbpair.emulator.engine.connection import Connection
-from sbpair.emulator.engine.performatives import ATTACH, BEGIN, CLOSE, OPEN, SOURCE, TARGET, TRANSFER, perform
+from sbpair.engine.connection import Connection
+from sbpair.engine.performatives import ATTACH, BEGIN, CLOSE, OPEN, SOURCE, TARGET, TRANSFER, perform
 
 NO_HEALTH_CHECKS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

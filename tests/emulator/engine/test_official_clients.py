@@ -19,11 +19,11 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
-from sbpair.emulator.auth import SEND
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.server import Emulator
 from sbpair.emulator.thread import EmulatorThread
+from sbpair.engine.auth import SEND
 
 KINDS = ["plain", "tls", "websocket", "secure-websocket"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.emulator import Emulator
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine.tls import TlsFiles
 
 
 async def test_other_names_than_localhost_pass_the_clients_check() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from sbpair.amqp.codec import encode
 from sbpair.amqp.sections import Section, build, read, scan
 from sbpair.amqp.types import Described, Symbol, Uint, Ulong, Ushort
-from sbpair.emulator.auth import make_sas_token
-from sbpair.emulator.engine.frames import read_header
-from sbpair.emulator.engine.performatives import (
+from sbpair.engine.auth import make_sas_token
+from sbpair.engine.frames import read_header
+from sbpair.engine.performatives import (
     ATTACH,
     BEGIN,
     DISPOSITION,

@@ -21,9 +21,9 @@ import aiohttp
 from sbpair.amqp.codec import encode
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Int, Long, Symbol, Ubyte, Uint, Ulong
-from sbpair.emulator.auth import ROOT_KEY_NAME, make_sas_token
 from sbpair.emulator.broker.messages import BATCH_FORMAT
-from sbpair.emulator.engine.performatives import (
+from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
+from sbpair.engine.performatives import (
     ATTACH,
     DECLARED,
     DISPOSITION,

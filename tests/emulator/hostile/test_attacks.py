@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sbpair.amqp.sections import build
-from sbpair.emulator.auth import ROOT_KEY_NAME
-from sbpair.emulator.engine.performatives import DISPOSITION
+from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.performatives import DISPOSITION
 from tests.emulator.engine.wire_client import Client
 from tests.emulator.hostile.attackers import ATTACKS
 from tests.emulator.process import Process

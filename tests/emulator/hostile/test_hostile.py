@@ -17,8 +17,11 @@ from sbpair.amqp import sections
 from sbpair.amqp.codec import encode
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
-from sbpair.emulator.auth import ROOT_KEY_NAME, make_bearer_token, make_sas_token
-from sbpair.emulator.engine.performatives import (
+from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlFilter
+from sbpair.emulator.server import Emulator
+from sbpair.engine.auth import ROOT_KEY_NAME, make_bearer_token, make_sas_token
+from sbpair.engine.limits import MAX_HELD_BYTES
+from sbpair.engine.performatives import (
     ATTACH,
     BEGIN,
     CLOSE,
@@ -31,10 +34,7 @@ from sbpair.emulator.engine.performatives import (
     TRANSFER,
     perform,
 )
-from sbpair.emulator.engine.replies import MOST_WAITING
-from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlFilter
-from sbpair.emulator.limits import MAX_HELD_BYTES
-from sbpair.emulator.server import Emulator
+from sbpair.engine.replies import MOST_WAITING
 from tests.emulator.admin.raw import ENTRY
 from tests.emulator.engine.wire_client import Client
 from tests.hostile import MEGABYTE, within

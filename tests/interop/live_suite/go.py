@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sbpair.emulator import EmulatorThread
-from sbpair.emulator.auth import ROOT_KEY_NAME, make_bearer_token
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.engine.auth import ROOT_KEY_NAME, make_bearer_token
 
 from .reporting import Kind, Reason, Summary, Verdict, load_reasons
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from azure.core.credentials import AccessToken
 
-from sbpair.emulator.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
+from sbpair.engine.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
 
 from .preparers import AzureMgmtPreparer, FakeResource, PowerShellPreparer
 from .sanitizers import add_general_regex_sanitizer

@@ -7,14 +7,17 @@ from collections.abc import Callable, Generator, Iterator
 
 from sbpair.amqp.sections import Section, read, scan
 from sbpair.amqp.types import AmqpError, Described
-from sbpair.emulator import errors
-from sbpair.emulator.auth import rights_for
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler
-from sbpair.emulator.engine.performatives import (
+from sbpair.emulator.namespace import Namespace
+from sbpair.engine import errors
+from sbpair.engine.auth import rights_for
+from sbpair.engine.errors import BrokerError
+from sbpair.engine.faults import Action, FaultKind
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
+from sbpair.engine.performatives import (
     DECLARE,
     DISCHARGE,
     Fields,
@@ -26,9 +29,6 @@ from sbpair.emulator.engine.performatives import (
     transaction_of,
     unknown_outcome,
 )
-from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.faults import Action, FaultKind
-from sbpair.emulator.namespace import Namespace
 
 
 class Sender(LinkHandler):

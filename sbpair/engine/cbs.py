@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int, Symbol
-from sbpair.emulator import errors
-from sbpair.emulator.auth import AuthError, Claims, authenticate, resource_path, service_bus_audiences
-from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkHandler, NamespaceView
-from sbpair.emulator.engine.performatives import accepted, rejected
-from sbpair.emulator.engine.replies import Replies
+from sbpair.engine import errors
+from sbpair.engine.auth import AuthError, Claims, authenticate, resource_path, service_bus_audiences
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler, NamespaceView
+from sbpair.engine.performatives import accepted, rejected
+from sbpair.engine.replies import Replies
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Of a request, which everybody may send: a token has a few KB."""

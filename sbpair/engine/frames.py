@@ -9,7 +9,7 @@ from typing import Final
 
 from sbpair.amqp.codec import encode
 from sbpair.amqp.types import Described
-from sbpair.emulator.engine.performatives import ACCEPTED_BYTES, accepted
+from sbpair.engine.performatives import ACCEPTED_BYTES, accepted
 
 AMQP_FRAME: Final = 0
 SASL_FRAME: Final = 1

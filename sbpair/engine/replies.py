@@ -3,8 +3,8 @@
 from collections import deque
 from typing import Final
 
-from sbpair.emulator import errors
-from sbpair.emulator.engine.link import Link
+from sbpair.engine import errors
+from sbpair.engine.link import Link
 
 MOST_WAITING: Final = 1000
 """A client that asks on and on and takes no answer is sent away."""

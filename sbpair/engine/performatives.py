@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sbpair.amqp.codec import decode, encode, skip
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Uint, Ulong
-from sbpair.emulator.errors import TIMEOUT, UNKNOWN_OUTCOME, tracked
+from sbpair.engine.errors import TIMEOUT, UNKNOWN_OUTCOME, tracked
 
 OPEN: Final = 0x10
 BEGIN: Final = 0x11

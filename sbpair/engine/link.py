@@ -11,19 +11,24 @@ from typing import Any, Protocol
 
 from sbpair.amqp.codec import decode_all, encode
 from sbpair.amqp.types import Described, Symbol, Ulong
-from sbpair.emulator.auth import ClaimsHolder, Rights, Signer, resource_path
-from sbpair.emulator.broker.transactions import TransactionGroup
-from sbpair.emulator.budgets import Budget
-from sbpair.emulator.clock import Clock
-from sbpair.emulator.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
-from sbpair.emulator.engine.trace import Trace
-from sbpair.emulator.faults import Action, FaultKind, Faults
-from sbpair.emulator.throttling import Throttling
+from sbpair.engine.auth import ClaimsHolder, Rights, Signer, resource_path
+from sbpair.engine.budgets import Budget
+from sbpair.engine.clock import Clock
+from sbpair.engine.faults import Action, FaultKind, Faults
+from sbpair.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
+from sbpair.engine.trace import Trace
 
 DEFAULT_CREDIT = 1000
 CBS_ADDRESS = "$cbs"
 _SELECTORS = (Ulong(0x468C00000004), "apache.org:selector-filter:string")
 """How the clients of AMQP name a message selector: the registered number, or its symbol."""
+
+
+class ConnectionCount(Protocol):
+    """Who knows how many connections a namespace takes."""
+
+    def connected(self, connection: str) -> bool: ...
+    def disconnected(self, connection: str) -> None: ...
 
 
 class NamespaceView(Protocol):
@@ -44,7 +49,7 @@ class NamespaceView(Protocol):
     @property
     def trace(self) -> Trace | None: ...
     @property
-    def throttling(self) -> Throttling | None: ...
+    def throttling(self) -> ConnectionCount | None: ...
     def signers(self, path: str) -> Sequence[Signer]: ...
     def entity_exists(self, path: str) -> bool: ...
 
@@ -64,7 +69,7 @@ class LinkConnection(ClaimsHolder, Protocol):
 class LinkSession(Protocol):
     """What a link asks of its session: its frames written, its deliveries known."""
 
-    transaction_group: TransactionGroup | None
+    transaction_group: Any
     """Set by whoever answers for addresses; None as long as the session has no link to the coordinator."""
 
     @property

@@ -11,16 +11,19 @@ from typing import Any
 
 from sbpair.amqp.codec import encode
 from sbpair.amqp.types import Described, Long
-from sbpair.emulator import errors
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import DELIVERIES_PER_TURN, MAIN, Mailbox
 from sbpair.emulator.broker.messages import Message, as_mapping
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
 from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.clock import Timer
-from sbpair.emulator.engine.link import Link, LinkHandler
-from sbpair.emulator.engine.performatives import (
+from sbpair.emulator.limits import MAX_ID_CHARACTERS, NEXT_SESSION_TIMEOUT_SECONDS
+from sbpair.engine import errors
+from sbpair.engine.clock import Timer
+from sbpair.engine.errors import BrokerError
+from sbpair.engine.faults import FaultKind
+from sbpair.engine.link import Link, LinkHandler
+from sbpair.engine.performatives import (
     ACCEPTED,
     MODIFIED,
     REJECTED,
@@ -35,9 +38,6 @@ from sbpair.emulator.engine.performatives import (
     transaction_of,
     unknown_outcome,
 )
-from sbpair.emulator.errors import BrokerError
-from sbpair.emulator.faults import FaultKind
-from sbpair.emulator.limits import MAX_ID_CHARACTERS, NEXT_SESSION_TIMEOUT_SECONDS
 from sbpair.service import PARTITION_COUNT
 
 # Asking for a session at attach: the source filter `com.microsoft:session-filter`, null for the next available one.

@@ -12,12 +12,20 @@ from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Array, Symbol, Ubyte, Uint, Ushort
-from sbpair.emulator.auth import LISTEN, SEND, Claims, claims_for, rights_for
-from sbpair.emulator.budgets import BUSY_SECONDS, Budget, Memory, Turns
-from sbpair.emulator.clock import Timer
-from sbpair.emulator.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
-from sbpair.emulator.engine.link import AttachService, Link, LinkState, NamespaceView
-from sbpair.emulator.engine.performatives import (
+from sbpair.engine.auth import LISTEN, SEND, Claims, claims_for, rights_for
+from sbpair.engine.budgets import BUSY_SECONDS, Budget, Memory, Turns
+from sbpair.engine.cbs import CbsNode
+from sbpair.engine.clock import Timer
+from sbpair.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
+from sbpair.engine.limits import (
+    MAX_LINKS_BEFORE_TOKEN,
+    MAX_LINKS_PER_CONNECTION,
+    MAX_PERFORMATIVE_BYTES,
+    MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN,
+    MAX_SESSIONS_BEFORE_TOKEN,
+)
+from sbpair.engine.link import AttachService, Link, LinkState, NamespaceView
+from sbpair.engine.performatives import (
     BEGIN,
     CLOSE,
     END,
@@ -30,15 +38,7 @@ from sbpair.emulator.engine.performatives import (
     perform,
     read_performative,
 )
-from sbpair.emulator.engine.session import Session, SessionError
-from sbpair.emulator.limits import (
-    MAX_LINKS_BEFORE_TOKEN,
-    MAX_LINKS_PER_CONNECTION,
-    MAX_PERFORMATIVE_BYTES,
-    MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN,
-    MAX_SESSIONS_BEFORE_TOKEN,
-)
-from sbpair.emulator.requests.cbs import CbsNode
+from sbpair.engine.session import Session, SessionError
 
 # SASL mechanisms as the service offers them (AMQP 1.0 §5.3).
 #

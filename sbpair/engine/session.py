@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
-from sbpair.emulator.broker.transactions import TransactionGroup
-from sbpair.emulator.engine.frames import Outbox, transfer_continuation, transfer_head
-from sbpair.emulator.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
-from sbpair.emulator.engine.performatives import (
+from sbpair.engine.frames import Outbox, transfer_continuation, transfer_head
+from sbpair.engine.limits import MAX_HELD_BYTES
+from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
+from sbpair.engine.performatives import (
     ATTACH,
     BEGIN,
     DETACH,
@@ -23,7 +23,6 @@ from sbpair.emulator.engine.performatives import (
     rejected,
     uint_or_none,
 )
-from sbpair.emulator.limits import MAX_HELD_BYTES
 
 WINDOW: Final = 0x7FFFFFFF
 HANDLE_MAX: Final = 0xFFFF
@@ -73,7 +72,7 @@ class Session:
         self.connection = connection
         self.channel = channel
         self.links: dict[int, Link] = {}
-        self.transaction_group: TransactionGroup | None = None
+        self.transaction_group: Any = None
         self._seen_handles: set[int] = set()
         self._unsettled: dict[int, Link] = {}
         self._next_incoming = begin.required_number(1)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sbpair.emulator.engine.wire import Wire, WireOwner
+from sbpair.engine.wire import Wire, WireOwner
 
 if TYPE_CHECKING:
     from aiohttp import web

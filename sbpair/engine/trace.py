@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sbpair.amqp.types import AmqpError, Described
-from sbpair.emulator.engine import performatives
-from sbpair.emulator.engine.frames import FramingError, read_header
-from sbpair.emulator.engine.performatives import code_of, read_performative
+from sbpair.engine import performatives
+from sbpair.engine.frames import FramingError, read_header
+from sbpair.engine.performatives import code_of, read_performative
 
 MOST_FRAMES: Final = 200
 _MOST_VALUE_CHARACTERS: Final = 60

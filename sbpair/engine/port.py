@@ -11,13 +11,13 @@ import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from sbpair.emulator.budgets import Memory, Turns
-from sbpair.emulator.engine import websocket
-from sbpair.emulator.engine.link import AttachService, NamespaceView
-from sbpair.emulator.engine.origins import OwnNames, is_loopback
-from sbpair.emulator.engine.wire import Wire, WireOwner, WireProtocol, cut
-from sbpair.emulator.faults import ActiveFault, FaultKind
-from sbpair.emulator.tls import TlsFiles
+from sbpair.engine import websocket
+from sbpair.engine.budgets import Memory, Turns
+from sbpair.engine.faults import ActiveFault, FaultKind
+from sbpair.engine.link import AttachService, NamespaceView
+from sbpair.engine.origins import OwnNames, is_loopback
+from sbpair.engine.tls import TlsFiles
+from sbpair.engine.wire import Wire, WireOwner, WireProtocol, cut
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from sbpair.emulator.budgets import Memory, Turns
-from sbpair.emulator.engine.connection import Connection
-from sbpair.emulator.engine.link import AttachService, NamespaceView
+from sbpair.engine.budgets import Memory, Turns
+from sbpair.engine.connection import Connection
+from sbpair.engine.link import AttachService, NamespaceView
 
 _TIMER_BIAS_SECONDS: Final = 0.0005
 _MOST_DELAYED_BYTES: Final = 1024 * 1024

@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Any
 
-from sbpair.emulator.clock import Clock, SystemClock, Timer
+from sbpair.engine.clock import Clock, SystemClock, Timer
 from sbpair.service import PARTITION_COUNT, short_duration_seconds
 
 

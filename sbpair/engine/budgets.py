@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, Protocol, TypeVar
 
-from sbpair.emulator.limits import (
+from sbpair.engine.limits import (
     MAX_HELD_BYTES,
     MAX_HELD_BYTES_BEFORE_TOKEN,
     MAX_HELD_BYTES_TOGETHER,
