@@ -52,7 +52,7 @@ LONGEST = (
     "tests/interop/test_python_sdk.py",
     "tests/soak/test_recover.py",
     "tests/interop/test_judges.py",
-    "tests/pipeline/test_analyze.py",
+    "tests/pipeline/analysis/test_analyze.py",
     "tests/runtime/transfer/test_drain_emulator.py",
     "tests/clients/test_consumer.py",
     "tests/emulator/broker/test_official_client.py",

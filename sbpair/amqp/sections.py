@@ -7,7 +7,7 @@ lengths, decimals in a private layout, types that a client library does not know
 """
 
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -534,12 +534,13 @@ def build(
     return b"".join([*(section_bytes(section, raw) for section, raw in parts if raw is not None), *bodies])
 
 
-def _data_sections(several: Collection[bytes]) -> Iterator[bytes]:
+def _data_sections(several: Collection[bytes]) -> list[bytes]:
     """Pieces of the data sections that hold these: a batch is large, and is copied once."""
+    pieces: list[bytes] = []
     for part in several:
         size = len(part)
-        yield _DATA_8 % size if size <= 0xFF else _DATA_32 + size.to_bytes(4, "big")
-        yield part
+        pieces += (_DATA_8 % size if size <= 0xFF else _DATA_32 + size.to_bytes(4, "big"), part)
+    return pieces
 
 
 def _several(data: Sequence[bytes] | bytes | None) -> Collection[bytes]:

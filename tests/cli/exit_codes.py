@@ -490,7 +490,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "pipeline analyze": _spark(
         "pipeline analyze",
-        Never("needs Spark: proven on the job, tests/pipeline/test_analyze.py"),
+        Never("needs Spark: proven on the job, tests/pipeline/analysis/test_analyze.py"),
         "nowhere",
         usage=Run("pipeline analyze nowhere"),
     ),

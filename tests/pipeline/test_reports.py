@@ -14,7 +14,7 @@ from sbpair.pipeline.analysis.units import units_in
 from sbpair.pipeline.trend import FindingSeen, Growth, Reading, Trend
 from sbpair.render.result import CommandResult
 from tests.cli.schema_checks import check_data
-from tests.pipeline.test_analyze import QUESTION, message, write
+from tests.pipeline.analysis.test_analyze import QUESTION, message, write
 from tests.render.chromium import browser, executable
 
 HOSTILE = "<script>alert('x')</script>\x1b[31m"

@@ -203,8 +203,8 @@ class Destinations:
             return False
         if destination.limit_bytes is None:
             if not destination.measuring:
-                destination.tried_at = now
-                self._measure(destination)
+                destination.tried_at, destination.measuring = now, True
+                self._actions.append(Measure(destination.path))
             return False
         if destination.failures and destination.sending:
             return False
@@ -219,10 +219,6 @@ class Destinations:
         self._sending += 1
         self._actions.append(Send(batch))
         return True
-
-    def _measure(self, destination: Destination) -> None:
-        destination.measuring = True
-        self._actions.append(Measure(destination.path))
 
     # What the destinations answer
 
@@ -377,7 +373,8 @@ class Destinations:
             return
         for destination in self._by_name.values():
             if (probe_at := destination.next_probe(now)) is not None and probe_at <= now:
-                self._measure(destination)
+                destination.measuring = True
+                self._actions.append(Measure(destination.path))
 
     def release_in_a_long_pause(self, now: float) -> None:
         """Nothing can move for long: give everything back and receive nothing until the next try is due."""

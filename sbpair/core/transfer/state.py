@@ -219,6 +219,11 @@ class Settle:
     reason: str = ""
     description: str = ""
 
+    @property
+    def completes_only(self) -> bool:
+        """Whether nothing is left to be said of it but that it is done: the ledger has its line since it was sent."""
+        return self.disposition is Disposition.COMPLETE and self.outcome in ("", "forwarded")
+
 
 @dataclass(frozen=True, slots=True)
 class Renew:

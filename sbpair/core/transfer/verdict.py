@@ -80,15 +80,16 @@ class Classifier:
         self._ttl = ttl
         self._verbatim = verbatim
         self._destination = destination
-        self._wanted = wanted
+        self._wanted = None if wanted == EVERYTHING else wanted
         self._only = None if only is None else frozenset(path.lower() for path in only)
         self._refused: dict[str, str] = {}
         self._faults = Faults()
 
     def __call__(self, received: Received) -> Verdict:
-        from_dead_letter = _is_dead_letter_path(received.queue)
-        looked_up = describe(received.payload) if self._wanted.is_set or self._verbatim or from_dead_letter else None
-        if looked_up is not None and not self._wanted.wants(received, looked_up):
+        origin = received.origin
+        from_dead_letter = _is_dead_letter_path(received.source if origin is None else origin.queue)
+        looked_up = describe(received.payload) if self._wanted or self._verbatim or from_dead_letter else None
+        if self._wanted and looked_up is not None and not self._wanted.wants(received, looked_up):
             return Leave(FILTERED_OUT)
         if self._verbatim and looked_up is not None:
             return Forward(received.payload, looked_up.destination or self._destination or UNREADABLE_PATH)

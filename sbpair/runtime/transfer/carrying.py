@@ -65,11 +65,6 @@ class Progress:
         self._bytes.clear()
 
 
-def only_completes(settle: Settle) -> bool:
-    """Whether nothing is left to be said of it but that it is done: the ledger has its line since it was sent."""
-    return settle.disposition is Disposition.COMPLETE and settle.outcome in ("", "forwarded")
-
-
 class Carrier:
     """See the module.
 
@@ -216,7 +211,7 @@ class Carrier:
     def settled_at_once(self, settle: Settle) -> bool:
         """A stored message that was sent is settled by being forgotten, and one that was moved in a transaction is
         settled already; its line is in the ledger."""
-        if settle.outcome != "forwarded" or not (self.reads_stored or settle.item.completed):
+        if settle.outcome != "forwarded":
             return False
         stored = self._by_path[settle.received.source.lower()].stored
         if stored is None and not settle.item.completed:

@@ -29,7 +29,7 @@ from sbpair.core.transfer.state import (
 )
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.carrying import Carrier, Progress, only_completes
+from sbpair.runtime.transfer.carrying import Carrier, Progress
 from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.reading import Patience, Reader, Room, Source
 from sbpair.runtime.transfer.sinks import Sink
@@ -188,9 +188,9 @@ class Pump:
     def _do_what_is_due(self) -> None:
         together: dict[str, list[Settle]] = {}
         for action in self.machine.poll(self._now()):
-            if not isinstance(action, Settle) or not only_completes(action):
+            if not isinstance(action, Settle) or not action.completes_only:
                 self._begin(action)
-            elif self._carrier.settled_at_once(action):
+            elif (self._carrier.reads_stored or action.item.completed) and self._carrier.settled_at_once(action):
                 self._changed()
             elif (same := together.get(action.received.source)) is not None:
                 same.append(action)
