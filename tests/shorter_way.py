@@ -281,7 +281,8 @@ def message(dice: Dice) -> bytes:
         pieces = [piece(dice) for piece in PIECES]
         if dice.rarely(0.04):
             at = dice.randrange(len(pieces))
-            pieces.insert(dice.randrange(len(pieces)), pieces[at])  # twice, or out of its place
+            piece = pieces[at] if dice.random() < 0.5 else pieces.pop(at)
+            pieces.insert(dice.randrange(len(pieces) + 1), piece)  # twice, or out of its place
         payload = b"".join(pieces)
     match dice.randrange(2) if dice.rarely(0.15) else -1:
         case 0:

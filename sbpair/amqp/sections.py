@@ -34,6 +34,7 @@ __all__ = [
     "section_bytes",
     "shrunk_map",
     "take_entries",
+    "with_symbol_keys",
 ]
 
 
@@ -50,6 +51,8 @@ _SIZE_32 = frozenset({0xB0, 0xB1, 0xB3, _LIST32, _MAP32, 0xF0})
 """and the four bytes."""
 _WIDE = frozenset({_LIST32, _MAP32})
 _SHORT_TEXT = frozenset({0xA1, 0xA3})
+_STRINGS = frozenset({0xA1, 0xB1})
+"""Constructors of strings; that of a symbol of the same width is two more."""
 
 
 def edit_map(value: bytes, remove: Collection[Any], put: Mapping[Any, Any]) -> bytes:
@@ -79,6 +82,20 @@ def edit_map(value: bytes, remove: Collection[Any], put: Mapping[Any, Any]) -> b
             kept += encode(key), encode(new)
     wide_by_choice = value[0] in _WIDE and not _needs_wide(len(value) - _WIDE_HEAD_BYTES, 2 * len(entries))
     return _framed(_MAP32 if wide_by_choice else _MAP8, kept)
+
+
+def with_symbol_keys(value: bytes) -> bytes:
+    """An encoded map whose keys that are strings of ASCII became symbols; all other bytes stay.
+
+    Raises AmqpDecodeError when value is not one map.
+    """
+    edited, position = bytearray(value), 0
+    for key, raw_key, raw_value in reversed(_entries(value)):
+        position += len(raw_value) + len(raw_key)
+        code = raw_key[0]
+        if code in _STRINGS and str(key).isascii():
+            edited[len(value) - position] = code + 2
+    return bytes(edited)
 
 
 def take_entries(value: bytes, keys: Collection[bytes]) -> tuple[dict[bytes, bytes], bytes]:
@@ -331,9 +348,10 @@ _SIZED_8, _SIZED_32 = (
 def scan(payload: Buffer) -> tuple[Span, ...]:
     """The sections of a message in their order, nothing decoded. Raises AmqpDecodeError.
 
-    Checked are descriptors, bounds, the kind of each value and the order: each section once, but data or
-    sequence as often as it likes, and one kind of body. Two things are let through because official clients
-    send them: a message without a body, and delivery annotations as the very last section.
+    Checked are descriptors, bounds, the kind of each value, that no section comes twice but data or sequence, and that
+    there is one kind of body. A message without a body and sections in another order than §3.2 has are let through,
+    because official clients send them: azure-servicebus writes delivery annotations last, rhea (@azure/service-bus) the
+    footer before the body. The service takes both, and Microsoft.Azure.Amqp reads sections in whatever order they come.
     """
     spans: list[Span] = []
     position, size = 0, len(payload)
@@ -358,7 +376,7 @@ def scan(payload: Buffer) -> tuple[Span, ...]:
         in_order = in_order and section > before and not (section in _BODY and before in _BODY)
         before = section
     if not in_order:
-        _check_order(spans)
+        _check_repeats(spans)
     return tuple(spans)
 
 
@@ -394,25 +412,15 @@ def _long_descriptor(payload: Buffer, start: int) -> tuple[Section | None, int]:
     return None, value_start
 
 
-def _check_order(spans: Sequence[Span]) -> None:
-    before: Section | None = None
-    for section in _without_late_annotations([span.section for span in spans]):
-        if before is not None:
-            if section < before:
-                raise AmqpDecodeError(f"a {section.name} section comes after {before.name}")
-            if section is before and section not in _REPEATABLE:
-                raise AmqpDecodeError(f"two {section.name} sections")
-            if section is not before and section in _BODY and before in _BODY:
-                raise AmqpDecodeError(f"a body of both {before.name} and {section.name}")
-        before = section
-
-
-def _without_late_annotations(sections: list[Section]) -> list[Section]:
-    if len(sections) > 1 and sections[-1] is Section.DELIVERY_ANNOTATIONS:
-        if sections.count(Section.DELIVERY_ANNOTATIONS) > 1:
-            raise AmqpDecodeError("two DELIVERY_ANNOTATIONS sections")
-        return sections[:-1]
-    return sections
+def _check_repeats(spans: Sequence[Span]) -> None:
+    seen: set[Section] = set()
+    for section in (span.section for span in spans):
+        if section in seen and section not in _REPEATABLE:
+            raise AmqpDecodeError(f"two {section.name} sections")
+        seen.add(section)
+    bodies = sorted(seen & _BODY)
+    if len(bodies) > 1:
+        raise AmqpDecodeError(f"a body of both {bodies[0].name} and {bodies[1].name}")
 
 
 def read(payload: Buffer, spans: Sequence[Span], section: Section, *, max_items: int | None = None) -> Any:

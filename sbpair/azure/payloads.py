@@ -1,6 +1,7 @@
 """What the adapters read from and put around encoded messages: receipts' facts, batches, schedule requests."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -107,7 +108,8 @@ def _placing(payload: bytes) -> tuple[Mapping[Any, Any], dict[int, Any]]:
 
 
 def _read(payload: bytes) -> dict[int, Any]:
-    """Header, annotations of the message, properties, by code. What follows them is not even skipped over."""
+    """Header, annotations of the message, properties, by code. What follows them is not even skipped over, if all three
+    come first."""
     found: dict[int, Any] = {}
     position = 0
     while payload[position : position + 2] == _SHORT_DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
@@ -116,13 +118,17 @@ def _read(payload: bytes) -> dict[int, Any]:
             position = codec.skip(payload, position + 3)
         else:
             found[section], position = codec.decode(payload, position + 3)
-    if payload[position : position + 2] != _SHORT_DESCRIPTOR and position < len(payload):
-        return _read_spelled_out(payload)
+    if position < len(payload):
+        if payload[position : position + 2] != _SHORT_DESCRIPTOR:
+            return _read_anywhere(payload)
+        if any(section not in found for section in _PARTS):
+            with suppress(AmqpError):  # what is wrong further on takes nothing from what has been read
+                return _read_anywhere(payload)
     return found
 
 
-def _read_spelled_out(payload: bytes) -> dict[int, Any]:
-    """The same for a message with long forms of descriptors."""
+def _read_anywhere(payload: bytes) -> dict[int, Any]:
+    """The same for a message with long forms of descriptors, or with these sections behind later ones."""
     spans = sections.scan(payload)
     return {int(section): sections.read(payload, spans, section) for section in _PARTS}
 

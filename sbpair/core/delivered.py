@@ -14,6 +14,7 @@ from functools import lru_cache
 from sbpair.amqp import codec, sections
 from sbpair.amqp.codec import skip
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.types import AmqpError
 
 Head = tuple[int, int, int, int, str | None, str | None]
 """Where in a message the header ends, the properties begin, and end; how many properties are written, -1 where there is
@@ -43,7 +44,8 @@ _APPLICATION_PROPERTIES_8 = b"\x00\x53\x74\xc1"
 _APPLICATION_PROPERTIES_32 = b"\x00\x53\x74\xd1"
 _DATA_8, _DATA_32, _VALUE = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0", b"\x00\x53\x77"
 _WHAT_FOLLOWS = tuple(b"\x00\x53" + bytes((section,)) for section in Section if section > Section.PROPERTIES)
-"""Beginnings of what may stand behind the properties. A section that comes twice, or late, is not read here."""
+"""Beginnings of what may stand behind the properties. A section that comes twice is not noticed here."""
+_EARLY = frozenset({Section.HEADER, Section.PROPERTIES})
 _NULL, _BINARY_8, _STRING_8, _SYMBOL_8, _TIMESTAMP = 0x40, 0xA0, 0xA1, 0xA3, 0x83
 _SHORT_TEXT = frozenset({_STRING_8, _SYMBOL_8})
 _SIZED_8 = _SHORT_TEXT | {_BINARY_8}
@@ -88,6 +90,8 @@ def read(payload: bytes) -> Facts | None:
         end, fields, message_id, session_id = begin, -1, None, None
     if not payload.startswith(_WHAT_FOLLOWS, end) and end != len(payload):
         return None
+    if (not header_end or fields < 0) and _comes_late(payload, end):
+        return None
     return (
         int.from_bytes(short_number or number or b"", "big"),
         None if enqueued is None else int.from_bytes(enqueued, "big", signed=True) / 1000,
@@ -95,6 +99,14 @@ def read(payload: bytes) -> Facts | None:
         _delivery_count(payload[:header_end]) if header_end else 0,
         (header_end, begin, end, fields, message_id, session_id),
     )
+
+
+def _comes_late(payload: bytes, end: int) -> bool:
+    """Whether a header or properties stand behind what comes after them in most messages."""
+    try:
+        return any(span.start >= end and span.section in _EARLY for span in sections.scan(payload))
+    except AmqpError:
+        return False
 
 
 def _ids(payload: bytes, position: int, end: int, fields: int) -> tuple[str | None, str | None] | None:

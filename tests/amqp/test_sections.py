@@ -28,6 +28,7 @@ from sbpair.amqp import (
     scan,
     section_bytes,
 )
+from sbpair.amqp.sections import with_symbol_keys
 
 FULL = build(
     header={HeaderField.TTL: Uint(5000), HeaderField.DURABLE: True},
@@ -76,11 +77,11 @@ def test_no_sections() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ("005373 45 005370 45", "after"),  # header behind properties
         ("005370 45 005370 45", "two HEADER"),
         ("005377 40 005377 40", "two VALUE"),
         ("005375 a000 005377 40", "both"),
-        ("005378 c10100 005377 40", "after"),
+        ("005378 c10100 005377 40 005378 c10100", "two FOOTER"),
+        ("005375 a000 005378 c10100 005377 40", "both"),
         ("005370 c10100", "cannot hold"),  # a map where a list belongs
         ("005374 45", "cannot hold"),
         ("005375 a100", "cannot hold"),
@@ -150,6 +151,34 @@ def test_delivery_annotations_may_come_last_and_stay_there() -> None:
     assert moved == late + build(properties=["id"], data=b"1")
     with pytest.raises(AmqpDecodeError, match="two DELIVERY_ANNOTATIONS"):
         scan(late + raw)
+
+
+def test_sections_in_another_order_are_read_and_each_keeps_its_place() -> None:
+    """As rhea writes them, with the footer before the body; and properties behind all else."""
+    footer, body, properties = build(footer={"f": None}), build(data=[b"1", b"2"]), build(properties=["id"])
+    raw = footer + body + properties
+    spans = scan(raw)
+    assert [span.section for span in spans] == [Section.FOOTER, Section.DATA, Section.DATA, Section.PROPERTIES]
+    assert read(raw, spans, Section.PROPERTIES) == ["id"]
+    header = build(header=[True])
+    changed = edit(raw, {Section.HEADER: header, Section.DATA: build(data=b"3")}, spans)
+    assert changed == header + build(data=b"3") + footer + properties
+
+
+def test_keys_of_a_map_become_symbols_and_nothing_else_changes() -> None:
+    long_key = b"\xb1\x00\x00\x00\x01b"
+    entries = (
+        b"\xa1\x01a" + encode("a") + long_key + b"\x40" + encode(Symbol("c")) + b"\x40" + encode("\u00e9") + b"\x40"
+    )
+    value = bytes((0xC1, len(entries) + 1, 8)) + entries
+    symbols = with_symbol_keys(value)
+    expected = value.replace(b"\xa1\x01a" + encode("a"), b"\xa3\x01a" + encode("a")).replace(
+        long_key, b"\xb3" + long_key[1:]
+    )
+    assert symbols == expected
+    assert with_symbol_keys(b"\x40") == b"\x40"
+    with pytest.raises(AmqpDecodeError):
+        with_symbol_keys(encode([]))
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 import sbpair
+from sbpair.amqp import sections
+from sbpair.amqp.types import Symbol
 from sbpair.connect import open_ends
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.events import Event, Forwarded
 from sbpair.core.outcome import Exit
-from sbpair.core.rewrite import compose
+from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.filters import EVERYTHING
+from sbpair.core.transfer.peeked import Messages
 from sbpair.core.transfer.restored import UNSENDABLE
-from sbpair.operations import DrainRequest, RestoreRequest, Sides, restore
+from sbpair.operations import DrainRequest, PeekRequest, RestoreRequest, Sides, peek, restore
 from sbpair.operations import drain as drain_all
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, TransferRequest, drain
@@ -149,6 +152,36 @@ async def test_a_message_that_cannot_be_sent_holds_up_no_other_and_is_kept(
     world.emulator.namespace("contoso").create_queue("odd")
     last = await restore(sides, RestoreRequest((kept,), to="odd"))
     assert (last.restored.sent, last.exit, world.waiting("odd")) == ({"odd": 6}, Exit.OK, 6)
+
+
+@pytest.mark.parametrize("order", ["pfb", "bpf", "fbp"])
+async def test_sections_in_any_order_are_peeked_archived_restored_and_drained(
+    world: World, sides: Sides, tmp_path: Path, order: str
+) -> None:
+    """rhea writes the footer before the body; the service gives what it was sent."""
+    application = for_backlog(sections.build(), "orders")
+    parts = {
+        "p": sections.build(properties={0: "m-1"}) + application,
+        "f": sections.build(footer={Symbol("crc"): "a"}),
+        "b": sections.build(data=[b"one", b"two"]),
+    }
+    payload = b"".join(parts[name] for name in order)
+    assert await strand_as_they_are(sides, [payload]) == 1
+    seen = await peek(sides, PeekRequest(with_body=True))
+    assert isinstance(seen, Messages)
+    assert [(one.message_id, one.destination, one.body) for one in seen.messages] == [("m-1", "orders", "onetwo")]
+    await archive_all(sides, tmp_path)
+    assert (await restore(sides, RestoreRequest((tmp_path,)))).restored.sent == {"orders": 1}
+    assert await strand_as_they_are(sides, [payload]) == 1
+    assert (await drain_all(sides, DrainRequest())).report.forwarded == 1
+    receiver = sides.primary.receiver("orders")
+    for received in await receiver.peek(10):
+        expected = payload.replace(application, b"")
+        assert received.message_id == "m-1"
+        assert received.payload.endswith(expected)
+    assert world.waiting("orders") == 2
+    assert world.waiting(backlog_queue(0), "fabrikam", dead_letter=True) == 0
+    await receiver.close()
 
 
 async def test_a_line_that_is_no_message_holds_up_no_other(world: World, sides: Sides, tmp_path: Path) -> None:

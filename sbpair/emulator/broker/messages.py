@@ -211,10 +211,13 @@ class Message:
         else:
             stale = [name for name in _BROKER_ANNOTATIONS if name not in stamps]
             annotations = sections.edit_map(annotations, stale, stamps)
-        # The three edited sections come first in every message, so the rest is one slice of the stored bytes.
-        # Delivery annotations behind the body, where azure-servicebus writes them, are among the edited ones.
-        rest = next((span.start for span in spans if span.section > Section.MESSAGE_ANNOTATIONS), None)
-        end = spans[-1].start if spans and spans[-1].section is Section.DELIVERY_ANNOTATIONS else None
+        # The edited sections come first in nearly every message, so that the rest is one slice of the stored bytes;
+        # azure-servicebus writes delivery annotations last. The rest keeps the sender's order.
+        first = next((index for index, span in enumerate(spans) if span.section not in _EDITED), len(spans))
+        if first == len(stored):
+            rest = payload[spans[first].start :] if first < len(spans) else b""
+        else:
+            rest = b"".join([payload[span.start : span.end] for span in spans if span.section not in _EDITED])
         return b"".join(
             (
                 _HEADER_START,
@@ -223,7 +226,7 @@ class Message:
                 delivery,
                 _ANNOTATIONS_START,
                 annotations,
-                b"" if rest is None else payload[rest:end],
+                rest,
             )
         )
 
@@ -284,6 +287,11 @@ def parse(payload: bytes) -> Message:
         message_id, head = read_head(payload, spans)
         for section in _EDITED_LATER:
             sections.read(payload, spans, section)
+        footer = next((span for span in spans if span.section is Section.FOOTER), None)
+        if footer is not None:
+            # Java writes the keys of a footer as strings and reads symbols: the service gives symbols back.
+            keyed = sections.with_symbol_keys(payload[footer.value_start : footer.end])
+            payload = payload[: footer.value_start] + keyed + payload[footer.end :]
     except AmqpError as error:
         raise BrokerError(errors.DECODE_ERROR, f"The message cannot be decoded: {error}") from error
     return Message(payload, message_id, head)

@@ -86,3 +86,20 @@ async def test_dead_lettering_adds_properties_and_keeps_the_rest(bench, sections
     assert properties == original.pop(Section.APPLICATION_PROPERTIES)
     assert got == original
     assert sections_of(dead.render())[Section.MESSAGE_ANNOTATIONS][Symbol("x-opt-deadletter-source")] == "orders"
+
+
+def test_a_footer_before_the_body_stays_there_and_its_keys_become_symbols(sections_of):
+    """rhea writes it there; Java writes keys that are strings, and reads none but symbols."""
+    footer, body = build(footer={"crc": "a"}), build(data=b"x")
+    rendered = stamped(build(properties=["id"]) + footer + body).render()
+    assert rendered.endswith(build(properties=["id"]) + build(footer={Symbol("crc"): "a"}) + body)
+
+
+def test_sections_that_come_late_are_found_and_edited(sections_of):
+    """Header and annotations behind the body: the message has one of each, and the broker's entries."""
+    late = build(header=[True], message_annotations={Symbol("mine"): "m"})
+    rendered = stamped(build(data=b"x", footer={}) + late + build(properties=["id"])).render()
+    got = sections_of(rendered)
+    assert got[Section.HEADER] == [True, None, None, None, Uint(0)]
+    assert got[Section.MESSAGE_ANNOTATIONS][Symbol("mine")] == "m"
+    assert rendered.endswith(build(data=b"x", footer={}) + build(properties=["id"]))
