@@ -213,13 +213,17 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's; says nothing about the primary's health."""
+        """As the SDK's; says nothing about the primary's health. Without `timeout`, after 60 seconds at most."""
         refuse_diverted(sequence_numbers)
+        if is_wrong(timeout):
+            return await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        until = time.monotonic() + (DEFAULT_SEND_SECONDS if timeout is None else timeout)
         if not self._turn.take_if_free():
-            await self._turn.take(time.monotonic() + (timeout or DEFAULT_SEND_SECONDS), lambda: False)
+            await self._turn.take(until, lambda: False)
         try:
             with self._serving():
-                await super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+                left = max(until - time.monotonic(), MIN_ATTEMPT_SECONDS)
+                return await super().cancel_scheduled_messages(sequence_numbers, timeout=left, **kwargs)
         finally:
             self._turn.release()
 

@@ -101,7 +101,7 @@ class LateTurnError(exceptions.OperationTimeoutError):
     nothing about it."""
 
     def __init__(self) -> None:
-        super().__init__(message="The message was not sent: other calls on this sender did not end within its time.")
+        super().__init__(message="Nothing was asked of the service: other calls on this sender did not end in time.")
 
 
 def _failed(part: SenderFailover, error: Exception, ticket: int, payloads: Payloads | None, budget: Budget) -> Steps:

@@ -260,15 +260,20 @@ class Failover:
     async def _verify_from_now_on(self) -> None:
         pairing = await self._opened()
         if self.pair.options.verify == Verify.WARN:
-            pairing.keep_verifying()
+            pairing.keep_verifying(self._entities_in_use)
+
+    def _entities_in_use(self) -> list[str]:
+        """Those of the pair, and those that a sender was made for."""
+        with self._lock:
+            return [*self.pair.entities, *(line.entity for line in self._lines.values())]
 
     async def verify(self, entities: Sequence[str] | None = None) -> Verification:
-        """On the loop: see `PairedNamespaces.verify`."""
+        """On the loop: see `PairedNamespaces.verify`; by default the entities in use."""
         pairing = await self._opened()
-        verification = await pairing.verify(entities)
+        verification = await pairing.verify(self._entities_in_use() if entities is None else entities)
         if self.pair.options.verify == Verify.REQUIRE and verification.ready:
             self.unverified = False
-            pairing.keep_verifying()
+            pairing.keep_verifying(self._entities_in_use)
         return verification
 
     async def required(self) -> None:

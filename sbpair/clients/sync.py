@@ -58,7 +58,7 @@ from sbpair.clients.shared import (
     refuse_diverted,
 )
 from sbpair.core.failover.machine import Route
-from sbpair.core.failover.sending import MIN_ATTEMPT_SECONDS
+from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, MIN_ATTEMPT_SECONDS
 from sbpair.core.inspection.diagnosis import Verification
 
 
@@ -181,10 +181,19 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
     def cancel_scheduled_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's; says nothing about the primary's health."""
+        """As the SDK's; says nothing about the primary's health. Without `timeout`, after 60 seconds at most."""
         refuse_diverted(sequence_numbers)
-        with self._turn, self._serving():
-            super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        if is_wrong(timeout):
+            return super().cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        until = time.monotonic() + (seconds := DEFAULT_SEND_SECONDS if timeout is None else timeout)
+        if not self._turn.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            raise LateTurnError()
+        try:
+            with self._serving():
+                left = max(until - time.monotonic(), MIN_ATTEMPT_SECONDS)
+                return super().cancel_scheduled_messages(sequence_numbers, timeout=left, **kwargs)
+        finally:
+            self._turn.release()
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> sdk.ServiceBusMessageBatch:
         """As the SDK's. While the primary is away, of the size of the Standard tier unless more is known."""

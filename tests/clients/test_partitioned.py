@@ -9,11 +9,14 @@ import pytest
 from azure.servicebus import ServiceBusMessage, exceptions
 
 import sbpair.aio
-from sbpair import ServiceBusClient
+from sbpair import ServiceBusClient, open_pairing
 from sbpair.azure.wire import encode_outgoing
+from sbpair.core.errors import Category, MessageTooLargeError
+from sbpair.core.rewrite import compose
 from sbpair.emulator import EmulatorThread, NamespaceConfig
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.limits import Tier
+from sbpair.runtime.failover.sender import Where
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue
 
 LIMIT_BYTES = 256 * 1024
@@ -115,16 +118,39 @@ def test_a_message_that_the_backlog_form_makes_too_large_is_refused_with_the_pri
     assert world.backlog() == []
 
 
-def test_a_message_above_the_primarys_limit_is_refused_although_the_backlog_would_take_it() -> None:
+@pytest.fixture
+def larger_backlog() -> Iterator[World]:
+    """The backlog queues take four times what the primary takes."""
     premium = NamespaceConfig("fabrikam", tier=Tier.PREMIUM)
     with EmulatorThread([NamespaceConfig("contoso", tier=Tier.STANDARD), premium]) as emulator:
         emulator.namespace("contoso").create_queue("orders")
         for index in range(QUEUES):
             emulator.namespace("fabrikam").create_queue(backlog_queue(index))
-        world = World(emulator)
-        with a_client(world) as client, client.get_queue_sender("orders") as sender:
-            client.force_failover("orders")
-            with pytest.raises(exceptions.MessageSizeExceededError, match=f"at most {LIMIT_BYTES}"):
-                sender.send_messages(ServiceBusMessage(b"x" * (LIMIT_BYTES + 1)))
-            sender.send_messages(largest(None))
-        assert world.drain() == 1
+        yield World(emulator)
+
+
+def test_a_message_above_the_primarys_limit_is_refused_although_the_backlog_would_take_it(
+    larger_backlog: World,
+) -> None:
+    with a_client(larger_backlog) as client, client.get_queue_sender("orders") as sender:
+        client.force_failover("orders")
+        with pytest.raises(exceptions.MessageSizeExceededError, match=f"at most {LIMIT_BYTES}"):
+            sender.send_messages(ServiceBusMessage(b"x" * (LIMIT_BYTES + 1)))
+        sender.send_messages(largest(None))
+    assert larger_backlog.drain() == 1
+
+
+@pytest.mark.parametrize("known_by", ["a send", "a verification"])
+async def test_so_does_a_pairing_of_ones_own(larger_backlog: World, known_by: str) -> None:
+    async with open_pairing(larger_backlog.pair()) as pairing:
+        if known_by == "a send":
+            await pairing.sender("orders").send(compose(body=b"x", message_id="1"))
+        else:
+            await pairing.verify(["orders"])
+        pairing.force_failover("orders")
+        with pytest.raises(MessageTooLargeError, match=f"orders takes at most {LIMIT_BYTES}") as raised:
+            await pairing.sender("orders").send(compose(body=b"x" * (LIMIT_BYTES + 1), message_id="2"))
+        assert raised.value.category is Category.TOO_LARGE
+        diverted = await pairing.sender("orders").send(encode_outgoing(largest(None))[0], timeout_seconds=20)
+        assert diverted.where is Where.BACKLOG
+    assert await asyncio.to_thread(larger_backlog.drain) == 1

@@ -101,6 +101,12 @@ def test_an_entity_that_is_missing_is_named(world: World) -> None:
     assert "missing" in " ".join(found.problems)
 
 
+def test_entities_with_a_sender_are_tried_in_the_background(world: World) -> None:
+    with a_client(world, "warn", verify_interval=0.2) as client:
+        client.get_queue_sender("missing")
+        wait_until(lambda: any("missing" in str(event) for event in world.of(NotReady)))
+
+
 def test_a_backlog_that_takes_less_than_the_primary_is_named() -> None:
     with EmulatorThread([NamespaceConfig("contoso", tier=Tier.PREMIUM), "fabrikam"]) as emulator:
         emulator.namespace("contoso").create_queue("orders")

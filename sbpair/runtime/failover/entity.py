@@ -364,6 +364,8 @@ class MonitoredEntities:
         self._shared = shared
         self._on_rest = on_rest
         self._entities: dict[str, MonitoredEntity] = {}
+        self._max_message_bytes: dict[str, int] = {}
+        """By path in lower case, of the entities that answered beforehand."""
         self._kept: list[Messaging] = []
         self._closing: asyncio.Task[None] | None = None
         self.seen = False
@@ -381,6 +383,13 @@ class MonitoredEntities:
     def known(self, entity: str) -> MonitoredEntity | None:
         """The entity of a path (in lower case) if somebody has sent to it; it may be stale. From any thread."""
         return self._entities.get(entity)
+
+    def answered(self, entity: str, max_message_bytes: int) -> None:
+        """The primary has attached a link to the entity, which takes messages up to this size."""
+        self.seen = True
+        self._max_message_bytes[entity.lower()] = max_message_bytes
+        if (known := self.known(entity.lower())) is not None:
+            known.rules.max_message_bytes = max_message_bytes
 
     def all(self) -> tuple[MonitoredEntity, ...]:
         """By path."""
@@ -413,6 +422,7 @@ class MonitoredEntities:
                 on_lull=self._lull,
                 on_seen=self._note_seen,
             )
+            one.rules.max_message_bytes = self._max_message_bytes.get(path.lower())
         one.join(member)
         return one
 

@@ -28,7 +28,7 @@ from sbpair.core.events import NotReady, PairingNoticed, Ready, SideEnded, SideF
 from sbpair.core.failover.coupling import Condition, Coupling
 from sbpair.core.failover.machine import Policy, State
 from sbpair.core.failover.sending import QueueStanding, Rotation, SessionHolds
-from sbpair.core.inspection.diagnosis import Verdict, Verification
+from sbpair.core.inspection.diagnosis import Verification
 from sbpair.core.outcome import Result
 from sbpair.core.pairing import Pair, Side, backlog_settings
 from sbpair.core.transfer.report import DrainReport
@@ -181,6 +181,8 @@ class SyphonRunner:
 
 
 CLOSE_WAIT_SECONDS = 10.0
+MOST_VERIFIED = 20
+"""Entities of the primary to which a verification attaches links: each takes a connection for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,19 +366,18 @@ class PairedNamespaces:
         is written; only Send is needed. A queue that is missing or refuses leaves the rotation.
 
         Args:
-            entities: by default those of the pair, and those that were sent to.
+            entities: by default those of the pair, and those that were sent to; MOST_VERIFIED of them at most.
         """
         known = (*self._pair.entities, *(one.entity for one in self._entities.all())) if entities is None else entities
         verification = await verify(
             self._pair,
             primary=self._messaging[Side.PRIMARY],
             secondary=self._messaging[Side.SECONDARY],
-            entities=tuple({path.lower(): path for path in known}.values()),
+            entities=tuple({path.lower(): path for path in known}.values())[:MOST_VERIFIED],
             clock=self._clock,
             on_queue=self._backlog.tried,
+            on_entity=self._entities.answered,
         )
-        if any(check.check == "entity" and check.result is Verdict.OK for check in verification.checks):
-            self._entities.seen = True
         before, self._verification = self._verification, verification
         if verification.problems and (before is None or verification.problems != before.problems):
             self._observer.notify(NotReady(verification.at, verification.problems))
@@ -389,14 +390,15 @@ class PairedNamespaces:
         """The last one; None: there was none."""
         return self._verification
 
-    def keep_verifying(self) -> None:
-        """Verify now and at every `verify_interval` of the pair's options, in the background, until it is closed."""
+    def keep_verifying(self, entities: Callable[[], Sequence[str] | None] = lambda: None) -> None:
+        """Verify now and at every `verify_interval` of the pair's options, in the background, until it is closed.
+        `entities`: gives what `verify` takes, each time."""
         if self._verifying is None:
-            self._verifying = asyncio.create_task(self._verify_again_and_again(), name="verification")
+            self._verifying = asyncio.create_task(self._verify_again_and_again(entities), name="verification")
 
-    async def _verify_again_and_again(self) -> None:
+    async def _verify_again_and_again(self, entities: Callable[[], Sequence[str] | None]) -> None:
         while True:
-            await self.verify()
+            await self.verify(entities())
             if not self._pair.options.verify_interval_seconds:
                 return
             await self._clock.sleep(self._pair.options.verify_interval_seconds)

@@ -465,8 +465,21 @@ class FailoverSender:
     async def _offer(self, payloads: Sequence[bytes], budget: Budget, attempt: _Attempt) -> list[int]:
         """One attempt on the primary, in the time that is its own."""
         seconds = max(budget.for_primary(self._clock.monotonic()), MIN_ATTEMPT_SECONDS)
-        offering = attempt(self._primary.to(self.entity), payloads, seconds)
+        link = self._primary.to(self.entity)
+        if self._failover.rules.max_message_bytes is None:
+            await self._ask_limit(link, seconds)
+        offering = attempt(link, payloads, seconds)
         return await within(seconds, offering, what=f"Send to {self.entity}", entity=self.entity)
+
+    async def _ask_limit(self, link: MessageSender, seconds: float) -> None:
+        """Open the link before the first send on it, as it says how large a message may be: in an outage a larger one
+        is refused at once. Nothing has been sent yet, so no failure is uncertain."""
+        try:
+            opening = link.max_message_bytes()
+            self.note_limit(await within(seconds, opening, what=f"Link to {self.entity}", entity=self.entity))
+        except ServiceError as error:
+            error.uncertain = False
+            raise
 
     async def _is_to_be_retried(self, error: ServiceError, failures: int, budget: Budget) -> bool:
         """Wait and say yes if the SDK would try this again: a hiccup is cured before the failover policy hears of it.

@@ -20,6 +20,7 @@ AT_ONCE = 4
 """Links that are attached at the same time; each is a connection."""
 
 OnQueue = Callable[[str, ServiceError | None], None]
+OnEntity = Callable[[str, int], None]
 
 
 async def verify(
@@ -30,13 +31,15 @@ async def verify(
     entities: Sequence[str],
     clock: Clock,
     on_queue: OnQueue = lambda queue, error: None,
+    on_entity: OnEntity = lambda entity, max_message_bytes: None,
     link_seconds: float = LINK_SECONDS,
 ) -> Verification:
     """Whether messages could be diverted now, and what does not fit.
 
     Args:
         entities: queues and topics of the primary that the application sends to.
-        on_queue: told what came of each backlog queue, and the error if there was one.
+        on_queue: gets each backlog queue, and the error if there was one.
+        on_entity: gets each entity that answered, and how many bytes a message for it may have.
         link_seconds: bound of one link.
     """
 
@@ -54,6 +57,9 @@ async def verify(
     for queue, found in zip(queues, theirs, strict=True):
         on_queue(queue, found if isinstance(found, ServiceError) else None)
     ours = await side_by_side(lambda path: limit_of(primary, path), entities, at_once=AT_ONCE)
+    for entity, found in zip(entities, ours, strict=True):
+        if isinstance(found, int):
+            on_entity(entity, found)
     checks = [
         *_of_backlog(pair, dict(zip(queues, theirs, strict=True))),
         *(_of_entity(entity, found) for entity, found in zip(entities, ours, strict=True)),

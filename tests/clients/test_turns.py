@@ -1,0 +1,88 @@
+"""Calls that overlap on one sender take turns, each within its own time."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from azure.servicebus import ServiceBusMessage, exceptions
+
+import sbpair.aio
+from sbpair import ServiceBusClient
+from sbpair.clients.calls import LateTurnError
+from sbpair.emulator.faults import parse_text
+from tests.clients.conftest import FAST, World
+
+HANGS_SECONDS = 4.0
+"""Time of the call that all others wait for: three quarters of it are the primary's."""
+
+
+def silence(world: World) -> None:
+    world.emulator.faults("contoso").add(parse_text("silent"))
+
+
+def arguments(world: World) -> dict[str, object]:
+    return {"pair": world.pair(interval=60.0), **FAST}
+
+
+def test_threads_that_wait_too_long_say_so_and_nothing_about_the_primary(world: World) -> None:
+    client = ServiceBusClient.from_connection_string(world.connection_string(), **arguments(world))  # type: ignore[arg-type]
+    with client, client.get_queue_sender("orders") as sender, ThreadPoolExecutor(1) as pool:
+        sender.send_messages(ServiceBusMessage("before"))
+        holds, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with sender._turn:
+                holds.set()
+                over.wait()
+
+        holding = pool.submit(hold)
+        holds.wait()
+        with pytest.raises(LateTurnError, match="Nothing was asked"):
+            sender.send_messages(ServiceBusMessage("late"), timeout=1)
+        with pytest.raises(LateTurnError):
+            sender.cancel_scheduled_messages(7, timeout=1)
+        over.set()
+        holding.result()
+        assert client.state().entities == ()
+        sender.send_messages(ServiceBusMessage("after"))
+    assert world.bodies("orders") == ["before", "after"]
+
+
+async def test_coroutines_that_wait_too_long_say_so_and_nothing_about_the_primary(world: World) -> None:
+    client = sbpair.aio.ServiceBusClient.from_connection_string(
+        world.connection_string(),
+        **arguments(world),  # type: ignore[arg-type]
+    )
+    async with client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        assert sender._turn.take_if_free()
+        with pytest.raises(LateTurnError, match="Nothing was asked"):
+            await sender.send_messages(ServiceBusMessage("late"), timeout=1)
+        with pytest.raises(LateTurnError):
+            await sender.cancel_scheduled_messages(7, timeout=1)
+        sender._turn.release()
+        assert client.state().entities == ()
+        await sender.send_messages(ServiceBusMessage("after"))
+    assert await asyncio.to_thread(world.bodies, "orders") == ["before", "after"]
+
+
+async def test_a_cancellation_of_scheduled_messages_spends_its_time_once(world: World) -> None:
+    client = sbpair.aio.ServiceBusClient.from_connection_string(
+        world.connection_string(),
+        **arguments(world),  # type: ignore[arg-type]
+    )
+    async with client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        silence(world)
+        first = asyncio.create_task(sender.send_messages(ServiceBusMessage("first"), timeout=HANGS_SECONDS))
+        await asyncio.sleep(0.1)
+        started = time.monotonic()
+        with pytest.raises(exceptions.ServiceBusError):
+            await sender.cancel_scheduled_messages(7, timeout=1.5 * HANGS_SECONDS)
+        assert time.monotonic() - started < 2 * HANGS_SECONDS, "it waited for its turn, and then as long again"
+        await asyncio.wait({first})
+        assert isinstance(first.exception(), exceptions.ServiceBusError)
+        world.emulator.faults("contoso").clear()
+        await sender.send_messages(ServiceBusMessage("after"))
