@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 import sbpair.aio
 from sbpair import ServiceBusClient
 from sbpair.clients.calls import LateTurnError
-from sbpair.emulator.faults import parse_text
+from sbpair.engine.faults import parse_text
 from tests.clients.conftest import FAST, World
 
 HANGS_SECONDS = 4.0
