@@ -211,6 +211,7 @@ def test_a_question_is_read_once_whatever_the_answer(full: Sbpair) -> None:
         (asked,) = [line for line in lines if "[y/N]" in line]
         assert re.search(rf"\w\? \[y/N\]: ?{answered}$", asked), "the answers stand behind words"
         assert (screen.code, screen.shown.count("Drain local")) == (code, 1), screen
+        assert "0 messages would go back to local-primary" in " ".join(screen.lines), "what would become of them"
 
 
 def test_a_dumb_terminal_shows_every_look_as_it_comes(full: Sbpair) -> None:

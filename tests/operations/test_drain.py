@@ -13,6 +13,7 @@ import sbpair
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.events import BacklogCounted, Event, Forwarded
 from sbpair.core.outcome import Exit
+from sbpair.emulator.entities import QueueDescription
 from sbpair.operations import DrainRequest, Sides, ToArchive, drain
 from tests.fakes import RecordingObserver
 from tests.operations.conftest import World, backlog_queue
@@ -48,6 +49,31 @@ async def test_a_drain_returns_what_became_of_the_messages_and_what_is_left(
     world.emulator.namespace("contoso").create_queue("no-such-queue")
     again = await drain(sides, request)
     assert (again.report.forwarded, again.exit, again.confirmed_empty) == (2, Exit.OK, True)
+
+
+async def test_what_a_destination_refuses_is_left_until_it_is_changed_or_dead_lettered_on_request(
+    world: World, sides: Sides
+) -> None:
+    world.emulator.namespace("contoso").create_queue("visits", QueueDescription(requires_session=True))
+    await world.strand(sides, "visits", 2)
+    await world.strand(sides, "orders", 1, queue=1)
+    request = DrainRequest(leave_refused=True)
+    planned = await drain(sides, replace(request, dry_run=True))
+    left = [("refused by visits (argument-refused)", 2)]
+    assert [(one.reason, one.count) for one in planned.report.left] == left
+    assert planned.closing == (
+        "1 message would go back to contoso; 2 would stay (refused by visits (argument-refused)). Nothing was changed."
+    )
+    result = await drain(sides, request)
+    assert [(one.reason, one.count) for one in result.report.left] == left
+    assert (result.report.forwarded, result.exit, world.waiting(backlog_queue(0), "fabrikam")) == (1, Exit.PARTIAL, 2)
+    assert any("Change the destination and drain again" in note for note in result.notes)
+    assert result.closing.endswith("--on-refused dead-letter"), result.closing
+    behind = await drain(sides, replace(request, leave_refused=False, dry_run=True))
+    assert "2 would be dead-lettered (ArgumentRefused 2)" in behind.closing
+    assert (await drain(sides, replace(request, leave_refused=False))).report.dead_lettered == 2
+    later = await drain(sides, replace(request, dry_run=True))
+    assert "2 dead letters would stay where they are" in later.closing
 
 
 async def test_only_the_queues_of_the_request_are_drained(world: World, sides: Sides) -> None:

@@ -5,15 +5,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbpair.cli.asking import go_ahead, pair_to_write
-from sbpair.cli.context import EventLog, configure_logging, load_settings, open_sides, run_and_show, system_clock
+from sbpair.cli.asking import can_ask, go_ahead, pair_to_write
+from sbpair.cli.context import (
+    EventLog,
+    configure_logging,
+    load_settings,
+    open_sides,
+    run_and_show,
+    run_async,
+    system_clock,
+)
 from sbpair.cli.options import Options, PairArgument, command
-from sbpair.cli.transfer.options import DrainOptions, OnMissing, Patience
+from sbpair.cli.transfer.options import DrainOptions, Patience, Undelivered
 from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import AuthMethod
-from sbpair.core.errors import UsageError, unwritable
+from sbpair.core.errors import ServiceError, UsageError, unwritable
 from sbpair.core.pairing import Pair
-from sbpair.render.console import check_writable, write_file
+from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult
 
@@ -53,6 +61,8 @@ def drain(
     chosen = settings.pair(pair) if moves.dry_run else pair_to_write(options, settings, pair, "Drain")
     check_processes(chosen, moves)
     request = _request(options, chosen, moves)
+    if not (moves.dry_run or moves.yes) and can_ask(options):
+        say(_foreseen(options, chosen, request))
     asked_first = moves.dry_run or go_ahead(
         options, doing("drain", chosen, moves), yes=moves.yes, state="Nothing was moved."
     )
@@ -89,9 +99,39 @@ def _request(options: Options, pair: Pair, moves: DrainOptions) -> "DrainRequest
         dry_run=moves.dry_run,
         patience_seconds=patience.seconds,
         unreached_seconds=patience.unreached_seconds,
-        leave_missing=moves.on_missing is OnMissing.LEAVE,
+        leave_missing=moves.on_missing is Undelivered.LEAVE,
+        leave_refused=moves.on_refused is Undelivered.LEAVE,
         processes=moves.processes,
     )
+
+
+FORESEEN_SECONDS = 10.0
+"""How long messages are browsed before the question; of a larger backlog it says what was seen until then."""
+
+
+def _foreseen(options: Options, pair: Pair, request: "DrainRequest") -> str:
+    """What a dry run says, for the question: how many messages go back, and what becomes of the others."""
+
+    async def browse(stop: "asyncio.Event") -> "DrainResult":
+        import asyncio
+
+        from sbpair.concurrency import end
+
+        enough, signalled = asyncio.Event(), asyncio.create_task(stop.wait())
+        signalled.add_done_callback(lambda _: enough.set())
+        asyncio.get_running_loop().call_later(FORESEEN_SECONDS, enough.set)
+        try:
+            return await drain_showing(options, pair, replace(request, dry_run=True, ledger=None), enough)
+        finally:
+            await end(signalled)
+
+    try:
+        planned = run_async(options, browse)
+    except ServiceError as error:
+        return f"What waits is not known: {error.message}"
+    if planned.report.ended_by == "stop":
+        planned = replace(planned, report=replace(planned.report, ended_by="cut"))
+    return planned.closing.removesuffix(" Nothing was changed.")
 
 
 async def drain_showing(

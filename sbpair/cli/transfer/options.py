@@ -130,8 +130,8 @@ class Patience:
         return cls(told, told)
 
 
-class OnMissing(StrEnum):
-    """What becomes of a message whose destination does not exist."""
+class Undelivered(StrEnum):
+    """What becomes of a message that its destination does not take."""
 
     LEAVE = "leave"
     DEAD_LETTER = "dead-letter"
@@ -312,8 +312,16 @@ class DrainOptions(MoveOptions):
     ] = 1
     deferred: Annotated[bool, typer.Option("--deferred", help="Fetch deferred messages too, after all others.")] = False
     on_missing: Annotated[
-        OnMissing, typer.Option("--on-missing", help="What to do when a destination does not exist.")
-    ] = OnMissing.LEAVE
+        Undelivered, typer.Option("--on-missing", help="What to do when a destination does not exist.")
+    ] = Undelivered.LEAVE
+    on_refused: Annotated[
+        Undelivered,
+        typer.Option(
+            "--on-refused",
+            help="What to do with messages that a destination refuses as they are: too large, or without a session id "
+            "where it requires sessions.",
+        ),
+    ] = Undelivered.LEAVE
     give_up_after: GiveUpAfterOption = None
     report: Annotated[
         Path | None,

@@ -15,6 +15,7 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, metric, published, spoken_clock
+from sbpair.core.transfer.destinations import REFUSED_BY
 from sbpair.core.transfer.report import (
     UNDELIVERABLE,
     DrainReport,
@@ -205,6 +206,7 @@ def _uncompleted(report: DrainReport, asked: Asked) -> str:
 ONLY_ENTITIES = "--only-entities"
 _EARLY = {
     "stop": "stopped by a signal",
+    "cut": "not all were read",
     "time": "the time was up",
     "count": "the limit was reached",
     "filter": "stopped at a message for which the filter cannot be evaluated",
@@ -220,13 +222,8 @@ def left_out(messages: int) -> str:
 
 
 def headline(report: DrainReport, backlog: Backlog | None, asked: Asked) -> str:
-    """What `closing` says, the worst first: what is left, then what happened, then the command that goes on. A dry run
-    leaves nothing; it begins with what it would leave."""
-    if not report.dry_run:
-        return closing(report, backlog, asked, worst_first=True)
-    amounts = {"left": sum(one.count for one in report.left), "dead-lettered": report.dead_lettered}
-    bad = [f"{counted(number, 'message')} would be {what}." for what, number in amounts.items() if number]
-    return " ".join([*bad, closing(report, backlog, asked)])
+    """What `closing` says, the worst first: what is left, then what happened, then the command that goes on."""
+    return closing(report, backlog, asked, worst_first=True)
 
 
 def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst_first: bool = False) -> str:
@@ -234,7 +231,8 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
     ended, asked = ENDED.get(report.ended_by), _to_go_on(report, asked)
     first = f"{moved(report, asked)}{_before(report)}{_uncompleted(report, asked)}{f'; {ended}' if ended else ''}."
     if report.dry_run:
-        return f"{first} Nothing was changed."
+        fates = "; ".join([first.removesuffix("."), *_other_fates(report, backlog, asked)])
+        return f"{fates}. Nothing was changed."
     if backlog is None:
         return f"{first} What is left in the backlog was not counted. Run: sbpair status {asked.pair}"
     if verdict(backlog) is Verdict.EMPTY:
@@ -248,6 +246,17 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         return str(replace(found[0], sentence=f"{found[0].sentence} {first}"))
     nothing_active = not asked.dead_letter and verdict(backlog) is Verdict.SET_ASIDE
     return f"{first} {'No active message is left. ' if nothing_active else ''}{found[0]}"
+
+
+def _other_fates(report: DrainReport, backlog: Backlog | None, asked: Asked) -> Iterator[str]:
+    """What would become of the messages of a dry run that would not move."""
+    if report.dead_lettered:
+        why = listed(f"{reason} {number:,}" for reason, number in report.dead_letter_reasons)
+        yield f"{report.dead_lettered:,} would be dead-lettered ({why})"
+    if stay := sum(one.count for one in report.left):
+        yield f"{stay:,} would stay ({listed(one.reason for one in report.left if one.count)})"
+    if backlog is not None and not asked.dead_letter and (behind := backlog.known("dead_letter")):
+        yield f"{counted(behind, 'dead letter')} would stay where {'it is' if behind == 1 else 'they are'}"
 
 
 def waits_for_locks(queues: Mapping[str, int], until: float) -> str:
@@ -318,7 +327,15 @@ def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advi
         if found and report.archive is None and _only_undeliverable(report):
             # The same command would leave them again.
             found[0] = replace(found[0], commands=(f"sbpair drain {asked.pair} --dlq --archive {asked.pair}-kept",))
+    elif found and _only_refused(report):
+        found[0] = replace(found[0], commands=(f"{asked.go_on} --on-refused dead-letter",))
     return found
+
+
+def _only_refused(report: DrainReport) -> bool:
+    """Whether all that is left was refused by its destination: the same command would leave it again."""
+    in_vain = report.ended_by not in _EARLY and not report.failures and not report.uncompleted
+    return in_vain and bool(left := _left(report)) and all(reason.startswith(REFUSED_BY) for reason in left)
 
 
 def _only_undeliverable(report: DrainReport) -> bool:
@@ -362,6 +379,10 @@ _CURES = {
     "quota-exceeded": "The destination is full. Make room there (let its consumers run) and drain again.",
     "unauthorized": "The credential lacks the right Send on the primary; what each command needs: sbpair help "
     "permissions",
+    "argument-refused": "The destination refuses such messages, for example without a session id where it requires "
+    "sessions. Change the destination and drain again, or collect them in one queue with --to queue:NAME.",
+    "message-too-large": "The destination accepts smaller messages only. Raise its limit and drain again, or keep them "
+    "in files with --archive DIR.",
     "authentication-failed": "The primary refused the credential; see which one is used: sbpair config show",
 }
 

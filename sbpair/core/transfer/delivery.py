@@ -1,7 +1,7 @@
 """All destinations: which batches go out, what a refused one means, and how long to go on trying.
 
     entity not found                      dead-letter, or leave where the destination's owner can cure it
-    too large, argument refused           alone: dead-letter; in a batch: find the culprit by sending one by one
+    too large, argument refused           alone: dead-letter or leave; in a batch: find it by sending one by one
     server busy                           nothing is sent to the namespace for 1 s, growing to 10 s; then more slowly
                                           (`core.transfer.pace`)
     quota exceeded, unauthorised          the destination waits 10 s, growing to 2 min; never dead-lettered
@@ -18,8 +18,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbpair.core.errors import Category, MalformedMessageError, SendIncompleteError, ServiceError
+from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer.custody import Custody
+from sbpair.core.transfer.destinations import WAITS_IN_SESSION, refused_by
 from sbpair.core.transfer.lanes import PROBE_SECONDS, Destination, comes_before
 from sbpair.core.transfer.queues import Queues
 from sbpair.core.transfer.state import (
@@ -37,7 +39,6 @@ from sbpair.core.transfer.state import (
 )
 from sbpair.core.transfer.window import Window
 
-WAITS_IN_SESSION = "behind a message of its session that was not sent"
 HOLD_SECONDS = 20.0
 """How long messages of an unavailable destination are held locked before they are released."""
 CALM_SECONDS = 1.0
@@ -57,8 +58,9 @@ class Destinations:
 
     Args:
         actions: gets what is to be done.
-        sessions_wait: a session goes no further than a message of it that had to be left.
+        sessions_wait: a session goes no further than a message of it that cannot be dead-lettered.
         leave_missing: leave messages whose destination does not exist.
+        leave_refused: leave messages that their destination refuses as they are, and what follows in their sessions.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Destinations:
         *,
         sessions_wait: bool,
         leave_missing: bool,
+        leave_refused: bool,
     ) -> None:
         self._limits = limits
         self._custody = custody
@@ -79,6 +82,7 @@ class Destinations:
         self._actions = actions
         self._sessions_wait = sessions_wait
         self._leave_missing = leave_missing
+        self._leave_refused = leave_refused
         self._by_name: dict[str, Destination] = {}
         self._spelled: dict[str, Destination] = {}
         self._ended = _EndedSessions()
@@ -124,7 +128,7 @@ class Destinations:
         elif self._ended.is_past(item):
             self._custody.leave(item, WAITS_IN_SESSION)
         elif not self._fits(destination, item):
-            self._dead_letter(item, *_too_large(destination))
+            self._refuse(destination, item, Category.TOO_LARGE, _too_large(destination))
         else:
             destination.add(item)
             return True
@@ -171,13 +175,21 @@ class Destinations:
         if self._custody.stopping:
             self.release(item, now)
 
+    def _refuse(self, destination: Destination, item: Item, category: Category, description: str) -> None:
+        """The destination does not take the message as it is: the message is dead-lettered, or left."""
+        if self._leave_refused and not is_dead_letter_path(item.received.source):
+            self._custody.leave(item, refused_by(destination.path, category))
+            self._end_session(item)
+        else:
+            self._dead_letter(item, _HOPELESS[category], description)
+
     def _dead_letter(self, item: Item, reason: str, description: str) -> None:
-        if not self._custody.dead_letter(item, reason, description):
+        if not self._custody.dead_letter(item, reason, description) and self._sessions_wait:
             self._end_session(item)
 
     def _end_session(self, item: Item) -> None:
         """It stays, so what comes after it in its session may not go either."""
-        if not self._sessions_wait or item.lane is None:
+        if item.lane is None:
             return
         self._ended.end_at(item.lane, item)
         destination = self.of(item.destination)
@@ -230,7 +242,7 @@ class Destinations:
         for item in destination.waiting():
             if item.stage is Stage.WAITING and not self._fits(destination, item):
                 destination.remove(item)
-                self._dead_letter(item, *_too_large(destination))
+                self._refuse(destination, item, Category.TOO_LARGE, _too_large(destination))
 
     def limit_failed(self, path: str, error: ServiceError, now: float) -> None:
         """The link could not be opened: means for everything that waits what it means for a batch."""
@@ -307,7 +319,7 @@ class Destinations:
         elif error.category is Category.NOT_FOUND:
             self._missing(destination, items, error)
         elif len(items) == 1:
-            self._dead_letter(items[0], reason, error.message)
+            self._refuse(destination, items[0], error.category, error.message)
         else:
             self._send_apart(destination, items, error, now)
 
@@ -422,8 +434,5 @@ class _EndedSessions:
         return end is not None and comes_before(end, item)
 
 
-def _too_large(destination: Destination) -> tuple[str, str]:
-    return (
-        _HOPELESS[Category.TOO_LARGE],
-        f"The message is larger than the {destination.limit_bytes} bytes that {destination.path} takes.",
-    )
+def _too_large(destination: Destination) -> str:
+    return f"The message is larger than the {destination.limit_bytes} bytes that {destination.path} takes."

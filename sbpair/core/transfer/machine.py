@@ -46,8 +46,9 @@ class Settlement:
     Args:
         undeliverable: the ledger's word for a message that is dead-lettered because it cannot be delivered; None where
             it can only be left, as it is in a dead-letter queue.
-        sessions_wait: a session goes no further than a message of it that had to be left.
+        sessions_wait: a session goes no further than a message of it that cannot be dead-lettered.
         leave_missing: leave messages whose destination does not exist.
+        leave_refused: leave messages that their destination refuses as they are, and what follows in their sessions.
         forwarded: what earlier runs have sent.
     """
 
@@ -58,6 +59,7 @@ class Settlement:
         undeliverable: str | None = DEAD_LETTERED,
         sessions_wait: bool = False,
         leave_missing: bool = False,
+        leave_refused: bool = False,
         forwarded: Collection[Key] = (),
         tally: Tally | None = None,
     ) -> None:
@@ -75,6 +77,7 @@ class Settlement:
             self._actions,
             sessions_wait=sessions_wait,
             leave_missing=leave_missing,
+            leave_refused=leave_refused,
         )
         self._holding = Holding(limits, self.queues, self.custody, self.destinations, self._actions)
 

@@ -98,6 +98,9 @@ class TransferRequest:
     leave_missing: bool = False
     """Messages for a destination that does not exist stay in the backlog; otherwise they are dead-lettered, as the
     retired library did. A drain only."""
+    leave_refused: bool = False
+    """The same for messages that their destination refuses as they are: too large, or without a session id. What
+    follows in their sessions stays too."""
     patience_seconds: float = PATIENCE_SECONDS
     """How long a destination or queue may fail before its messages are left."""
     unreached_seconds: float = UNREACHED_SECONDS
@@ -384,6 +387,7 @@ async def _dry_run(job: DrainJob, judge: Judge, sources: Sequence[Source]) -> Dr
         also=request.also,
         most=request.max_messages,
         dead_letter_missing=not request.leave_missing,
+        dead_letter_refused=not request.leave_refused,
     )
     patience = min(request.patience_seconds, request.unreached_seconds)
     await unless(stop, run.browse(sources, clock=clock, stop=stop, patience_seconds=patience))
@@ -475,6 +479,7 @@ class _Run:
             limits,
             undeliverable=self._job.undeliverable,
             leave_missing=request.leave_missing,
+            leave_refused=request.leave_refused,
             forwarded=self._sent_before,
         )
 

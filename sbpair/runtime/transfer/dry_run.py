@@ -15,7 +15,17 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer import custody
-from sbpair.core.transfer.destinations import LARGE_BYTES, DestinationSeen, Refused, Stays, Wanted, expected, missing
+from sbpair.core.transfer.destinations import (
+    LARGE_BYTES,
+    WAITS_IN_SESSION,
+    DestinationSeen,
+    Refused,
+    Stays,
+    Wanted,
+    expected,
+    missing,
+    refused_by,
+)
 from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
 from sbpair.core.transfer.state import Finish, Forward, Verdict
 from sbpair.core.transfer.verdict import Judge
@@ -38,6 +48,8 @@ class DryRun:
     most: int | None = None
     dead_letter_missing: bool = False
     """Messages for a destination that does not exist are dead-lettered instead of left."""
+    dead_letter_refused: bool = False
+    """Messages that their destination refuses as they are are dead-lettered instead of left."""
     pings: int = 0
     purged: int = 0
     wanted: dict[tuple[str, bool], Wanted] = field(default_factory=dict)
@@ -129,6 +141,10 @@ class DryRun:
                     kept = messages if isinstance(trouble, Stays) else min(trouble.messages, messages)
                     messages -= kept
                     self._keep(answer, trouble, kept, dead_letter)
+                    if isinstance(trouble, Refused) and not (self.dead_letter_refused or dead_letter):
+                        behind = min(trouble.behind, messages)
+                        messages -= behind
+                        self.left[WAITS_IN_SESSION] += behind
             going[path] += messages
             size_bytes += wanted.size_bytes * messages // max(1, wanted.messages)
         return DrainReport(
@@ -149,8 +165,10 @@ class DryRun:
         )
 
     def _keep(self, seen: DestinationSeen, trouble: Stays | Refused, messages: int, dead_letter: bool) -> None:
-        if isinstance(trouble, Refused):
+        if isinstance(trouble, Refused) and (self.dead_letter_refused or dead_letter):
             self._refuse(trouble.reason, messages, dead_letter)
+        elif isinstance(trouble, Refused):
+            self.left[refused_by(seen.path, trouble.category)] += messages
         elif missing(seen) and self.dead_letter_missing:
             self._refuse(NOT_FOUND_REASON, messages, dead_letter)
         else:

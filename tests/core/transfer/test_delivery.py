@@ -13,7 +13,8 @@ from sbpair.core.errors import (
 )
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.delivery import CALM_SECONDS, HOLD_SECONDS, WAITS_IN_SESSION
+from sbpair.core.transfer.delivery import CALM_SECONDS, HOLD_SECONDS
+from sbpair.core.transfer.destinations import WAITS_IN_SESSION
 from sbpair.core.transfer.lanes import PROBE_SECONDS
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Gap
@@ -38,9 +39,10 @@ LARGE = compose(body=bytes(200), message_id="1")
 class Bench:
     """A machine, its destinations, and what it wants done."""
 
-    def __init__(self, *, limit_bytes=100_000, sessions_wait=False, leave_missing=False, undeliverable="", **limits):
-        options = {} if undeliverable == "" else {"undeliverable": undeliverable}
-        self.machine = Settlement(Limits(**limits), sessions_wait=sessions_wait, leave_missing=leave_missing, **options)
+    def __init__(self, *, limit_bytes=100_000, undeliverable="", **options):
+        limits = {name: options.pop(name) for name in Limits.__dataclass_fields__ if name in options}
+        options |= {} if undeliverable == "" else {"undeliverable": undeliverable}
+        self.machine = Settlement(Limits(**limits), **options)
         self.destinations, self.custody = self.machine.destinations, self.machine.custody
         self.limit_bytes = limit_bytes
         self.now = 10.0
@@ -324,6 +326,24 @@ def test_a_session_goes_no_further_than_a_message_that_had_to_be_left():
     bench.arrive(5, session="s")
     bench.arrive(0, session="s")
     assert (bench.item(5).left_because, bench.item(0).stage) == (WAITS_IN_SESSION, Stage.WAITING)
+
+
+def test_a_refused_message_stays_with_what_follows_in_its_session_and_the_others_go():
+    bench = Bench(leave_refused=True, limit_bytes=100)
+    bench.arrive(2, session="s", size=101)
+    bench.arrive(3, session="s")
+    bench.arrive(4, session="t")
+    [batch] = bench.sends()
+    assert numbers(batch) == [4]
+    bench.arrive(5)
+    [alone] = bench.sends()
+    bench.destinations.send_failed(alone, ArgumentRefusedError("a session id is needed"), bench.now)
+    assert bench.custody.left() == {
+        bench.item(2).key: "refused by orders (message-too-large)",
+        bench.item(3).key: WAITS_IN_SESSION,
+        bench.item(5).key: "refused by orders (argument-refused)",
+    }
+    assert not bench.of(Settle)
 
 
 def test_elsewhere_a_session_goes_on_after_a_message_that_had_to_be_left():

@@ -3,7 +3,7 @@
 import pytest
 
 from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicFacts
-from sbpair.core.errors import EntityNotFoundError, UnauthorizedError
+from sbpair.core.errors import Category, EntityNotFoundError, UnauthorizedError
 from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
 
 MEGABYTE = 1024**2
@@ -43,10 +43,16 @@ def queue(size_in_bytes: int = 0, **settings: object) -> QueueFacts:
         (
             DestinationSeen("orders", 262_144, queue=queue(requires_session=True)),
             wanted(10, 20),
-            [Refused("ArgumentRefused", 2)],
+            [Refused("ArgumentRefused", Category.ARGUMENT, 2)],
         ),
         (DestinationSeen("orders", 262_144, queue=queue(requires_session=True)), wanted(10, session_id="s"), []),
-        (DestinationSeen("orders", 262_144), wanted(10, 262_145), [Refused("MessageTooLarge", 1)]),
+        (DestinationSeen("orders", 262_144), wanted(10, 262_145), [Refused("MessageTooLarge", Category.TOO_LARGE, 1)]),
+        (
+            DestinationSeen("orders", 262_144),
+            wanted(10, 262_145, 10, 300_000, 262_144, session_id="S"),
+            [Refused("MessageTooLarge", Category.TOO_LARGE, 2, behind=2)],
+        ),
+        (DestinationSeen("orders", 300_000), wanted(262_145, 10, session_id="s"), []),
     ],
 )
 def test_what_will_not_go_there(seen: DestinationSeen, messages: Wanted, outcome: list[Stays | Refused]) -> None:
