@@ -9,7 +9,7 @@ lengths, decimals in a private layout, types that a client library does not know
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from sbpair.amqp.decoding import Buffer, decode, skip
 from sbpair.amqp.encoding import encode
@@ -302,6 +302,44 @@ class _Absent(Enum):
 
 ABSENT: Final = _Absent.ABSENT
 """No value section at all, where None means a value section that holds null."""
+
+
+class TextProperties(TypedDict, total=False):
+    """Properties that applications give as text, by the names that azure-servicebus has for them."""
+
+    correlation_id: str | None
+    subject: str | None
+    content_type: str | None
+    to: str | None
+    reply_to: str | None
+    reply_to_session_id: str | None
+
+
+_TEXTS = {
+    "correlation_id": PropertyField.CORRELATION_ID,
+    "subject": PropertyField.SUBJECT,
+    "content_type": PropertyField.CONTENT_TYPE,
+    "to": PropertyField.TO,
+    "reply_to": PropertyField.REPLY_TO,
+    "reply_to_session_id": PropertyField.REPLY_TO_GROUP_ID,
+}
+
+
+def text_properties(message_id: str | None, session_id: str | None, given: TextProperties) -> dict[int, Any]:
+    """The properties of a message by their indexes, for `build`.
+
+    Raises:
+        TypeError: a name that is not among them.
+    """
+    fields: dict[int, Any] = {PropertyField.MESSAGE_ID: message_id, PropertyField.GROUP_ID: session_id}
+    for name, value in given.items():
+        if name not in _TEXTS:
+            raise TypeError(f"{name!r} is no property of a message; known: {', '.join(_TEXTS)}")
+        fields[_TEXTS[name]] = value
+    if (content_type := given.get("content_type")) is not None:
+        fields[PropertyField.CONTENT_TYPE] = Symbol(content_type)
+    return fields
+
 
 Fields = Sequence[Any] | Mapping[int, Any]
 AmqpMap = dict[Any, Any] | MapPairs

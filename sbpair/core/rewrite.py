@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Unpack
 
 from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
@@ -94,15 +94,10 @@ def compose(
     message_id: str,
     session_id: str | None = None,
     partition_key: str | None = None,
-    correlation_id: str | None = None,
-    content_type: str | None = None,
-    subject: str | None = None,
-    to: str | None = None,
-    reply_to: str | None = None,
-    reply_to_session_id: str | None = None,
     application_properties: Mapping[str, Any] | None = None,
     ttl_seconds: float | None = None,
     scheduled_at: float | None = None,
+    **properties: Unpack[sections.TextProperties],
 ) -> bytes:
     """A message with one data section. Text is encoded as UTF-8; `scheduled_at` is UTC epoch seconds.
 
@@ -116,16 +111,6 @@ def compose(
     for name, value in (("message id", message_id), ("session id", session_id), ("partition key", partition_key)):
         if value is not None and len(value) > MAX_ID_CHARACTERS:
             raise UsageError(f"A {name} has up to {MAX_ID_CHARACTERS} characters, not {len(value)}.")
-    fields: dict[int, Any] = {
-        PropertyField.MESSAGE_ID: message_id,
-        PropertyField.TO: to,
-        PropertyField.SUBJECT: subject,
-        PropertyField.REPLY_TO: reply_to,
-        PropertyField.CORRELATION_ID: correlation_id,
-        PropertyField.CONTENT_TYPE: Symbol(content_type) if content_type is not None else None,
-        PropertyField.GROUP_ID: session_id,
-        PropertyField.REPLY_TO_GROUP_ID: reply_to_session_id,
-    }
     annotations: dict[Any, Any] = {}
     if scheduled_at is not None:
         annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(round(scheduled_at * 1000))
@@ -134,7 +119,7 @@ def compose(
     return sections.build(
         header=None if ttl_seconds is None else {HeaderField.TTL: Uint(_ttl_ms(ttl_seconds))},
         message_annotations=annotations or None,
-        properties=fields,
+        properties=sections.text_properties(message_id, session_id, properties),
         application_properties={name: typed(value) for name, value in (application_properties or {}).items()} or None,
         data=body.encode() if isinstance(body, str) else body,
     )

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from sbpair.amqp import sections
-from sbpair.amqp.sections import HeaderField, PropertyField
-from sbpair.amqp.types import Int, Long, Symbol, Uint
+from sbpair.amqp.sections import HeaderField
+from sbpair.amqp.types import Int, Long, Uint
 from sbpair.emulator.broker.messages import SCHEDULED_TIME, milliseconds
 
 
@@ -16,15 +16,10 @@ def payload(
     *,
     message_id: str | None = None,
     session_id: str | None = None,
-    correlation_id: str | None = None,
-    subject: str | None = None,
-    content_type: str | None = None,
-    to: str | None = None,
-    reply_to: str | None = None,
-    reply_to_session_id: str | None = None,
     properties: Mapping[str, Any] | None = None,
     time_to_live: timedelta | None = None,
     scheduled_enqueue_time: datetime | None = None,
+    **texts: Unpack[sections.TextProperties],
 ) -> bytes:
     """The encoded message. A body that is neither bytes nor text is sent as JSON; `properties` are application's.
 
@@ -40,16 +35,7 @@ def payload(
     return sections.build(
         header=header,
         message_annotations=annotations,
-        properties={
-            PropertyField.MESSAGE_ID: message_id,
-            PropertyField.GROUP_ID: session_id,
-            PropertyField.CORRELATION_ID: correlation_id,
-            PropertyField.SUBJECT: subject,
-            PropertyField.CONTENT_TYPE: None if content_type is None else Symbol(content_type),
-            PropertyField.TO: to,
-            PropertyField.REPLY_TO: reply_to,
-            PropertyField.REPLY_TO_GROUP_ID: reply_to_session_id,
-        },
+        properties=sections.text_properties(message_id, session_id, texts),
         application_properties={name: _amqp(value) for name, value in properties.items()} if properties else None,
         data=_bytes(body),
     )

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from sbpair.amqp import sections
-from sbpair.amqp.sections import PropertyField, Section
+from sbpair.amqp.sections import PropertyField, Section, TextProperties
 from sbpair.amqp.types import Timestamp
 from sbpair.emulator.admin.fields import parse_duration
 from sbpair.emulator.broker.messages import Message, State, as_mapping
@@ -190,12 +190,10 @@ class _Sendable(_Entity):
         *,
         message_id: str | None = None,
         session_id: str | None = None,
-        correlation_id: str | None = None,
-        subject: str | None = None,
-        content_type: str | None = None,
         properties: Mapping[str, Any] | None = None,
         time_to_live: timedelta | None = None,
         scheduled_enqueue_time: datetime | None = None,
+        **texts: Unpack[TextProperties],
     ) -> None:
         """Put a message in, as a client would send it. A body that is neither bytes nor text is sent as JSON.
 
@@ -206,12 +204,10 @@ class _Sendable(_Entity):
             body,
             message_id=message_id,
             session_id=session_id,
-            correlation_id=correlation_id,
-            subject=subject,
-            content_type=content_type,
             properties=properties,
             time_to_live=time_to_live,
             scheduled_enqueue_time=scheduled_enqueue_time,
+            **texts,
         )
 
         def send(namespace: Namespace) -> None:

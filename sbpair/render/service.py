@@ -56,12 +56,7 @@ def describe(event: events.Event) -> str | None:
         case events.LockedElsewhere():
             return describe_locked([event])
         case events.LedElsewhere(queues=queues, messages_per_second=pace):
-            more = f" and {counted(len(queues) - 1, 'other queue')}" if len(queues) > 1 else ""
-            return (
-                f"Another drain or syphon empties {queues[0]}{more}, about {pace:,.1f} messages a second; this one "
-                "stands by to keep the order of sessions. From one with --rate it takes over at that one's next pause; "
-                "to go on at once, stop the other one."
-            )
+            return _led_elsewhere(queues, pace)
         case events.Resumed(entity=entity):
             return f"Resuming {entity or 'everything'}."
         case events.MessageHandled(side=side, session_id=session, message_id=message, result=result, detail=detail):
@@ -78,6 +73,15 @@ def describe(event: events.Event) -> str | None:
             return f"{item}: {result}{f' ({detail})' if detail else ''}"
         case _:
             return None
+
+
+def _led_elsewhere(queues: Sequence[str], messages_per_second: float) -> str:
+    more = f" and {counted(len(queues) - 1, 'other queue')}" if len(queues) > 1 else ""
+    return (
+        f"Another drain or syphon empties {queues[0]}{more}, about {messages_per_second:,.1f} messages a second; this "
+        "one stands by to keep the order of sessions. From one with --rate it takes over at that one's next pause; to "
+        "go on at once, stop the other one."
+    )
 
 
 def describe_together(failures: Sequence[events.ReceiveFailed], *, again: bool = False) -> str:

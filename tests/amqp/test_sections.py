@@ -28,7 +28,7 @@ from sbpair.amqp import (
     scan,
     section_bytes,
 )
-from sbpair.amqp.sections import with_symbol_keys
+from sbpair.amqp.sections import text_properties, with_symbol_keys
 
 FULL = build(
     header={HeaderField.TTL: Uint(5000), HeaderField.DURABLE: True},
@@ -255,3 +255,16 @@ def test_entries_added_and_removed_again_leave_no_trace_in_the_form_of_the_map()
 def test_a_map_that_is_wide_without_need_stays_wide():
     wide = b"\xd1\x00\x00\x00\x0a\x00\x00\x00\x02" + b"\xa1\x01a\xa1\x01b"
     assert edit_map(edit_map(wide, (), {"x": "y"}), {"x"}, {}) == wide
+
+
+def test_properties_that_are_text_go_by_their_names_and_no_others() -> None:
+    given = text_properties("1", None, {"subject": "paid", "content_type": "text/plain"})
+    assert given[PropertyField.SUBJECT] == "paid" and isinstance(given[PropertyField.CONTENT_TYPE], Symbol)
+    assert read(raw := build(properties=given), scan(raw), Section.PROPERTIES)[: PropertyField.SUBJECT + 1] == [
+        "1",
+        None,
+        None,
+        "paid",
+    ]
+    with pytest.raises(TypeError, match="'subjekt' is no property of a message; known: correlation_id, subject"):
+        text_properties("1", None, {"subjekt": "paid"})  # type: ignore[typeddict-unknown-key]

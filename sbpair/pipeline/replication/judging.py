@@ -79,12 +79,28 @@ def judge(parts: Sequence[Rows], asked: Asked) -> Judged:
 
 def _prepare(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
     """The tables that the findings are made of."""
-    as_of = round(asked.as_of * _MICROS)
-    moments = {
-        "remembered_from": as_of - round(asked.remember_seconds * _MICROS),
-        "retained_from": as_of - round(asked.retention_seconds * _MICROS),
-        "judged_until": as_of if asked.until is None else round(asked.until * _MICROS),
-    }
+    _gather(base)
+    _join(base, asked)
+    base.execute(
+        f"""create table follows as
+        with words as (
+            select {_KEY}, unnest(list_zip(string_split(trim(after), ' '),
+                case when json_valid(after_ids) then json_extract_string(after_ids, '$[*]') end)) as pair
+            from stamps where after is not null and trim(after) <> '')
+        select {_KEY}, regexp_extract(pair[1], '^(.*):([0-9]+)$', 1) as stream,
+            try_cast(regexp_extract(pair[1], '^(.*):([0-9]+)$', 2) as bigint) as place,
+            coalesce(pair[2], '') as before_id from words"""
+    )
+    base.execute(
+        f"""create table begun as select {_KEY}, fence, at_us from messages where {_COMPLETED} and fence > 0"""
+    )
+    base.execute(
+        "create table found (destination varchar, session_id varchar, message_id varchar, verdict varchar, why varchar)"
+    )
+
+
+def _gather(base: "duckdb.DuckDBPyConnection") -> None:
+    """What each part says of a message: copies, the journal's records, places in their streams."""
     base.execute(
         f"""create table copies as select *, {_IN_LINE} as in_line, stream is not null and place is not null as stamped
         from given_copies qualify row_number() over (
@@ -118,6 +134,16 @@ def _prepare(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
             min(enqueued_us) as first_us, bool_or(stamped) as stamped, bool_or(dead_letter) as dead,
             max(reason) filter (dead_letter) as dead_because from copies group by all"""
     )
+
+
+def _join(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
+    """One line for each message, with all that is known of it."""
+    as_of = round(asked.as_of * _MICROS)
+    moments = {
+        "remembered_from": as_of - round(asked.remember_seconds * _MICROS),
+        "retained_from": as_of - round(asked.retention_seconds * _MICROS),
+        "judged_until": as_of if asked.until is None else round(asked.until * _MICROS),
+    }
     base.execute(
         f"""create table messages as
         with joined as (
@@ -137,22 +163,6 @@ def _prepare(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
             on (waits.destination, waits.session_id, waits.waiting_id)
                 = (joined.destination, joined.session_id, joined.message_id)
         where coalesce(first_us, at_us, 0) <= {moments["judged_until"]}"""
-    )
-    base.execute(
-        f"""create table follows as
-        with words as (
-            select {_KEY}, unnest(list_zip(string_split(trim(after), ' '),
-                case when json_valid(after_ids) then json_extract_string(after_ids, '$[*]') end)) as pair
-            from stamps where after is not null and trim(after) <> '')
-        select {_KEY}, regexp_extract(pair[1], '^(.*):([0-9]+)$', 1) as stream,
-            try_cast(regexp_extract(pair[1], '^(.*):([0-9]+)$', 2) as bigint) as place,
-            coalesce(pair[2], '') as before_id from words"""
-    )
-    base.execute(
-        f"""create table begun as select {_KEY}, fence, at_us from messages where {_COMPLETED} and fence > 0"""
-    )
-    base.execute(
-        "create table found (destination varchar, session_id varchar, message_id varchar, verdict varchar, why varchar)"
     )
 
 
