@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sbpair.cli.main import signal_that_came
+from sbpair.cli.main import handled_signals, signal_that_came
 from sbpair.cli.options import LogFormat, Options
 from sbpair.core.access import CALL_SECONDS, shown_name
 from sbpair.core.errors import ConfigurationError, InterruptedWorkError, unchanged
@@ -121,7 +121,7 @@ def system_clock() -> "SystemClock":
 
 
 def run_async(options: Options, work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]") -> T:
-    """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`, so that work can settle or release what is in
+    """Run `work(stop)` to its end. SIGINT, SIGTERM and SIGHUP set `stop`, so that work can settle or release what is in
     flight; a second signal leaves at once.
 
     Raises:
@@ -157,9 +157,6 @@ def run_and_show(
         return replace(shown(cast(T, interrupted.partial)), exit=Exit.from_label(interrupted.exit_name))
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
 async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]") -> T:
     import asyncio
 
@@ -176,8 +173,8 @@ async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any,
         stop.set()
 
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number in _SIGNALS:
+    before = {number: signal.getsignal(number) for number in handled_signals()}
+    for number in before:
         try:
             loop.add_signal_handler(number, on_signal, number)
         except NotImplementedError:  # Windows event loops have no signal handlers
@@ -191,7 +188,7 @@ async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any,
             raise
         raise Interrupted(received[0], None, error.message) from None
     finally:
-        for number in _SIGNALS:
+        for number in before:
             loop.remove_signal_handler(number)
             signal.signal(number, before[number])
     if received:

@@ -83,7 +83,7 @@ EXIT_CODES = {
     Exit.FINDINGS: "audit found something at or above --fail-on; a dry run found changes; send diverted messages",
     Exit.UNREACHABLE: "a namespace could not be reached in time",
     Exit.INTERRUPTED: "SIGINT, after in-flight messages were settled or released; a second signal skips that",
-    Exit.TERMINATED: "SIGTERM, likewise",
+    Exit.TERMINATED: "SIGTERM or SIGHUP (terminal closed), likewise",
 }
 
 PERMISSIONS = (

@@ -41,7 +41,7 @@ _EXIT_SECONDS = 1.0
 """From the end of the pipe to that of its process."""
 _LOOK_SECONDS = 0.5
 """How often a process tells what it waits for."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
-"""Ctrl-C and SIGTERM at any moment of any command that takes a while: the contract's exit code, a sentence, nothing
-left behind, nothing lost."""
+"""Ctrl-C, SIGTERM and SIGHUP at any moment of any command that takes a while: the contract's exit code, a sentence,
+nothing left behind, nothing lost."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +21,10 @@ from tests.waiting import LIMIT_SECONDS, until
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see what a process does"
 )
-SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
 ESTABLISHED = "01"
+LOCK_SECONDS = 45
+"""Less than the lock of a backlog queue lasts, more than a drain of some messages takes on a busy machine."""
 
 PUT = """\
 import asyncio, sys
@@ -116,7 +121,7 @@ HANGING = (
 
 
 @pytest.mark.parametrize(
-    ("line", "number", "code"), [(line, *SIGNALS[index % 2]) for index, line in enumerate(HANGING)]
+    ("line", "number", "code"), [(line, *SIGNALS[index % 3]) for index, line in enumerate(HANGING)]
 )
 def test_a_signal_ends_the_wait_for_an_answer(
     home: Sbpair, fault: Callable[[str, str], None], line: str, number: signal.Signals, code: int
@@ -165,6 +170,60 @@ def test_a_drain_that_is_stopped_can_be_continued_and_loses_nothing(
     assert report["data"]["forwarded"] + again.data["forwarded"] == 60
     assert len(waiting(home)) == there + 60
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
+def test_a_drain_under_nohup_goes_on_when_its_terminal_is_closed(home: Sbpair, tmp_path: Path) -> None:
+    home.python(PUT, "40")
+    ledger = tmp_path / "ledger.jsonl"
+    line = f"drain local --rate 10 --ledger {ledger} --yes -o json"
+    with started(home, line, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+        until(lambda: ledger.exists() and ledger.read_text(), process)
+        process.send_signal(signal.SIGHUP)
+        out, err = process.communicate(timeout=LIMIT_SECONDS)
+    report = json.loads(out)
+    assert (report["exit_code"], report["data"]["forwarded"], report["data"]["confirmed_empty"]) == (0, 40, True)
+    assert "SIGHUP" not in err
+
+
+@pytest.mark.parametrize(("options", "ignored"), [("--rate 10", False), ("--rate 10", True), ("--processes 2", False)])
+def test_a_closed_terminal_ends_a_drain_with_its_messages_settled_unless_it_ignores_that(
+    home: Sbpair, tmp_path: Path, options: str, ignored: bool
+) -> None:
+    """The kernel sends SIGHUP to the whole session, and every write to the terminal fails from then on."""
+    home.python(PUT, "60")
+    ledger = tmp_path / "ledger.jsonl"
+    terminal, other = pty.openpty()
+    command = home.command(f"drain local {options} --ledger {ledger} --yes".split())
+    # Its controlling terminal is what it opens first as the leader of a session.
+    leads = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", leads, *command],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        env=home.variables(),
+        cwd=home.home,
+        start_new_session=True,
+        preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if ignored else None,
+    )
+    try:
+        os.close(other)
+        until(lambda: ledger.exists() and ledger.read_text(), process)
+        os.close(terminal)
+        code = process.wait(LIMIT_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    recorded = [json.loads(line) for line in ledger.read_text().splitlines()]
+    if ignored:
+        assert (code, len(recorded)) == (0, 60)
+    elif "--rate" in options:
+        assert code == 143
+        assert 0 < len(recorded) < 60
+    began = time.monotonic()
+    again = home("drain", "local", "--ledger", str(ledger), "-o", "json")
+    assert (again.code, again.data["confirmed_empty"], again.data["already_forwarded"]) == (0, True, 0)
+    assert time.monotonic() - began < LOCK_SECONDS, "no lock was left behind"
 
 
 def waiting(home: Sbpair) -> list[dict[str, Any]]:
