@@ -95,7 +95,7 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-# What the process waits for, so that whoever sits before it can be told.
+# What the process waits for, so that a person before it can be told.
 
 
 @dataclass(slots=True)
@@ -285,8 +285,8 @@ READ_AHEAD = 2
 async def each_answered(
     items: Iterable[T], work: Callable[[T], Coroutine[Any, Any, None]]
 ) -> AsyncGenerator[list[tuple[T, ServiceError | None]], None]:
-    """Do `work` on each side by side, and tell of each as it ends: what the service refused, or None. Whoever stops
-    asking ends the rest. Answers come as lists, as those of `MessageReceiver.settle_all`.
+    """Do `work` on each side by side, and report each as it ends: what the service refused, or None. A caller that
+    stops asking ends the rest. Answers come as lists, as those of `MessageReceiver.settle_all`.
 
     Raises:
         what `work` raises besides.

@@ -58,7 +58,7 @@ def check_scope(access: NamespaceAccess, entity: str | None, tried: str) -> None
 
 # What management APIs answer, taken at its word only where it is of the right type.
 #
-# An answer comes from whoever is at the other end: a proxy's error page, an emulator of somebody else's, a new API
+# An answer comes from anything at the other end: a proxy's error page, an emulator of somebody else's, a new API
 # version. Whatever does not fit raises ValueError with a sentence, which `translating` makes an error of ours.
 
 Json = Mapping[str, Any]

@@ -52,7 +52,7 @@ DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024
 _SILENCE_SECONDS = 1.5 * IDLE_TIMEOUT_SECONDS
 _HOUSEKEEPING_SECONDS = 2.0
 _LISTEN_SECONDS = 1.0
-"""Whoever waits for frames is woken by them and by a failure. So often it looks at its own time limit besides: the SDK
+"""A wait for frames ends with them and with a failure. Its own time limit it checks as often as this: the SDK
 asks five times a second, which hundreds of receivers that wait for a session would feel."""
 _GREETING_SECONDS = 15.0
 """Longest silence before the link is asked for; the answer to that may take long (the next available session)."""
@@ -1400,7 +1400,7 @@ def check_live(sender: Any) -> None:
 
 
 def forget_connection(sender: Any) -> object:
-    """Make the SDK's sender connect anew at its next call; gives what it had, which nobody may close.
+    """Make the SDK's sender connect again at its next call; gives what it had, which nobody may close.
 
     A child process keeps it: the connection belongs to the parent, and to close it here would end it there. Anyone
     else hands it to `close_forgotten`.

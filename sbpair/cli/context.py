@@ -46,7 +46,7 @@ def load_settings(options: Options, *, to_act: bool = True) -> "Settings":
 
 
 def _say_first_use(settings: "Settings", file: Path, options: Options) -> None:
-    """Whoever works in a folder of somebody else's is told once that its file decides where commands go, and again when
+    """A user in a folder of somebody else's is told once that its file decides where commands go, and again when
     it has changed."""
     from sbpair.cli.log import json_line
     from sbpair.render.console import say

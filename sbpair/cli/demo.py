@@ -65,7 +65,7 @@ def demo(
         story = run_async(options, work)
         result = _result(story)
         if not sys.stdout.isatty() and not options.quiet:
-            say(result.summary)  # a pipe has the rows; whoever watches wants the verdict
+            say(result.summary)  # a pipe has the rows; a viewer wants the verdict
         if keep:
             stack.enter_context(_kept(emulator))
             with contextlib.suppress(Interrupted):

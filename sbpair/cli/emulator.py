@@ -128,7 +128,7 @@ def emulator(
         bool | None,
         typer.Option(
             "--bearer-tokens/--no-bearer-tokens",
-            help="Take Entra ID tokens, whoever signed them; by default only when listening on this machine alone.",
+            help="Take Entra ID tokens of any signer; by default only when listening on this machine alone.",
             show_default=False,
         ),
     ] = None,

@@ -25,7 +25,7 @@ MICROSOFT_IS_UP: Final = "Emulator Service is Successfully Up!"
 .NET, Go and Node ask `/health` on port 5300, Aspire opens AMQP."""
 _HTTP_PORT: Final = "EMULATOR_HTTP_PORT"
 _ACCEPT: Final = "ACCEPT_EULA"
-"""Set by whoever starts Microsoft's image, like SQL_SERVER, MSSQL_SA_PASSWORD and SQL_WAIT_INTERVAL, which are read by
+"""Set by users of Microsoft's image, like SQL_SERVER, MSSQL_SA_PASSWORD and SQL_WAIT_INTERVAL, which are read by
 nobody here: no SQL Server is needed."""
 
 
@@ -178,7 +178,7 @@ def announcement(doors: Doors, names: Sequence[str]) -> list[str]:
     lines = []
     if not doors.on_loopback:
         lines.append(
-            f"Other machines can reach these namespaces at {doors.host}. They need a key; whoever can listen on the "
+            f"Other machines can reach these namespaces at {doors.host}. They need a key; all who can listen on the "
             "network sees what goes without TLS."
         )
     if doors.microsoft and doors.host == "127.0.0.1":

@@ -26,7 +26,7 @@ SEED: dict[str, Any] = {
 """The application's entities on the primary."""
 DIVERTED = {ORDERS: 200, INVOICES: 180, EVENTS: 120}
 BACKLOG_DEAD, ORDERS_DEAD = 3, 5
-"""So many of the diverted messages are dead letters of a backlog queue; so many others are dead letters of `orders`."""
+"""Of the diverted messages: dead letters of a backlog queue, and others that are dead letters of `orders`."""
 _TRIED = "Message could not be consumed after 10 delivery attempts."
 
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code = _guarded(sys.argv[1:] if arguments is None else list(arguments))
     _let_signals_end_us()
     # The interpreter's last look for cycles takes longer than all else at the end, and the system takes the memory back
-    # anyhow. What is still to be written is written: streams above, and files by whoever opened them. DuckDB's binding
+    # anyhow. What is still to be written is written: streams above, and files where they were opened. DuckDB's binding
     # would tell stderr of each object of its own that nobody took back.
     if "_duckdb" not in sys.modules:
         gc.freeze()
@@ -75,7 +75,7 @@ _came: list[signal.Signals] = []
 
 
 def signal_that_came() -> signal.Signals | None:
-    """The first signal that came before there was a loop to take it; None if there was none. Whoever asks still runs:
+    """The first signal that came before there was a loop to take it; None if there was none. The caller still runs:
     so the exception of its handler has been lost. Python loses what a handler raises while it compiles a module."""
     return _came[0] if _came else None
 

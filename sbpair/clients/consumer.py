@@ -130,10 +130,10 @@ class Consumer:
             `Journal`, which stays open.
         until_idle_seconds: end when nothing has come for so long and what is scheduled within 5 minutes has come; where
             that cannot be seen, after up to 30 s for second copies. `report` counts what is still to come.
-        max_messages: end after so many. By default it goes on until the block is left.
+        max_messages: end after that many. By default it goes on until the block is left.
 
     Raises, when its block is entered or its loop goes on:
-        SbpairError: the pair or the journal is configured wrongly, or refuses for good. Nothing is lost.
+        SbpairError: the pair or the journal is configured wrongly, or refuses permanently. Nothing is lost.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Consumer:
         while (work := await self._queue.get()) is not None:
             if work.waits:  # it may have been taken over while it was in the queue
                 return work
-        self._queue.put_nowait(None)  # for whoever else waits
+        self._queue.put_nowait(None)  # for others that wait
         self.report = running.result()
         raise StopAsyncIteration
 

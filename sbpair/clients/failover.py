@@ -95,7 +95,7 @@ class Process:
         return not self._pairings and all(entities.resting for entities in list(self._entities.values()))
 
     def after_fork(self) -> None:
-        """In a child process: begin anew. What was the parent's must not be closed here, nor collected."""
+        """In a child process: begin again. What was the parent's must not be closed here, nor collected."""
         _OF_PARENTS.append((self._pairings, self._remembered, list(self._entities.values())))
         self._pairings, self._remembered = set(), {}
         self._entities = weakref.WeakValueDictionary()
@@ -307,7 +307,7 @@ class Failover:
         pairing = await self._opened()
         for entity in self.entities.all():
             if not entity.quiet:
-                # Whoever asks takes part: what is told is what the pings find out now, not what was known once.
+                # A sender that asks takes part: what is told is what the pings find out now, not what was known once.
                 pairing.sender(entity.entity)
         return pairing.state()
 
@@ -345,7 +345,7 @@ class Failover:
         PROCESS.background.join()
 
     def after_fork(self) -> None:
-        """In a child process: begin anew; the parent keeps its links and goes on with its pings."""
+        """In a child process: begin again; the parent keeps its links and goes on with its pings."""
         self._pairing = None
         self._verifying = False
         self._lock = threading.RLock()

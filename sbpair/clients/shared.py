@@ -128,7 +128,7 @@ class SenderWithFailover:
         return made
 
     def _forget_link(self) -> None:
-        """Connect anew at the next call."""
+        """Connect again at the next call."""
         raise NotImplementedError
 
     @contextmanager

@@ -5,7 +5,7 @@
     client = ServiceBusClient.from_connection_string(PRIMARY, secondary=SECONDARY)
 
 From several threads: a sender may be shared, its calls then take turns (the SDK's own senders must not be shared).
-After a fork: the child connects anew and has its own view of the primary; what the parent does is not disturbed.
+After a fork: the child connects again and has its own view of the primary; what the parent does is not disturbed.
 Clients of one process share what they know of an outage, if they are for the same namespaces with the same options and
 key: whichever meets it, the others divert at once. It is kept for five minutes after the last one was closed. What is
 not shared: connections, credentials, and which sessions are held (`hold_sessions` wants a client that stays open).

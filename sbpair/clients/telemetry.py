@@ -49,6 +49,6 @@ def _counters() -> dict[str, Any] | None:
     return {
         "diverted": meter.create_counter("sbpair.messages.diverted", "{message}", "Messages put into the backlog"),
         "failovers": meter.create_counter("sbpair.failovers", "{failover}", "Entities that left their primary"),
-        "faults": meter.create_counter("sbpair.side.faults", "{fault}", "Namespaces that refuse for good"),
+        "faults": meter.create_counter("sbpair.side.faults", "{fault}", "Namespaces that refuse permanently"),
         "away": meter.create_histogram("sbpair.failover.duration", "s", "How long an entity was away"),
     }

@@ -189,7 +189,7 @@ _PORTS = ("", "443", "5671")
 
 
 def shown_name(access: NamespaceAccess) -> str:
-    """The namespace in a question, a closing sentence and a report: whoever reads it knows which host is contacted.
+    """The namespace in a question, a closing sentence and a report: a reader knows which host is contacted.
 
     The label alone, where it tells the host: `contoso-weu` is contoso-weu.servicebus.windows.net. The whole host where
     the file of a folder chose it; `contoso-weu at 10.0.0.4:5671` for any other host.

@@ -16,7 +16,7 @@ from sbpair.core.serialization import named, published
 from sbpair.core.words import counted
 
 MISSES = 2
-"""So many indexes in a row without a queue end the search upwards where nobody lists the queues."""
+"""This many indexes in a row without a queue end the search upwards where nobody lists the queues."""
 
 
 class FoundBy(StrEnum):

@@ -110,7 +110,7 @@ def _comes_late(payload: bytes, end: int) -> bool:
 
 
 def _ids(payload: bytes, position: int, end: int, fields: int) -> tuple[str | None, str | None] | None:
-    """Message id and session id out of a list of properties with so many fields; None if one of them is of a rare
+    """Message id and session id out of a list of properties with that many fields; None if one of them is of a rare
     type, is no text, or the list does not end where it says."""
     message_id = session_id = None
     try:

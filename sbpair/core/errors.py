@@ -333,7 +333,7 @@ class UnknownServiceError(ServiceError):
 
 
 class JournalError(SbpairError):
-    """The journal refused, for good: wrong address, credential, settings, or an entry that cannot be read."""
+    """The journal refused permanently: wrong address, credential, settings, or an entry that cannot be read."""
 
     code = "journal"
     hint = "Look at it with: sbpair replicate status --journal ..."

@@ -199,7 +199,7 @@ class LockedElsewhere(Event):
 @dataclass(frozen=True, slots=True)
 class LedElsewhere(Event):
     """Another drain or syphon empties these backlog queues, whose messages have sessions; this one stands by. The head
-    of each queue moves on by so many messages a second, all queues together."""
+    of each queue moves on by that many messages a second, all queues together."""
 
     queues: tuple[str, ...]
     messages_per_second: float
@@ -259,7 +259,7 @@ class SideEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class SideFaulted(Event):
-    """A namespace refuses the pairing for good: the key is not accepted, or no backlog queue exists or may be used.
+    """A namespace refuses the pairing permanently: the key is not accepted, or no backlog queue exists or may be used.
 
     Nobody closed anything here: the side is probed and comes back by itself (`SideRestored`).
     """
@@ -308,7 +308,7 @@ class NotIdleYet(Event):
 class MessageHandled(Event):
     """Active/active: what became of one copy of a message.
 
-    `result`: completed, duplicate (finished before), failed (for good), dead-lettered (its other copy was), again
+    `result`: completed, duplicate (finished before), failed (permanently), dead-lettered (its other copy was), again
     (an attempt failed, or its handler asked for it later), lost (somebody else has taken over).
     """
 

@@ -48,7 +48,7 @@ class Origin:
 
 
 class Decoded:
-    """Sections of a message that its receiver had to decode, for whoever looks into it next.
+    """Sections of a message that its receiver had to decode, for the next reader.
 
     Args:
         values: by descriptor code, as `sbpair.amqp.sections.read` gives them; they are the taker's then.

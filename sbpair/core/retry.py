@@ -14,11 +14,11 @@ PATIENCE_SECONDS = 120.0
 """How long a queue or destination that has answered before may fail before the work goes on without it."""
 
 UNREACHED_SECONDS = 20.0
-"""The same for one that has never answered: whoever waits at a terminal wants to know."""
+"""The same for one that has never answered: a person at a terminal wants to know."""
 
 
 def credits_beside(reserve: int) -> float:
-    """Credits a second that are left of a namespace's when so many are left to others."""
+    """Credits a second that are left of a namespace's when that many are left to others."""
     return float(NAMESPACE_CREDITS_PER_SECOND - reserve)
 
 
@@ -37,7 +37,7 @@ class Backoff:
     factor: float = 2.0
 
     def seconds(self, failures: int) -> float:
-        """The wait after so many failures in a row (1 = the first); 0 for none."""
+        """The wait after that many failures in a row (1 = the first); 0 for none."""
         if failures <= 0:
             return 0.0
         # The exponent is capped: a float overflows long after the wait has reached its bound.
@@ -83,5 +83,5 @@ class TokenBucket:
         self._tokens -= tokens
 
     def seconds_until(self, tokens: float, now: float) -> float:
-        """How long until there are so many, if nobody takes any."""
+        """How long until there are that many, if nobody takes any."""
         return max(0.0, (tokens - self.tokens(now)) / self._per_second)

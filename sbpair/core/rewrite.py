@@ -458,7 +458,7 @@ def _drop_queue_stamps(message: EncodedMessage, *, has_own_time_to_live: bool) -
 
 @dataclass(frozen=True, slots=True)
 class AsSent:
-    """A message as its application sent it, with what whoever sends it again wants to know about it."""
+    """A message as its application sent it, with what a second sender wants to know about it."""
 
     payload: bytes
     message_id: str | None

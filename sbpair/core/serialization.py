@@ -63,7 +63,7 @@ AS_TIME: Mapping[str, Any] = {"as_time": True}
 
 
 def rounded(digits: int) -> Mapping[str, Any]:
-    """Metadata of a number that is written with so many digits after the point."""
+    """Metadata of a number that is written with that many digits after the point."""
     return {"rounded": digits}
 
 

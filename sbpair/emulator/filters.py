@@ -123,7 +123,7 @@ class MessageView:
 
 class Draft:
     """A message as the statements of an action leave it, one after the other. The message itself changes once, at the
-    end: to encode 64 KB anew after each of a hundred statements would take a hundred times as long."""
+    end: to encode 64 KB again after each of a hundred statements would take a hundred times as long."""
 
     def __init__(self, view: MessageView) -> None:
         self._view = view

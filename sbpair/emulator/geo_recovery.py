@@ -30,7 +30,7 @@ def pair(alias: str, primary: Namespace, secondary: Namespace, configs: tuple[Js
     """Join two namespaces under an alias; `configs` are what the primary and the secondary tell of it.
 
     Raises:
-        EntityError: the secondary has entities of its own. A pairing that is there already is only told anew.
+        EntityError: the secondary has entities of its own. A pairing that is there already is only announced again.
     """
     if primary.replicate is None:
         if secondary.queues() or secondary.topics():

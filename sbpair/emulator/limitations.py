@@ -1,6 +1,6 @@
 """What the embedded namespace does not do, or does differently from the service, as far as its builders know.
 
-`sbpair emulator --not-emulated` prints the list; whoever relies on one of these must test against a real namespace.
+`sbpair emulator --not-emulated` prints the list; what relies on one of these must be tested against a real namespace.
 """
 
 import json

@@ -236,7 +236,7 @@ class Emulator:
         return self._namespaces[key]
 
     async def remove(self, name: str) -> None:
-        """Take a namespace away for good, with all it holds (what is in a `data_dir` stays there)."""
+        """Take a namespace away, with all it holds (what is in a `data_dir` stays there)."""
         namespace = self.namespace(name)
         for port in self._ports_of(namespace):
             await _close(port)
@@ -245,7 +245,7 @@ class Emulator:
         self._configs = [config for config in self._configs if config.name.lower() != name.lower()]
 
     async def close(self) -> None:
-        """Stop for good, giving ports and files back."""
+        """Stop, giving ports and files back."""
         if self._control is not None:
             await self._control.close()
         for alias in self._aliases.values():

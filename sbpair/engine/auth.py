@@ -4,7 +4,7 @@ A shared access signature is `SharedAccessSignature sr=<resource>&sig=<signature
 signature is base64(HMAC-SHA256(key, url-encoded sr + newline + se)). It is good for its resource and all below it, as
 far as the rule whose key signed it reaches: a rule of one entity never opens another.
 A bearer token must be a JSON web token for this service that is valid now. Its signature cannot be checked (there is
-no tenant here), so whoever can reach the port can write one: `allow_entra` says whether any is taken.
+no tenant here), so everyone who can reach the port can write one: `allow_entra` says whether any is taken.
 Whatever begins like a signature is judged as one: a client's mistake in signing must fail here as it does on Azure.
 """
 
@@ -182,7 +182,7 @@ def rights_for(holder: ClaimsHolder, path: str, now: float | None = None) -> Rig
 def claims_for(holder: ClaimsHolder, path: str) -> Claims | None:
     """The claims that decide about `path`: those with the longest covering path whose key still vouches for them.
 
-    The rules are asked anew each time: those of `orders` say nothing about `orders/eu`, which is another entity, and
+    The rules are asked each time: those of `orders` say nothing about `orders/eu`, which is another entity, and
     a deleted rule says nothing about anything.
     """
     lowered = path.lower().strip("/")

@@ -61,13 +61,13 @@ class Memory:
         self._budgets: set[Budget] = set()
 
     def changed(self, budget: "Budget", by_bytes: int) -> None:
-        """A connection keeps so many bytes more (or less) than before."""
+        """A connection keeps that many bytes more (or less) than before."""
         self.used_bytes += by_bytes
         if by_bytes <= 0:
             return
         self._budgets.add(budget)
         if self.used_bytes > self.limit_bytes:
-            # Whoever asks for the last byte is seldom the one who has taken all the others.
+            # The connection that asks for the last byte is seldom the one that has taken all the others.
             max(self._budgets, key=lambda one: one.kept_bytes).give_way()
 
     def forget(self, budget: "Budget") -> None:
@@ -110,11 +110,11 @@ class Budget:
         return MAX_HELD_BYTES if self.has_right else MAX_HELD_BYTES_BEFORE_TOKEN
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether open transactions may hold so many bytes more."""
+        """Whether open transactions may hold that many bytes more."""
         return self.held_bytes + size_bytes <= self.max_bytes - TRANSACTION_HEADROOM_BYTES
 
     def hold(self, size_bytes: int) -> bool:
-        """So many bytes more are kept here for the client. False: that was too much, and the connection is closing."""
+        """This many bytes more are kept for the client. False: that was too much, and the connection is closing."""
         if self._ended:
             return False
         self.held_bytes += size_bytes
@@ -126,13 +126,13 @@ class Budget:
         return not self._client.is_closing
 
     def release(self, size_bytes: int) -> None:
-        """So many bytes are not kept any more."""
+        """This many bytes are not kept any more."""
         if not self._ended:
             self.held_bytes -= size_bytes
             self._memory.changed(self, -size_bytes)
 
     def unsent(self, size_bytes: int) -> None:
-        """So many bytes wait to be written. A client that reads nothing would not read a close either: it is cut."""
+        """This many bytes wait to be written. A client that reads nothing would not read a close either: it is cut."""
         if self._ended:
             return
         more, self.unsent_bytes = size_bytes - self.unsent_bytes, size_bytes

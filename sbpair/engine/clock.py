@@ -70,7 +70,7 @@ class ManualClock:
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Move on by so many seconds, making every call that falls due on the way (also those arranged meanwhile)."""
+        """Move on by that many seconds, making every call that falls due on the way (also those arranged meanwhile)."""
         if seconds < 0:
             raise ValueError("time cannot be turned back")
         target = self._now + seconds
@@ -85,7 +85,7 @@ class AdvancingClock:
     """Real time that can be moved on: `advance(3600)` makes what falls due within that hour happen at once.
 
     The due calls are made in their order, each at its own instant, so that of two scheduled messages the earlier one
-    becomes active first. Expiry is no call: whoever reads a mailbox next sees to it. Clients stay in real time.
+    becomes active first. Expiry is no call: the next read of a mailbox sees to it. Clients stay in real time.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class AdvancingClock:
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Move on by so many seconds; on the emulator's loop only."""
+        """Move on by that many seconds; on the emulator's loop only."""
         if seconds < 0:
             raise ValueError("time cannot be turned back")
         self._run_until(self.now() + seconds)

@@ -228,7 +228,7 @@ class Connection:
         return most - self._link_count
 
     def links_changed(self, by: int) -> None:
-        """There are so many links more (or less) than before."""
+        """There are that many links more (or less) than before."""
         self._link_count += by
         self._addresses = None
 

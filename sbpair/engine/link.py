@@ -70,7 +70,7 @@ class LinkSession(Protocol):
     """What a link asks of its session: its frames written, its deliveries known."""
 
     transaction_group: Any
-    """Set by whoever answers for addresses; None as long as the session has no link to the coordinator."""
+    """Set by what answers for addresses; None as long as the session has no link to the coordinator."""
 
     @property
     def connection(self) -> LinkConnection: ...
@@ -199,7 +199,7 @@ class Link:
 
     @property
     def source(self) -> Any:
-        """The source as sent, decoded anew; of a wrong type perhaps."""
+        """The source as sent, decoded each time; of a wrong type perhaps."""
         return decode_all(self._source)
 
     @property
@@ -209,7 +209,7 @@ class Link:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of the attach, decoded anew."""
+        """The properties of the attach, decoded each time."""
         return {str(key): value for key, value in decode_all(self._properties).items()}
 
     @property

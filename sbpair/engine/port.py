@@ -66,7 +66,7 @@ async def peek(client: socket.socket) -> bytes:
 
 
 def closing(response: "web.Response") -> "web.Response":
-    """The answer after which the connection ends: whoever was refused has nothing more to say on it."""
+    """The answer after which the connection ends: a client that was refused has nothing more to say on it."""
     response.force_close()
     return response
 
@@ -174,7 +174,7 @@ class FirstRequests:
 
 
 class Handshakes:
-    """Places for TLS handshakes: each takes 300 KB, whoever the client is and however little it says.
+    """Places for TLS handshakes: each takes 300 KB, however little the client says.
 
     Who finds no place waits, and the newest is served first: it is the likeliest to be there still. While places are
     scarce a handshake has to be over soon.
@@ -288,7 +288,7 @@ class Port:
         await self._finish_tasks()
 
     async def close(self) -> None:
-        """Stop for good and give the number back."""
+        """Stop, and give the number back."""
         await self.stop()
         if self._socket is not None:
             self._socket.close()

@@ -136,7 +136,7 @@ class Session:
             raise SessionError("amqp:connection:framing-error", f"handle {link.handle} is above {HANDLE_MAX}")
         old = self.links.get(link.handle)
         if old is not None and old.state is LinkState.DETACHING:
-            # Clients may answer our closing detach by attaching anew and closing (§2.6.6); the old link is done with.
+            # Clients may answer our closing detach by attaching again and closing (§2.6.6); the old link is done with.
             old.finish(True, False)
         elif old is not None:
             raise SessionError("amqp:session:handle-in-use", f"handle {link.handle} is in use")

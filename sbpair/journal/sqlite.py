@@ -28,8 +28,8 @@ BUSY_SECONDS = 10.0
 PAGE = 500
 FORGET_EVERY_WRITES = 100
 FORGET_AT_ONCE = 1000
-"""So many documents are forgotten in one write: ten for each that can have been made since, so the file stops growing,
-and no consumer waits for a million deletions."""
+"""This many documents are forgotten in one write: ten for each that can have been made since, so the file stops
+growing, and no consumer waits for a million deletions."""
 _COLUMNS = {"entries": ("kind", "key", "document", "version", "forget_at"), "versions": ("last",)}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -152,7 +152,7 @@ class SqliteJournal:
         self._thread.shutdown(wait=False)
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """In a transaction of its own, begun as a writer: a reader that turns writer can be refused for good."""
+        """In a transaction of its own, begun as a writer: a reader that turns writer can be refused permanently."""
 
         def transaction(connection: sqlite3.Connection) -> T:
             connection.execute("BEGIN IMMEDIATE")

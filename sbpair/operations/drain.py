@@ -78,7 +78,7 @@ async def drain(
 
     only, facts = request.queues, None
     async with open_ledger(request.ledger, way_of(pair, request), new=request.new_ledger) as ledger:
-        # Queues of another primary were listed by whoever named them: no search under this pair's prefix finds them.
+        # Queues of another primary were listed before they were named: no search under this pair's prefix finds them.
         if own := all(is_own(path, pair) for path in only):
             searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
             found = await stoppable(stop, searching)

@@ -279,7 +279,7 @@ async def delete_entity(
     detail = f"{facts.kind.value} with {holding}" if holding is not None else f"{facts.kind.value} without messages"
     if forwarding:
         detail += f"; what forwards to it fails: {listed_names(forwarding)}"
-    doing = f"Delete the {what} for good ({detail})"
+    doing = f"Delete the {what} permanently ({detail})"
     change = _changed(ends, request, Action.DELETE, detail, f"The {what}", "deleted", doing=doing, repeats=False)
     return await _carry_out(ends, request, change, lambda: _topology(ends).delete(request.path), stop)
 

@@ -54,7 +54,7 @@ class EntityRun:
         states_alone: they go even where no message does.
         despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
         one_message: a single message is dealt with, and the result does not mention the others.
-        ledger, new_ledger: the file that records each message, and whether it is begun anew.
+        ledger, new_ledger: the file that records each message, and whether a new one is begun.
         plan: of an earlier dry run, to do exactly that.
     """
 

@@ -291,7 +291,7 @@ NO_MESSAGE = "NoMessage"
 """Reason of a line that holds no message at all."""
 _NO_MESSAGE = "It is not a message that drain, cleanup, purge or peek wrote."
 MOST_FOREIGN_LINES = 1_000
-"""So many lines without a message at the beginning of a file, and it is no archive."""
+"""This many lines without a message at the beginning of a file, and it is no archive."""
 
 
 def _message(read: Mapping[str, Any], to: str | None) -> Restorable:

@@ -55,7 +55,7 @@ async def syphon(
         request: what to do; `for_seconds` and `idle_seconds` end the service by themselves.
         observer: gets the events on the way.
         stop: ends the service within about 10 seconds once it is set: messages in flight are settled or released.
-        totals: counts on over all runs, for whoever shows them while the service works.
+        totals: counts on over all runs, for a display while the service works.
 
     Returns:
         What all runs did, and what the backlog holds afterwards if that was answered in 3 seconds.

@@ -337,7 +337,7 @@ class _Run:
         return [file for one in done for file in one.files]
 
     def _budget_of_one(self, tasks: int) -> float | None:
-        """Of so many tasks, as many at once as there are cores."""
+        """Of that many tasks, as many at once as there are cores."""
         budget = self._request.budget_per_second
         return None if budget is None else budget / max(1, min(tasks, self._session.context.defaultParallelism))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SMALL_BYTES = 16 * 1024 * 1024
 TARGET_BYTES = 128 * 1024 * 1024
 SMALL_FILES = 8
-"""So many small files of one day and queue are worth a compaction."""
+"""This many small files of one day and queue are worth a compaction."""
 KEEP_SECONDS = 86_400.0
 
 

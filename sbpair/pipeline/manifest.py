@@ -5,7 +5,7 @@
       data/pair=.../queue=.../date=.../*.parquet
 
 Readers list commits, never folders: a file that no commit names does not exist for them. Commit n can be written once
-only; who comes second reads what the first one wrote and decides anew. So two archivers cannot add the same numbers.
+only; who comes second reads what the first one wrote and decides again. So two archivers cannot add the same numbers.
 """
 
 import json
@@ -289,7 +289,7 @@ class LocalStore:
 
 
 def _commit_at(path: Path, number: int) -> Commit:
-    """A commit that was read before is not read again: whoever follows a backlog asks for all of them many times."""
+    """A commit that was read before is not read again: a run that follows a backlog asks for all of them many times."""
     facts = path.stat()
     return _read_commit(path, number, facts.st_ino, facts.st_mtime_ns, facts.st_size)
 

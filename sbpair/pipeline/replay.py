@@ -52,7 +52,7 @@ COPIES_AT_ONCE = 1_000
 DONE_OUTCOMES = ("forwarded", "already-forwarded", "dead-lettered", "ping", "duplicate")
 """Ledger outcomes after which a message is not sent again."""
 LOOSE_NUMBERS = 100
-"""Messages without session: so many numbers of a queue stay together, few enough for tasks of about the same size."""
+"""Messages without session: that many numbers of a queue stay together, few enough for tasks of about the same size."""
 
 
 class Dedupe(StrEnum):

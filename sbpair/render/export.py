@@ -200,7 +200,7 @@ def _environment(pair: ExportedPair, method: str) -> dict[str, str]:
 
 
 def dns_name(name: str, most: int) -> str:
-    """`name` as the label of a host can be written: lower case, digits and hyphens, at most so many characters.
+    """`name` as the label of a host can be written: lower case, digits and hyphens, at most that many characters.
     One that had to be changed ends in a digest of what it was: two pairs never share objects."""
     label = re.sub(r"[^a-z0-9-]", "-", name.lower())
     if label == name and len(label) <= most and not label.endswith("-"):

@@ -1,7 +1,7 @@
 """Writes a page as one self-contained HTML file: no script, nothing fetched, everything escaped.
 
 The template is `page.html`, the style sheet `style.css`. Foreign text passes two gates, both for every value that the
-template prints, whoever wrote it there: control characters are made visible, then the template engine escapes. A
+template prints, from any author: control characters are made visible, then the template engine escapes. A
 content security policy allows the page's own style sheet (by its hash) and nothing else, so that content which slipped
 through could still not run or load anything.
 """

@@ -67,7 +67,7 @@ def _folded(command: str, columns: int) -> list[str]:
 
 
 def _filled(text: str, columns: int, *, first: str = "", hanging: str = "") -> list[str]:
-    """The words as lines of at most so many columns; what stands between backquotes stays on one line if it can."""
+    """The words as lines of at most that many columns; what stands between backquotes stays on one line if it can."""
     room = columns - len(hanging)
     glued = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", _GLUE) if len(code[0]) < room else code[0], text)
     lines = textwrap.wrap(

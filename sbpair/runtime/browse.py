@@ -65,7 +65,7 @@ PAGE_MESSAGES = 250
 PACED_PAGE_SECONDS = 0.25
 """A page is no more than a pace allows in so long: budgets are counted by the second."""
 PAGE_GROWTH = 16
-"""So many times as much the next page of a browse asks for that began with a small one."""
+"""This many times as much the next page of a browse asks for that began with a small one."""
 FIRST_SEQUENCE_NUMBER = 1
 NOT_VISIBLE = "counted by the service, but not visible to a browse"
 
@@ -228,8 +228,8 @@ async def survey(
     also: Collection[State] = (),
     enough: int | None = None,
 ) -> Found:
-    """Browse a queue to its end, or until so many messages (`enough`) are seen that nothing accounts for. `left`: what
-    was left on purpose; `visit` is shown every active message, and those in the states `also` as if they were active.
+    """Browse a queue to its end, or until `enough` messages are seen that nothing accounts for. `left`: what was left
+    on purpose; `visit` is shown every active message, and those in the states `also` as if they were active.
 
     A page that fails is tried again, with pauses, for up to `patience_seconds`; the first one, as long as nobody
     answers, for `unreached_seconds`.

@@ -224,7 +224,7 @@ def together(problems: Sequence[ConfigurationError]) -> ConfigurationError:
 
 
 class _Reader:
-    """Walks the YAML nodes of one file, so that every problem has a line number, and goes on after it: whoever corrects
+    """Walks the YAML nodes of one file, so that every problem has a line number, and goes on after it: who corrects
     a file wants to see all that is wrong."""
 
     def __init__(self, path: Path) -> None:

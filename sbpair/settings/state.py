@@ -139,7 +139,7 @@ def _embedded_at(host: str, environ: Mapping[str, str]) -> tuple[str, EmulatorSt
         try:
             known = host_of(read_text(Path(file), most_bytes=_MOST_BYTES).strip())
         except DocumentError:
-            continue  # left by an emulator that was killed; whoever uses the pair `local` is told so
+            continue  # left by an emulator that was killed; users of the pair `local` are told so
         if known.lower() == host.lower():
             return name, state
     return None
@@ -179,7 +179,7 @@ def remember_default_pair(name: str, environ: Mapping[str, str]) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whoever could write here would choose the namespaces that commands work on."""
+    """A person who could write here would choose the namespaces that commands work on."""
     make_private_folder(path.parent)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     write_private(fresh, text.encode())

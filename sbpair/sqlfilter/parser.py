@@ -16,7 +16,7 @@ from sbpair.sqlfilter.values import UNKNOWN
 
 
 class MessageView(Protocol):
-    """The message that an expression is asked about; whoever holds messages says how its properties are found."""
+    """The message that an expression is asked about; the holder of messages says how its properties are found."""
 
     def user(self, name: str) -> object:
         """An application property by name, whatever its case; UNKNOWN if there is none."""

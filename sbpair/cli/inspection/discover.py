@@ -1,4 +1,4 @@
-"""`sbpair discover`: find backlog queues, whoever's they are, and write the configuration for them."""
+"""`sbpair discover`: find backlog queues of any pair, and write the configuration for them."""
 
 import re
 from collections.abc import Iterator

@@ -226,7 +226,7 @@ def _metrics(by_state: Counter[State], stuck: int, completed: int, failed: int) 
         *states,
         Metric("sbpair_replicated_stuck_sessions", "Sessions that somebody should look at.", stuck),
         Metric("sbpair_replicated_completed_messages", "Messages completed.", completed, counter=True),
-        Metric("sbpair_replicated_failed_messages", "Messages that failed for good.", failed, counter=True),
+        Metric("sbpair_replicated_failed_messages", "Messages that failed permanently.", failed, counter=True),
     ]
 
 

@@ -101,7 +101,7 @@ def copy(
 ) -> CommandResult:
     """Send copies of the messages of a queue or subscription to another entity; FROM is browsed and keeps all of them.
 
-    Copies active, deferred and scheduled messages, those of one session in their order, whoever has locked them.
+    Copies active, deferred and scheduled messages, those of one session in their order, locked ones too.
     Scheduled ones keep their time, deferred ones become active, and the states of sessions are not copied. A copy has
     the MessageId of its message. Without --ledger a second run copies everything again. Needs Listen on FROM and Send
     on TO.

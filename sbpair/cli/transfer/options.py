@@ -43,7 +43,7 @@ ReserveOption = Annotated[
         metavar="CREDITS",
         min=0,
         max=NAMESPACE_CREDITS_PER_SECOND - 1,
-        help="Leave others so many of the 1,000 throttling credits that a Basic or Standard namespace has each second.",
+        help="Leave others this many of the 1,000 throttling credits a second of a Basic or Standard namespace.",
         show_default=False,
     ),
 ]
@@ -307,7 +307,7 @@ class DrainOptions(MoveOptions):
             "--processes",
             min=1,
             max=64,
-            help="Share the queues among so many processes, where one core is too slow.",
+            help="Share the queues among that many processes, where one core is too slow.",
         ),
     ] = 1
     deferred: Annotated[bool, typer.Option("--deferred", help="Fetch deferred messages too, after all others.")] = False
@@ -328,7 +328,7 @@ class DrainOptions(MoveOptions):
         typer.Option(
             "--report",
             metavar="FILE",
-            help="Write what happened to FILE.html or FILE.md, for whoever reads of the incident later.",
+            help="Write what happened to FILE.html or FILE.md, for later readers of the incident.",
             show_default=False,
         ),
         ONCE,

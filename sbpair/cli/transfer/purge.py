@@ -21,7 +21,7 @@ ArchiveOption = Annotated[
         "--archive", metavar="DIR", help="Write the messages to a file in this folder first.", show_default=False
     ),
 ]
-NoArchiveOption = Annotated[bool, typer.Option("--no-archive", help="Delete for good, without an archive.")]
+NoArchiveOption = Annotated[bool, typer.Option("--no-archive", help="Delete permanently, without an archive.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Browse, and say what would be deleted."), ONCE]
 
 
@@ -120,7 +120,7 @@ def _purge(
     from sbpair.operations.purge import purge as delete_messages
 
     if (archive is None) != no_archive:
-        ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it for good"
+        ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it permanently"
         raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. Nothing was deleted.")
     entity, on = at
     filters, reasons = chosen
@@ -138,7 +138,7 @@ def _purge(
     )
 
     def ask(messages: str) -> None:
-        kept = "for good" if archive is None else f"after writing them to {archive}"
+        kept = "permanently" if archive is None else f"after writing them to {archive}"
         question = f"Delete {messages} of {source} {kept}"
         go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
 

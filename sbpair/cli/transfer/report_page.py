@@ -1,4 +1,4 @@
-"""A drain as a page, for whoever reads of the incident later: what waited, where it went, what is left and why."""
+"""A drain as a page, for later readers of the incident: what waited, where it went, what is left and why."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -57,7 +57,7 @@ class Instruments:
         self._last: dict[str, list[Any]] = {}
 
     def refresh(self) -> None:
-        """Take the samples anew."""
+        """Take the samples again."""
         found: dict[str, list[Any]] = {}
         made: list[Metric] = []
         for one in self._metrics.samples():

@@ -1,7 +1,7 @@
 """What was really used: usage-details files of every agreement type, and Azure Monitor metrics, as numbers to compare.
 
 Usage details are CSV files whose headers differ by agreement (Enterprise, Microsoft Customer, pay-as-you-go, partner)
-and version, in spelling, case and spaces; `COLUMNS` knows them all. Whoever reads rows (a small file here, a large one
+and version, in spelling, case and spaces; `COLUMNS` knows them all. What reads rows (a small file here, a large one
 in Spark) maps its header with `map_columns` and gives every row to `billed_row`: the numbers are the same either way.
 
 Metrics are what `az monitor metrics list` or the REST API answers. They count messages and requests; they are not the

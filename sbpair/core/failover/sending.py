@@ -378,7 +378,7 @@ def check_partitioning(all_keys: Sequence[Keys], entity: str) -> None:
 class EntityRules:
     """What the primary's answers have told about an entity, so that the backlog refuses what the primary would.
 
-    A message that is refused at once can be mended by whoever sent it; one that waits in a backlog through an outage
+    A message that is refused at once can be mended by its sender; one that waits in a backlog through an outage
     and is then refused ends in a dead-letter queue, long after its sender could do anything about it.
     """
 

@@ -7,9 +7,9 @@ article's `SessionId_MessageId`). The entry says what is under way, who does it 
 senders' streams are finished (`core.replication.ordering`).
 
     state of a message   what the journal says                      who may act
-    pending              nothing, or `current` without a lease      whoever wins the swap of `judge`'s Start
+    pending              nothing, or `current` without a lease      the winner of the swap of `judge`'s Start
     working              `current` is it, lease runs                its owner alone
-    working, lapsed      `current` is it, lease + margin over       whoever wins the swap: the owner is dead or stopped
+    working, lapsed      `current` is it, lease + margin over       the winner of the swap: the owner is dead or stopped
     completed            in `recent`, or a record says so           nobody; copies are completed unprocessed
     failed               in `recent`, or a record says so           nobody; copies are dead-lettered with the reason
 
@@ -54,7 +54,7 @@ the gap is closed. With `gap_seconds` the predecessor is given up so long after 
 that was not named by its successor is passed at once: its sender was told that it failed.
 
 Rules for editors: no clock, no I/O here; `now` is UTC epoch seconds of the caller. Every function returns a new
-entry and leaves the old one; whoever calls writes it by swap or forgets it.
+entry and leaves the old one; the caller writes it by swap or forgets it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -150,7 +150,7 @@ class Finished:
     attempts: int = 0
     """Begun so often; tries that asked to come again later do not count. 0: never begun, or not known."""
     fence: int = 0
-    """Of its last start: within a session it grows with every start, whoever's clock it was. 0: as above."""
+    """Of its last start: within a session it grows with every start, by any clock. 0: as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,7 +551,7 @@ def complete(entry: SessionEntry, claim: Claim, *, now: float, terms: Terms) -> 
 def fail(
     entry: SessionEntry, claim: Claim, reason: str, *, now: float, pause_seconds: float, terms: Terms
 ) -> SessionEntry | None:
-    """An attempt failed: pending again after a pause, or failed for good when it was the last allowed."""
+    """An attempt failed: pending again after a pause, or failed permanently when it was the last allowed."""
     if not holds(entry, claim) or entry.current is None:
         return None
     if entry.current.attempts >= terms.max_attempts:

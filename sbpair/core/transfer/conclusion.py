@@ -182,7 +182,7 @@ def moved(report: DrainReport, asked: Asked) -> str:
 
 
 def _before(report: DrainReport) -> str:
-    """Said in every format: whoever could write to the ledger could have a message completed that was never sent."""
+    """Said in every format: who could write to the ledger could have a message completed that was never sent."""
     if not report.already_forwarded:
         return ""
     verb = "was" if report.already_forwarded == 1 else "were"

@@ -235,7 +235,7 @@ class Destinations:
     # What the destinations answer
 
     def limit_known(self, path: str, limit_bytes: int) -> None:
-        """The link to the destination takes transfers of up to so many bytes."""
+        """The link to the destination takes transfers of up to that many bytes."""
         destination = self.of(path)
         destination.opened(limit_bytes)
         self._window.receive_again()

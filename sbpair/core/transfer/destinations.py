@@ -80,7 +80,7 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """So many of them are refused as they are. `reason` is the dead-letter reason."""
+    """This many of them are refused as they are. `reason` is the dead-letter reason."""
 
     reason: str
     category: Category

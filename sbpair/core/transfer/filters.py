@@ -117,7 +117,7 @@ class _View:
         raise FilterEvaluationError("newid() gives another value at each call: it selects nothing.")
 
     def spend(self, steps: int) -> None:
-        """Whoever gives a filter to a command may have it look as long as it takes."""
+        """A filter that a user gives to a command may take as long as it needs."""
 
 
 class FilterError(UsageError):

@@ -22,13 +22,13 @@ Forgetting. What is released while others are at the queue is out of our hands a
 everything proven is forgotten then, and a browse that was under way at that moment proves nothing: it is made again, or
 what it was made for goes back.
 
-Sharing. Two drains that each hold what waits for the other's messages would wait until the locks run out. So whoever
-holds the lowest message of a queue *leads* and goes on, and there is one leader at a time. Each drain opens a queue
-with a receive of one message. If something that others have comes before it, it goes back at once, whatever its
+Sharing. Two drains that each hold what waits for the other's messages would wait until the locks run out. So the drain
+that holds the lowest message of a queue *leads* and goes on, and there is one leader at a time. Each opens a queue with
+a receive of one message. If something that others have comes before it, it goes back at once, whatever its
 session: another leads. Who leads reads as much as there is room for. Who does not *stands back*: it receives nothing,
 browses the first message of the queue every half second, and asks for one message when that has not moved for a while;
 who asks sooner takes from a leader that is only slow, and both lose their place. A while is longer where others have
-moved the head slowly, and where browses are answered slowly: a busy machine slows down the leader and whoever watches.
+moved the head slowly, and where browses are answered slowly: a busy machine slows down the leader and those that watch.
 A leader that finds a message in others' hands waits as long as two such whiles, since most likely they give it back. If
 others have more of what comes before its own than it has itself, it gives way at once. The leader finishes, stops or
 dies; the next who is handed the head leads. No one has to know of the others, and no right beyond Listen is needed.
@@ -39,8 +39,8 @@ dies; the next who is handed the head leads. No one has to know of the others, a
        └──────────────────── HOLDING <─ not move for long ┘     └ there is no room for held ones any more
 
 Resting. A leader with a rate leaves its queue alone for `REST_SECONDS` in each `TURN_SECONDS`: it sends what it has in
-hand, asks for nothing, and then begins anew with a receive of one message. Whoever stands by finds the head free
-meanwhile and leads from then on; without a rate for good. So a slow syphon holds up nobody's drain, and a leader that
+hand, asks for nothing, and then begins again with a receive of one message. A drain that stands by finds the head free
+meanwhile and leads from then on; without a rate to the end. So a slow syphon holds up nobody's drain, and a leader that
 is alone loses no more than that share of its rate, in a pair with several busy queues nothing.
 
 Holding. One message locked for long must not stop the sessions beside it. When the head has not moved for a while the
@@ -71,17 +71,17 @@ TRY_AFTER_SECONDS = 1.5
 LONGEST_TRY_AFTER_SECONDS = 10.0
 """The same where everything is slow."""
 PACES = 2.0
-"""So many times as long as the head stood still before others moved it, nobody asks for a message."""
+"""This many times as long as the head stood still before others moved it, nobody asks for a message."""
 ROUND_TRIPS = 10.0
-"""Nor for so many times as long as a browse takes: who gets slow answers sees slow leaders."""
+"""Nor for that many times as long as a browse takes: who gets slow answers sees slow leaders."""
 RECHECK_SECONDS = 0.25
 """How often what blocks is browsed while something is held behind it; doubled up to `SAMPLE_SECONDS`."""
 TURN_SECONDS = 45.0
 """A leader with a rate goes on for so long,"""
 REST_SECONDS = 5.0
-"""and leaves the queue alone for so long: longer than whoever stands by waits for a head that stands still."""
+"""and leaves the queue alone for so long: longer than a drain that stands by waits for a head that stands still."""
 FOLLOW_SECONDS = 5.0
-"""Whoever stands by says so after this time, and at which pace the head moves,"""
+"""A drain that stands by says so after this time, and at which pace the head moves,"""
 TELL_AGAIN_SECONDS = 60.0
 """and again after this."""
 PARKED_MESSAGES = 10_000
@@ -161,7 +161,7 @@ class QueueOrder:
     came_blocked: int = 0
     """Messages that came to be sent since the last receive began, and those of them that wait behind a gap."""
     opening: bool = True
-    """Nothing has come from here yet that was to be sent: whoever leads already is given way to at once."""
+    """Nothing has come from here yet that was to be sent: a drain that leads already is given way to at once."""
     in_hand: set[int] = field(default_factory=set)
     """Numbers of the messages that we have under lock, also of those that were left on purpose."""
     going: Numbers = field(default_factory=Numbers)
@@ -381,7 +381,7 @@ class QueueOrder:
     # Standing back
 
     def stand_back(self, now: float) -> None:
-        """Forget what is known: whoever leads now changes it. Nothing that is still in our hands waits for a gap."""
+        """Forget what is known: who leads now changes it. Nothing that is still in our hands waits for a gap."""
         locked = frozenset(number for number, gap in self.gaps.items() if gap.foreign)
         self.known_locked = locked or self.known_locked
         self.mode, self.has_led, self.careful = Mode.STANDING_BACK, False, True

@@ -72,7 +72,7 @@ class Pace:
         return learnt if self._most is None else min(learnt, self._most)
 
     def accepted(self, messages: int, now: float) -> None:
-        """The namespace took so many."""
+        """The namespace took that many."""
         self._refusals = 0
         self._accepted.append((now, messages))
         while self._accepted[0][0] < now - REMEMBERED_SECONDS:
@@ -110,7 +110,7 @@ class Pace:
         self._start_at = at
 
     def _most_accepted_in_a_second(self, now: float) -> float | None:
-        """Of the last seconds; None if nothing was accepted in them. Whoever was held up for a moment sends in the
+        """Of the last seconds; None if nothing was accepted in them. A drain that was held up for a moment sends in the
         next one what is left, and may be told of both at once: so it is not what was accepted just now."""
         lately = [one for one in self._accepted if one[0] >= now - SERIES_SECONDS]
         window: deque[tuple[float, int]] = deque()
@@ -134,7 +134,7 @@ class Pace:
         return int(self._tokens + 1e-9) if self._tokens + 1e-9 >= self._step(pace) else 0
 
     def take(self, messages: int) -> None:
-        """So many were sent."""
+        """This many were sent."""
         self._tokens -= messages
 
     def seconds_until_some(self, now: float) -> float:

@@ -52,7 +52,7 @@ class Accepted:
 
 @value_class
 class Settled:
-    """So many messages that were settled like this one."""
+    """This many messages that were settled like this one."""
 
     settle: Settle
     count: int = 1

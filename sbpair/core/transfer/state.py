@@ -257,7 +257,7 @@ class LockMet:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Others lead in these sources, and move their heads by so many messages a second together."""
+    """Others lead in these sources, and move their heads by that many messages a second together."""
 
     sources: tuple[str, ...]
     messages_per_second: float

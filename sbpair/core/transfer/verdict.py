@@ -20,7 +20,7 @@ OTHERS = "(others)"
 MOST_NAME_CHARACTERS = 260
 """Of a dead-letter reason that a stranger has set, as long as the longest path of an entity."""
 MOST_NAMES = 100
-"""So many different names of somebody else's choice are counted one by one; the rest together."""
+"""This many different names of somebody else's choice are counted one by one; the rest together."""
 NO_REASON = "(no reason)"
 UNREADABLE_PATH = "(unknown)"
 _PING_BYTES = PING_CONTENT_TYPE.encode()

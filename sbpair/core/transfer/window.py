@@ -167,13 +167,13 @@ class Window:
         return max(0, allowed)
 
     def take(self, messages: int) -> None:
-        """So many go out now."""
+        """This many go out now."""
         if self._bucket is not None:
             self._bucket.take(messages)
         self._sending.take(messages)
 
     def accepted(self, messages: int, now: float) -> None:
-        """The namespace took so many: it is not too busy."""
+        """The namespace took that many: it is not too busy."""
         self._busy = None
         self._sending.accepted(messages, now)
 

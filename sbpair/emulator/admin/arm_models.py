@@ -71,7 +71,7 @@ class ArmFacts:
 class ArmDirectory:
     """The namespaces one resource manager endpoint answers for, with their facts.
 
-    `namespaces` is asked anew each time, so namespaces may come and go. A namespace is known by its name and by the
+    `namespaces` is asked each time, so namespaces may come and go. A namespace is known by its name and by the
     `host:port` it listens on.
     """
 

@@ -55,7 +55,7 @@ from sbpair.service import Tier
 # Manage on the entity or above it is needed for everything, except that the rules of a subscription may be handled with
 # Listen (the service's table of rights for shared access signatures). Entra tokens carry the rights the namespace maps.
 
-# A queue or topic that is not there is no secret: whoever has any key may be told so.
+# A queue or topic that is not there is no secret: every holder of a key may be told so.
 
 _OPERATIONS = {"PUT": "EntityWrite", "DELETE": "EntityDelete"}
 _SUBSCRIPTION_OPERATIONS = {"PUT": "CreateOrUpdateSubscription", "DELETE": "DeleteSubscription"}

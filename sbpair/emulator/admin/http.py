@@ -159,7 +159,7 @@ class Front:
 
 
 def _asks_for_health(call: Call) -> bool:
-    """A health check carries no token; whoever wants a queue of that name has one."""
+    """A health check carries no token; a request for a queue of that name has one."""
     return call.method in ("GET", "HEAD") and call.path == "health" and "authorization" not in call.headers
 
 

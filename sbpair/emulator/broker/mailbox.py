@@ -74,7 +74,7 @@ SESSION_DETACH_GRACE_SECONDS = 2.0
 """So long after a session's lock has ended its receiver is detached with session-lock-lost. What it settles until then
 is answered with message-lock-lost; what the service answers in this time is unknown. Both are final for its clients."""
 DELIVERIES_PER_TURN = 50
-"""So many messages are handed out in one turn of the event loop (some milliseconds); the next turn goes on."""
+"""This many messages are handed out in one turn of the event loop (some milliseconds); the next turn goes on."""
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
 
 
@@ -158,7 +158,7 @@ class Mailbox:
     # -- putting in and taking out
 
     def add(self, message: Message) -> None:
-        """Put a message in, in whatever state it is, and serve it to whoever waits."""
+        """Put a message in, in whatever state it is, and serve it to the receivers that wait."""
         self.place_quietly(message)
         self.entity.namespace.journal.put_message(self.entity, self.place, message)
         if message.state is State.ACTIVE:
@@ -182,7 +182,7 @@ class Mailbox:
                 heappush(self._expiries, (message.expires_at, message.sequence_number))
 
     def take_out(self, message: Message) -> None:
-        """Remove a message from this place, for good or to put it elsewhere; the store is not told."""
+        """Remove a message from this place, to delete it or to put it elsewhere; the store is not told."""
         if not self.log.remove(message):
             return
         self.entity.quota.used_bytes -= len(message.payload)
@@ -588,7 +588,7 @@ class Mailbox:
         self._activations[message.sequence_number] = self.clock.call_at(scheduled_at, lambda: self._activate(message))
 
     def _activate(self, message: Message) -> None:
-        """A scheduled message's time has come: it enters the entity anew, with a new number."""
+        """A scheduled message's time has come: it enters the entity again, with a new number."""
         self.take_out(message)
         message.state = State.ACTIVE
         self.entity.enqueue(message)

@@ -133,7 +133,7 @@ class Message:
         self.row = 0
 
     def copy(self) -> "Message":
-        """The same bytes for another place; what a place decides (number, times, counts) starts anew."""
+        """The same bytes for another place; what a place decides (number, times, counts) starts again."""
         twin = Message(self.payload, self.message_id, self.head)
         twin.hops = self.hops
         twin.enqueued_sequence_number = self.enqueued_sequence_number
@@ -141,7 +141,7 @@ class Message:
         return twin
 
     def edit(self, changes: Mapping[Section, bytes | None]) -> None:
-        """Replace whole sections of the stored bytes for good."""
+        """Replace whole sections of the stored bytes."""
         self.payload = sections.edit(self.payload, changes)
 
     def section(self, section: Section) -> object:

@@ -145,7 +145,7 @@ class Numbering:
 class ReadyLine:
     """Sequence numbers waiting for a receiver: oldest first within a partition, partitions in turns.
 
-    Whoever takes a number looks whether the message still waits; numbers of removed messages simply stay behind.
+    Before a number is taken the message must still wait; numbers of removed messages simply stay behind.
     """
 
     def __init__(self) -> None:

@@ -108,7 +108,7 @@ class Locks:
         return len(self._locks)
 
     def issue(self, message: Message, seconds: float, session: "Session | None" = None) -> Lock:
-        """Lock a message for so many seconds, or for as long as its session is held."""
+        """Lock a message for that many seconds, or for as long as its session is held."""
         lock = Lock(message, self._clock.now() + seconds, session)
         message.locked = True
         self._locks[lock.token] = lock

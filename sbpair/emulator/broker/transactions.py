@@ -100,7 +100,7 @@ class Transaction:
         self._failure: BrokerError | None = None
 
     def hold(self, size_bytes: int, parts: int = 0) -> None:
-        """Count so many bytes, in so many messages or settlements, that are to be kept until the end.
+        """Count that many bytes, in that many messages or settlements, that are to be kept until the end.
 
         Raises BrokerError resource-limit-exceeded when that is too much for the connection or for one commit. Nothing
         is counted then, and a commit is impossible.

@@ -206,7 +206,7 @@ class RequestNodes:
         return RequestLink(node, link) if link.client_sends else ReplyLink(node, link)
 
     def _forget(self, key: tuple[str, str, str], node: RequestNode) -> None:
-        """The last link is gone. An entity that was deleted and made anew has another node by then."""
+        """The last link is gone. An entity that was deleted and made again has another node by then."""
         if self._nodes.get(key) is node:
             del self._nodes[key]
 

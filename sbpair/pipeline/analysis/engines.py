@@ -37,7 +37,7 @@ ROWS_PER_PARTITION = 500_000
 
 
 class Sized(Protocol):
-    """A unit: what a task reads at once, of about so many rows."""
+    """A unit: what a task reads at once, of about that many rows."""
 
     @property
     def rows(self) -> int: ...

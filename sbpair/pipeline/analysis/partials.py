@@ -109,7 +109,7 @@ def _moment_sql(question: Question) -> str:
 
 def with_sessions(messages: "pa.Table", most_numbers: int = 2**62) -> "pa.Table":
     """The messages with a number for each session of each queue, `session`: equal numbers are equal names. No number
-    reaches `most_numbers` unless there are so many messages."""
+    reaches `most_numbers` unless there are that many messages."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -57,7 +57,7 @@ class Unit:
 
 
 def units_in(files: Sequence[str], *, at_least: int = 1) -> list[Unit]:
-    """The units of an archive's files: as few as hold `MOST_UNIT_ROWS` each, `at_least` so many if that is worth it."""
+    """The units of an archive's files: as few as hold `MOST_UNIT_ROWS` each, `at_least` of them if that is worth it."""
     pieces = pieces_in(files)
     rows = sum(piece.rows for piece in pieces)
     each = max(min(-(-rows // max(1, at_least)), MOST_UNIT_ROWS), MOST_UNIT_ROWS // 4)

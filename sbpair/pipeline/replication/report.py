@@ -14,7 +14,7 @@ class VerdictCounts:
     unprocessed: int = 0
     """It is in an archive, and the journal knows that it is not finished."""
     failed: int = 0
-    """Its handler failed for good, or the session went on without it."""
+    """Its handler failed permanently, or the session went on without it."""
     out_of_order: int = 0
     """It began before a message that comes before it."""
     sides_differ: int = 0

@@ -158,7 +158,7 @@ class LineCopies:
 
     @property
     def rows(self) -> int:
-        """About so many."""
+        """About that many."""
         return (self.end - self.first) // _ABOUT_LINE_BYTES + 1
 
     def read(self) -> list[Rows]:

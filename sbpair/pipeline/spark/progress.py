@@ -43,7 +43,7 @@ def watch(
 
 
 def _done(future: "Future[Any]") -> bool:
-    """Wait a moment; an error of the future is for whoever asks for its result."""
+    """Wait a moment; an error of the future is raised where its result is asked for."""
     try:
         future.exception(POLL_SECONDS)
     except FutureTimeoutError:

@@ -27,7 +27,7 @@ class Sizing:
 
 
 def sizing_for(rows: int | None, *, memory_bytes: int | None = None) -> Sizing:
-    """The set-up for so many rows (None: unknown, taken for a few million)."""
+    """The set-up for that many rows (None: unknown, taken for a few million)."""
     memory = memory_bytes if memory_bytes is not None else physical_memory_bytes()
     expected = 5 * SMALL_ROWS if rows is None else rows
     # A small job is over before the second compiler has paid for itself, and two partitions keep both cores busy.

@@ -129,7 +129,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._connection
 
     def _sources(self) -> list[tuple[str, bool]]:
-        """The queues; those of a backlog are found anew every while, since senders may have made more."""
+        """The queues; those of a backlog are searched again every while, since senders may have made more."""
         now = time.monotonic()
         if now >= self._look_again_at:
             self._found, self._look_again_at = self.options.sources(self._connected()), now + LOOK_AGAIN_SECONDS

@@ -203,13 +203,13 @@ class Backlog:
         self._keyed: set[str] = set()
         """The queues that have refused a batch: from then on theirs have one key each."""
         self.on_refused: Callable[[ServiceError], None] = lambda error: None
-        """Told when the last queue refused for good, as often as that happens."""
+        """Told when the last queue refused permanently, as often as that happens."""
         self.on_accepted: Callable[[], None] = lambda: None
         """Told when one accepted a message or a link, after all had refused."""
 
     @property
     def refused(self) -> bool:
-        """Every queue refused for good: there is none, or the credential may not send to it."""
+        """Every queue refused permanently: there is none, or the credential may not send to it."""
         return len(self._refused) == len(self._rotation.queues)
 
     @property
@@ -329,7 +329,7 @@ class Backlog:
         """A queue to try, waiting for one to come up for its probe if all are out. A held session keeps its queue.
 
         Raises:
-            ServiceError: no time is left, or every queue has refused for good, which waiting does not cure.
+            ServiceError: no time is left, or every queue has refused permanently, which waiting does not cure.
         """
         while True:
             if self._refusal is not None:
@@ -348,7 +348,7 @@ class Backlog:
             await self._clock.sleep(min(pause, budget.left(now)))
 
     def _refusal_of(self, among: Collection[str] | None) -> ServiceError | None:
-        """Why waiting is useless: the refusal of a queue if every one that may be used has refused, anew."""
+        """Why waiting is useless: the refusal of a queue if every one that may be used has refused, as a new error."""
         queues = self._rotation.queues if among is None else among
         if not all(queue in self._refused for queue in queues):
             return None

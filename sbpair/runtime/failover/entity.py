@@ -126,7 +126,7 @@ class MonitoredEntity:
         return error.retryable or self._machine.counts(error)
 
     def failed(self, error: ServiceError, ticket: int, observer: Observer) -> Verdict:
-        """`observer`: of whoever sent."""
+        """`observer`: of the sender."""
         now = self._clock.monotonic()
         verdict = self._machine.failed(error, ticket, now)
         if self._machine.counts(error):
@@ -163,7 +163,7 @@ class MonitoredEntity:
         self._follow()
 
     def refusal(self) -> ServiceError:
-        """What a send raises while the entity is invalid: the error the ping met, anew for each send."""
+        """What a send raises while the entity is invalid: the error the ping met, a new one for each send."""
         cause = self._machine.cause
         if cause is None:
             return ServiceError(f"The entity {self.entity!r} takes no messages.", entity=self.entity)
@@ -205,7 +205,7 @@ class MonitoredEntity:
         return bool(self._users)
 
     def _pinged(self) -> Messaging:
-        """What the next ping goes over: the connection of whoever has sent to this entity longest."""
+        """What the next ping goes over: the connection of the sender that has sent to this entity longest."""
         if self._users:
             self.pinged = self._users[0].primary
         if self.pinged is None:
@@ -341,8 +341,8 @@ class MonitoredEntities:
     """The entities of one pairing, or (`shared`) of the pairings of one process with the same namespaces and options.
 
     A shared entity outlives the pairings: the last one leaves behind what it knows of an outage, so that an application
-    that opens a client for every message does not find out anew each time, and fails over at all when the interval is
-    longer than a client lives. Nothing is pinged while nobody is there; whoever comes next goes on, or begins anew
+    that opens a client for every message does not find out each time, and fails over at all when the interval is
+    longer than a client lives. Nothing is pinged while nobody is there; the next sender goes on, or begins again
     when that was more than REMEMBERED_SECONDS ago.
     """
 

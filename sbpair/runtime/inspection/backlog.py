@@ -31,7 +31,7 @@ from sbpair.runtime.links import close_quietly
 CONCURRENCY = 8
 DEFAULT_TIMEOUT_SECONDS = 10.0
 MOST_BROWSED_MESSAGES = 1000
-"""Where nobody counts, so many messages of a queue are browsed; beyond that the number is a lower bound."""
+"""Where nobody counts, that many messages of a queue are browsed; beyond that the number is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ async def find_queues(
             return await _listed(pair, admin, timeout_seconds)
         except ServiceError as refused:
             error = refused
-    # Where the listing was not answered a queue hardly will be: whoever waits has waited for that long already.
+    # Where the listing was not answered a queue hardly will be: the caller has waited for that long already.
     silent = isinstance(error, ConnectionLostError | OperationTimeoutError)
     found = await _probed(pair, messaging, timeout_seconds / 2 if silent else timeout_seconds)
     return replace(found, listing_error=error)
@@ -334,7 +334,7 @@ class _Reader:
 
 
 def _unseen(seen: "_Seen", number: int) -> int:
-    """How many of so many counted messages a browse has not shown; 0 when it did not come to the end."""
+    """How many of that many counted messages a browse has not shown; 0 when it did not come to the end."""
     return max(0, number - seen.number) if seen.complete else 0
 
 

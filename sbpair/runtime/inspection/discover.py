@@ -1,4 +1,4 @@
-"""Looks through namespaces for backlog queues, whoever's they are; changes nothing and takes no message."""
+"""Searches namespaces for backlog queues of any pair; changes nothing and takes no message."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager

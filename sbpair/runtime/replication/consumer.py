@@ -68,7 +68,7 @@ class ConsumeRequest:
     acceptors: int = 4
     """Requests for the next session under way at once on each side while sessions come; 1 while none does."""
     max_messages: int | None = None
-    """Stop after so many were completed or failed."""
+    """Stop after that many were completed or failed."""
     until_idle_seconds: float | None = None
     """Stop when nothing has come for so long, no session is open, and what is scheduled has come."""
     scheduled_seconds: float = 300.0
@@ -125,7 +125,7 @@ class ConsumeReport:
 
     @property
     def dead_lettered(self) -> int:
-        """Copies that went to a dead-letter queue: of messages that failed for good, came too late or are malformed."""
+        """Copies that went to a dead-letter queue: they failed permanently, came too late or are malformed."""
         return sum(self.total(which) for which in _DEAD_LETTERED)
 
     @property
@@ -429,8 +429,8 @@ async def consume(
     is how a lost lease reaches it.
 
     Raises:
-        JournalError: the journal refuses for good, is of an older edition, or belongs to other namespaces; nothing is
-            lost.
+        JournalError: the journal refuses permanently, is of an older edition, or belongs to other namespaces; nothing
+            is lost.
     """
     sides = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
     return await _Consumer(request, sides, journal, handler, clock, observer, stop).run()

@@ -154,7 +154,7 @@ class LeaseHeldRun:
     async def _refresh(self, failures: int) -> int:
         """Read the entry again, after a pause if the journal did not answer. Returns the failures in a row."""
         if failures:
-            # More often than others poll: whoever waits longer than the lease finds the message taken over.
+            # More often than others poll: who waits longer than the lease finds the message taken over.
             await self._clock.sleep(min(JOURNAL_DOWN.seconds(failures), self._terms.lease_seconds / 6))
         try:
             self.known = await self._store.read(self._claim_session)

@@ -42,7 +42,7 @@ class Remaining:
     """Of sides where what is consumed could not be browsed."""
 
     def not_seen(self, second_copies: int) -> "Remaining":
-        """The same where so many second copies were not met, wherever they are."""
+        """The same where that many second copies were not met, wherever they are."""
         return replace(self, second_copies=second_copies, scheduled=None)
 
 

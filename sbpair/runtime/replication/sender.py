@@ -5,8 +5,8 @@ side that cannot be reached is left out for a while, so that it does not slow ev
 a message that is sent anyway. Messages of one session are sent one after another; their places are written on them (see
 `core.replication.ordering`), so their order holds even where the sides accept different ones.
 
-With a journal the places of a session go on where earlier senders stopped. Without one they begin anew, and order holds
-among the messages of this sender only. A journal that does not answer never keeps a message from being sent.
+With a journal the places of a session go on where earlier senders stopped. Without one they begin again, and order
+holds among the messages of this sender only. A journal that does not answer never keeps a message from being sent.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class DualSender:
         self._delay_seconds = delay_seconds
         self._clock = clock
         self._journal = journal
-        # What is older than half of what consumers remember may be waited for in vain: such sessions begin anew.
+        # What is older than half of what consumers remember may be waited for in vain: such sessions begin again.
         self._memory_seconds = (terms or Terms()).retention_seconds / 2
         self._links = {
             Side.PRIMARY: _Link(Side.PRIMARY, Links(primary)),

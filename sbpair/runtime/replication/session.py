@@ -122,14 +122,14 @@ class SessionWorker:
         """Until the session is empty, can only wait, its lock is lost or the consumer stops.
 
         Raises:
-            JournalError: the journal refuses for good. ServiceError: the namespace does.
+            JournalError: the journal refuses permanently. ServiceError: the namespace does.
         """
         renewing = asyncio.create_task(self._keep_lock(first[0]))
         try:
             await self._take_in(first)
             await self._work()
         except LockLostError:
-            self._lost = True  # its messages come again, to whoever takes the session next
+            self._lost = True  # its messages come again, to the next owner of the session
         finally:
             await end(renewing)
             await self._give_up_session()

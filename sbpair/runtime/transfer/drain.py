@@ -293,7 +293,7 @@ IDLE_SECONDS = 1.0
 """How long a receive waits before a source counts as idle."""
 MOST_IDLE_SECONDS = 2.0
 ENOUGH_UNEXPLAINED = 1000
-"""Messages of a queue that lie there although a receive brought none: after so many a browse need not go on to know
+"""Messages of a queue that lie there although a receive brought none: after that many a browse need not go on to know
 that the queue has to be asked again."""
 
 

@@ -1,6 +1,6 @@
 """The ledger: one JSON line per message that was dealt with, on disk before its receipt is settled.
 
-Whoever compares it with the queues afterwards can prove that nothing was lost, and which messages may have arrived
+Compared with the queues afterwards it proves that nothing was lost, and which messages may have arrived
 twice. Lines are written and fsynced in groups: all that wait while one group is being written make the next one.
 
 It is the only format: drain, syphon and restore write a file, the tasks of a replay and of `archive --take` one file
@@ -249,7 +249,7 @@ def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, num
         raise UsageError(
             f"Line {number} of the ledger {path} tells of messages {_told(there)}; this run moves them {_told(way)}. "
             "The file was left as it was, and nothing was moved.",
-            hint="Name the ledger of this pair, or begin one anew with --new-ledger.",
+            hint="Name the ledger of this pair, or begin a new one with --new-ledger.",
         )
 
 
@@ -261,7 +261,7 @@ def _check_destination(queue: str, destination: Any, wanted: Mapping[str, str], 
             f"Line {number} of the ledger {path} tells of a message of {quoted(queue)} that was sent to "
             f"{quoted(destination)}; this run sends to {quoted(to)}, and would complete it without sending it. "
             "The file was left as it was, and nothing was moved.",
-            hint="Name another ledger, or begin one anew with --new-ledger.",
+            hint="Name another ledger, or begin a new one with --new-ledger.",
         )
 
 
@@ -273,5 +273,5 @@ def _told(way: Mapping[str, Any]) -> str:
 def _no_ledger(path: Path, number: int) -> UsageError:
     return UsageError(
         f"Line {number} of {path} is not a line of a ledger; the file was left as it is.",
-        hint="Name the ledger of the run to continue, or begin it anew with --new-ledger.",
+        hint="Name the ledger of the run to continue, or begin a new one with --new-ledger.",
     )

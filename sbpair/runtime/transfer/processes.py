@@ -91,7 +91,7 @@ async def drain_in_processes(
     facts: Mapping[str, QueueFacts | None] | None = None,
     usage: Usage,
 ) -> DrainReport:
-    """`drain` with the request's queues shared among so many processes, one for each queue at the most. Each has as
+    """`drain` with the request's queues shared among that many processes, one for each queue at the most. Each has as
     many messages and batches under way as a single one would: with fewer a message takes more CPU time. `usage` gets
     what they asked of the namespaces.
 
@@ -233,7 +233,7 @@ class _Worker:
         """Nobody else would hear of an error here."""
         try:
             act(*arguments)
-        except Exception as error:  # noqa: BLE001 - raised by whoever began the processes
+        except Exception as error:  # noqa: BLE001 - raised where the processes were begun
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:

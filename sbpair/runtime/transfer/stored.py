@@ -66,7 +66,7 @@ class StoredMessages:
             self._out.update((one.sequence_number, one) for one in taken)
             self._changed.notify_all()
         if not taken:
-            # Whoever asks again at once, as some that are in hand may come back, must not keep all others from working.
+            # A source that asks again at once, as some in hand may come back, must not keep all others from working.
             await asyncio.sleep(min(wait_seconds, EMPTY_SECONDS))
         return taken
 
